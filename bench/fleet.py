@@ -10,12 +10,14 @@ import argparse
 import asyncio
 import os
 import signal
+import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from types import MappingProxyType
 
@@ -40,6 +42,7 @@ class Service:
         self.port = free_port()
         self._log = (directory / "serve.log").open("wb")
         self._token = directory / "data" / "admin-token"
+        self.database = directory / "data" / "mainstay.db"
         command = [sys.executable, "-m", "mainstay", "serve", "--port", str(self.port), "--migrate"]
         command += ["--data-dir", str(directory / "data")]
         env = {**os.environ, "MAINSTAY_FLEET__HEARTBEAT_TIMEOUT_SECONDS": str(HEARTBEAT_TIMEOUT)}
@@ -167,8 +170,9 @@ class Run:
         self._people(f"while {EVENTS} events arrive")
 
     async def _all_judged(self) -> bool:
-        _, body = await self.watcher.client.request("GET", "/metrics")
-        return b"mainstay_events_pending_age_seconds 0.0" in body
+        """Asked of the database: the metrics of 80,000 GPUs cost the service a second."""
+        with closing(sqlite3.connect(f"file:{self.service.database}?mode=ro", uri=True)) as database:
+            return database.execute("SELECT 1 FROM events WHERE judged_at IS NULL LIMIT 1").fetchone() is None
 
     async def _all_healthy(self) -> bool:
         overview = await self.watcher.client.json("/v1/overview")

@@ -150,7 +150,7 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
     if settings.migrates:
         migrate.upgrade(database)
     ingest = build_ingest(settings, database, clock, world_size)
-    occupancy, wakers = Occupancy(), WakeupRegistry()
+    fleet, occupancy, wakers = FleetDirectory(settings.stream.keep_changes), Occupancy(), WakeupRegistry()
     return Services(
         settings=settings,
         clock=clock,
@@ -160,10 +160,10 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
         hub=ChangeHub(database),
         ingest=ingest,
         history=History(ingest.ring, ingest.store, ingest.catalogs),
-        fleet=FleetDirectory(settings.stream.keep_changes),
+        fleet=fleet,
         layout=LayoutCache(),
         selector=Selector(settings.incidents.shared_fault_nodes),
-        reports=NodeReports(database, ingest.seen, clock, occupancy),
+        reports=NodeReports(database, fleet, ingest.seen, clock, occupancy),
         occupancy=occupancy,
         events=EventWriter(database, wakers, clock),
         quotas=TokenQuotas(settings.quotas),

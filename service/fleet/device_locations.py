@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import case, insert, literal, or_, select, update
 
-from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.db import AnySession, UnixTime, WriteSession
 from mainstay.service.common.ids import new_id
 from mainstay.service.fleet.models import DeviceLocationRow
 
@@ -18,18 +19,27 @@ def follow(session: WriteSession, there: Mapping[str, Mapping[str, str]], now: f
     """Bring the stays in line with reports: ``there`` maps each node to hardware, and that to its device's name."""
     places = {hardware: (node, device) for node, found in there.items() for hardware, device in found.items()}
     touching = or_(DeviceLocationRow.node.in_(there), DeviceLocationRow.hardware.in_(places))
-    begun: set[str] = set()
-    for stay in session.scalars(select(DeviceLocationRow).where(DeviceLocationRow.left_at.is_(None), touching)):
-        if places.get(stay.hardware) == (stay.node, stay.device):
-            stay.last_seen_at = now
-            begun.add(stay.hardware)
-        else:
-            stay.left_at = max(now, stay.first_seen_at)
-    for hardware, (node, device) in sorted(places.items()):
-        if hardware not in begun:
-            made = {"hardware": hardware, "node": node, "device": device}
-            session.add(DeviceLocationRow(id=new_id(), first_seen_at=now, last_seen_at=now, left_at=None, **made))
-    session.flush()
+    columns = (DeviceLocationRow.id, DeviceLocationRow.hardware, DeviceLocationRow.node, DeviceLocationRow.device)
+    open_stays = session.execute(select(*columns).where(DeviceLocationRow.left_at.is_(None), touching)).all()
+    stays = {hardware: stay for stay, hardware, *place in open_stays if places.get(hardware) == tuple(place)}
+    left = {stay for stay, *_ in open_stays} - set(stays.values())
+    _update(session, stays.values(), last_seen_at=now)
+    began = DeviceLocationRow.first_seen_at
+    _update(session, left, left_at=case((began > now, began), else_=literal(now, UnixTime())))
+    begun = [
+        {
+            "id": new_id(), "hardware": hardware, "node": node, "device": device, "first_seen_at": now,
+            "last_seen_at": now, "left_at": None,
+        }
+        for hardware, (node, device) in sorted(places.items()) if hardware not in stays
+    ]  # fmt: skip
+    if begun:
+        session.execute(insert(DeviceLocationRow), begun)
+
+
+def _update(session: WriteSession, ids: Collection[str], **values: Any) -> None:
+    if ids:
+        session.execute(update(DeviceLocationRow).where(DeviceLocationRow.id.in_(ids)).values(**values))
 
 
 def of_hardware(session: AnySession, hardware: str) -> list[DeviceLocationRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -23,6 +24,7 @@ UNKNOWN: Final = 255
 TOP: Final = 250
 RECENT_SECONDS: Final = 15
 """A value older than this is not a snapshot of now."""
+KEPT: Final = 20
 _RARE: Final = {"gpu_processes": 75}
 """Signals that are read once a minute."""
 _STATES: Final = {state.value: place for place, state in enumerate(HealthState)}
@@ -53,11 +55,18 @@ class HeatmapValues:
 
 @dataclass
 class LayoutCache:
-    """The latest layout, and where the ring's columns are in it."""
+    """The latest layout, and where the ring's columns are in it.
 
+    Args:
+        slow_seconds: a layout that took more processor time to make is kept for ``KEPT`` times as long, although nodes
+            came: while a large cluster boots, each look would make another.
+    """
+
+    slow_seconds: float = 0.05
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
     _layout: HeatmapLayout | None = field(default=None, init=False, repr=False)
     _of: int = field(default=-1, init=False)
+    _keep_until: float = field(default=0.0, init=False)
     _columns: dict[SignalSource, tuple[HeatmapLayout, Sequence[Column | None], NDArray[np.intp]]] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -65,8 +74,11 @@ class LayoutCache:
     def get(self, fleet: Fleet) -> HeatmapLayout:
         """Made again only when a node came, or one's devices or rack changed."""
         with self._lock:
-            if self._layout is None or self._of != fleet.layout:
+            now, began = time.monotonic(), time.thread_time()
+            if self._layout is None or (self._of != fleet.layout and now >= self._keep_until):
                 self._layout, self._of = _make(fleet), fleet.layout
+                took = time.thread_time() - began
+                self._keep_until = now + (KEPT * took if took > self.slow_seconds else 0.0)
             return self._layout
 
     def places(self, layout: HeatmapLayout, source: SignalSource, columns: Sequence[Column | None]) -> NDArray[np.intp]:

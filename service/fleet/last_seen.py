@@ -1,6 +1,6 @@
 """The last report time of each node: noted in memory on the data path, written to the database by a loop.
 
-A node that speaks all the time is written every ``WRITE_SECONDS`` only: what is stored is for other processes and for
+A node that speaks all the time is written every ``write_seconds`` only: what is stored is for other processes and for
 a restart, and need not be finer.
 """
 
@@ -9,16 +9,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Final
-
-WRITE_SECONDS: Final = 2.5
-"""Well below the silence that makes a node unknown."""
 
 
 @dataclass
 class LastSeenCache:
-    """Node → Unix seconds of its last word to this process."""
+    """Node → Unix seconds of its last word to this process.
 
+    Args:
+        write_seconds: how often it is stored: well below the silence that makes a node unknown.
+    """
+
+    write_seconds: float = 2.5
     _times: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _written: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _dirty: set[str] = field(default_factory=set, init=False, repr=False)
@@ -45,7 +46,9 @@ class LastSeenCache:
     def take_dirty(self) -> dict[str, float]:
         """What is to be written now."""
         with self._lock:
-            due = {n: self._times[n] for n in self._dirty if self._times[n] - self._written.get(n, 0) >= WRITE_SECONDS}
+            due = {
+                n: self._times[n] for n in self._dirty if self._times[n] - self._written.get(n, 0) >= self.write_seconds
+            }
             self._written.update(due)
             self._dirty.difference_update(due)
             return due

@@ -14,12 +14,12 @@ from mainstay.service.common.back_pressure import GroupWriter
 from mainstay.service.common.clock import Clock
 from mainstay.service.common.db import Database
 from mainstay.service.fleet import serializers, service
-from mainstay.service.fleet.directory import read_nodes
+from mainstay.service.fleet.directory import FleetDirectory
 from mainstay.service.fleet.last_seen import LastSeenCache
 from mainstay.service.fleet.schemas import NodeRead, NodeReportCreate
 from mainstay.service.jobs.occupancy import Occupancy
 
-BATCH: Final = 50
+BATCH: Final = 100
 """Reports in one transaction: some 60 ms."""
 WAITING: Final = 10_000
 """Reports that may wait: a whole cluster that boots, stored within half a minute."""
@@ -29,8 +29,11 @@ Report = tuple[str, NodeReportCreate]
 class NodeReports:
     """Stores what arrived while the last batch was being written. Call it from the event loop."""
 
-    def __init__(self, database: Database, seen: LastSeenCache, clock: Clock, occupancy: Occupancy) -> None:
+    def __init__(
+        self, database: Database, fleet: FleetDirectory, seen: LastSeenCache, clock: Clock, occupancy: Occupancy
+    ) -> None:
         self._database, self._seen, self._clock, self._occupancy = database, seen, clock, occupancy
+        self._fleet = fleet
         self._writer: GroupWriter[Report, NodeRead] = GroupWriter(
             "node reports", self._store, size=BATCH, longest=WAITING, pressure=database.pressure
         )
@@ -58,8 +61,8 @@ class NodeReports:
         now, reports = self._clock.now(), dict(batch)
         with self._database.session() as session:
             service.report_all(session, reports, now=now)
-            for name in reports:
-                self._seen.note(name, now)
-            nodes = {node.name: node for node in read_nodes(session, list(reports))}
+        self._seen.note_all(reports, now)
+        with self._database.reading() as session:
+            nodes = self._fleet.current(session).nodes  # reads these nodes, for everybody
             jobs = self._occupancy.by_node(session)
             return serializers.serialize_nodes(session, [nodes[name] for name, _ in batch], self._seen, jobs, now)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import Select, bindparam, or_, select, update
+from sqlalchemy import Select, bindparam, insert, or_, select, tuple_, update
 
 from mainstay.probes.core_types import HealthState, Verdict
 from mainstay.service.common.db import AnySession, WriteSession
@@ -29,6 +30,29 @@ def devices_by_node(session: AnySession, names: Collection[str]) -> dict[str, li
     for row in session.scalars(statement.order_by(DeviceRow.node, DeviceRow.kind.desc(), DeviceRow.index)):
         found[row.node].append(row)
     return found
+
+
+def hardware_of_devices(
+    session: AnySession, names: Collection[str]
+) -> dict[tuple[str, str], tuple[str | None, str | None]]:
+    """(node, device) of these nodes → its hardware, and where that was before."""
+    statement = select(DeviceRow.node, DeviceRow.id, DeviceRow.hardware, DeviceRow.previous_node)
+    rows = session.execute(statement.where(DeviceRow.node.in_(names)))
+    return {(node, device): (hardware, previous) for node, device, hardware, previous in rows}
+
+
+def mark_absent(session: WriteSession, devices: Collection[tuple[str, str]]) -> None:
+    """These (node, device) are not in the latest report of their node."""
+    if devices:
+        gone = tuple_(DeviceRow.node, DeviceRow.id).in_(sorted(devices))
+        session.execute(update(DeviceRow).where(gone).values(present=False))
+
+
+def store_devices(session: WriteSession, rows: Sequence[dict[str, Any]], *, new: bool) -> None:
+    """Insert or update devices; ``rows`` have all columns but ``first_seen_at``."""
+    if rows:
+        first = {"first_seen_at": rows[0]["last_seen_at"]}
+        session.execute(insert(DeviceRow) if new else update(DeviceRow), [row | first if new else row for row in rows])
 
 
 def previous_locations(session: AnySession, moved: Mapping[str, str]) -> dict[str, str]:

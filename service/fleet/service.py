@@ -17,9 +17,9 @@ from mainstay.service.common.db import AnySession, Database, WriteSession
 from mainstay.service.common.problem import NotFoundError
 from mainstay.service.fleet import device_locations, repository
 from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger
-from mainstay.service.fleet.models import DeviceRow, NodeRow
+from mainstay.service.fleet.models import NodeRow
 from mainstay.service.fleet.schemas import DeviceReport, NodeReportCreate
-from mainstay.service.fleet.transitions import propose
+from mainstay.service.fleet.transitions import Measured, propose_all
 from mainstay.service.stream.changes import Topic, record_change
 
 SPEAKING: Final = "reporting; nothing found against it"
@@ -30,7 +30,7 @@ RETURN_SECONDS: Final = 15.0
 """How long a node daemon waits at most before it tries again to reach a service that was away."""
 SEEN: Final = 2000
 """Report times written in one transaction: some 20 ms."""
-MOVES: Final = 100
+MOVES: Final = 500
 """State changes in one transaction: some 100 ms."""
 
 
@@ -100,33 +100,29 @@ def _describe(row: NodeRow, said: NodeReportCreate, now: float) -> None:
 
 
 def _report_devices(session: WriteSession, reports: Mapping[str, NodeReportCreate], now: float) -> None:
-    known = {node: {d.id: d for d in rows} for node, rows in repository.devices_by_node(session, reports).items()}
+    known = repository.hardware_of_devices(session, reports)
     hardware = {node: _hardware(said.devices) for node, said in reports.items()}
-    for node, said in reports.items():
-        told = {device.id for device in said.devices}
-        for row in known[node].values():
-            row.present = row.id in told
-    session.flush()  # what a node of this batch no longer has may be what another one has now
+    told = {(node, device.id) for node, said in reports.items() for device in said.devices}
+    # What a node of this batch no longer has may be what another one has now.
+    repository.mark_absent(session, known.keys() - told)
     moved = {
         name: node
         for node, names in hardware.items()
         for device, name in names.items()
-        if device not in known[node] or known[node][device].hardware != name
+        if (node, device) not in known or known[node, device][0] != name
     }
     before = repository.previous_locations(session, moved)
+    rows = []
     for node, said in reports.items():
         for device in said.devices:
-            found = known[node].get(device.id)
-            if found is None:
-                found = DeviceRow(node=node, id=device.id, first_seen_at=now, previous_node=None)
-                session.add(found)
             name = hardware[node].get(device.id)
-            if name is not None and found.hardware != name:
-                found.previous_node = before.get(name)
-            found.hardware, found.present, found.last_seen_at = name, True, now
-            for field in ("index", "kind", "model", "serial", "uuid", "memory_bytes", "facts"):
-                setattr(found, field, getattr(device, field))
-    session.flush()
+            last, previous = known.get((node, device.id), (None, None))
+            if name is not None and name != last:
+                previous = before.get(name)
+            place = {"node": node, "hardware": name, "previous_node": previous, "present": True, "last_seen_at": now}
+            rows.append(device.model_dump(mode="json") | place)
+    repository.store_devices(session, [row for row in rows if (row["node"], row["id"]) not in known], new=True)
+    repository.store_devices(session, [row for row in rows if (row["node"], row["id"]) in known], new=False)
     device_locations.follow(session, {node: {h: d for d, h in names.items()} for node, names in hardware.items()}, now)
 
 
@@ -187,13 +183,16 @@ def _parts(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
 
 
 def _time_out(session: WriteSession, rows: Iterable[NodeRow], now: float) -> None:
-    for row in rows:
-        age = now - (row.last_seen_at or row.first_seen_at)
-        known = NodeFacts(state=HealthState(row.state), silent=True)
-        propose(session, row, NodeTrigger.TIMED_OUT, reason=f"silent since {age:.0f} s", now=now, known=known)
+    def found(row: NodeRow) -> Measured:
+        reason = f"silent since {now - (row.last_seen_at or row.first_seen_at):.0f} s"
+        return Measured(row, NodeTrigger.TIMED_OUT, reason, NodeFacts(state=HealthState(row.state), silent=True))
+
+    propose_all(session, [found(row) for row in rows], now=now)
 
 
 def _bring_back(session: WriteSession, rows: Iterable[NodeRow], proven: Collection[str], now: float) -> None:
-    for row in rows:
-        why = SPEAKING if row.name in proven else UNPROVEN
-        propose(session, row, NodeTrigger.REPORTED, reason=why, now=now, known=NodeFacts(state=HealthState(row.state)))
+    def found(row: NodeRow) -> Measured:
+        reason = SPEAKING if row.name in proven else UNPROVEN
+        return Measured(row, NodeTrigger.REPORTED, reason, NodeFacts(state=HealthState(row.state)))
+
+    propose_all(session, [found(row) for row in rows], now=now)

@@ -6,10 +6,11 @@ a row of ``node_transitions`` and told to watchers, all in one transaction. Of t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from sqlalchemy import select, update
+from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm.attributes import set_committed_value
 
 from mainstay.probes.core_types import HealthState
@@ -137,6 +138,64 @@ def describe(row: NodeRow) -> str:
     return f"node {row.name!r} is {row.state} ({row.actor}: {row.state_reason})"
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A move of a node in service that a measurement asks for; arguments as of ``propose``."""
+
+    row: NodeRow
+    trigger: NodeTrigger
+    reason: str
+    known: NodeFacts
+
+
+def propose_all(session: WriteSession, proposals: Sequence[Measured], *, now: float) -> None:
+    """Propose moves in the machine's name: as many statements as for one.
+
+    A node that another process moved after its row was read is left alone; the next measurement decides again.
+    """
+    moves = [(each.row, each.trigger, values) for each in proposals if (values := _measured(each, now))]
+    if not moves:
+        return
+    session.flush()
+    # Locks instead of compare-and-set: one statement for many rows does not say which of them it missed. In the order
+    # of names, so that two processes wait for each other and do not lock up.
+    current = select(NodeRow.name, NodeRow.state_version).where(NodeRow.name.in_([row.name for row, _, _ in moves]))
+    rows = session.execute(current.order_by(NodeRow.name).with_for_update())
+    locked = {name: version for name, version in rows}  # noqa: C416 - rows are no tuples to mypy
+    lost = [row for row, _, _ in moves if locked.get(row.name) != row.state_version]
+    moves = [move for move in moves if move[0] not in lost]
+    for row in lost:
+        session.expire(row, _MOVED)
+    nodes = NodeRow.__table__
+    moved = update(nodes).where(nodes.c.name == bindparam("node")).values({name: bindparam(name) for name in _MOVED})  # type: ignore[arg-type]
+    if moves:
+        session.connection().execute(moved, [{**values, "node": row.name} for row, _, values in moves])
+    history = [_transition(row, trigger, values) for row, trigger, values in moves if _is_move(row, values)]
+    if history:
+        session.execute(insert(TransitionRow), history)
+    for row, _, values in moves:
+        _follow(session, row, values)
+
+
+def _measured(proposal: Measured, now: float) -> dict[str, Any] | None:
+    """The columns of ``_MOVED`` after the move; None when it is refused or changes nothing."""
+    row, reason = proposal.row, proposal.reason
+    facts = replace(proposal.known, state=HealthState(row.state), owner=Owner(row.owner), reason=reason)
+    decision = decide(facts, proposal.trigger)
+    if not decision.accepted:
+        return None
+    if decision.to.value != row.state:
+        end = {"drain_deadline_at": None, "validation_id": None}
+        return _after(row, decision.to, proposal.trigger, mover=THE_MACHINE, reason=reason, now=now) | end
+    if reason[:MAX_REASON] == row.state_reason:
+        return None
+    return {name: getattr(row, name) for name in _MOVED} | {"state_reason": reason[:MAX_REASON]}
+
+
+def _is_move(row: NodeRow, values: dict[str, Any]) -> bool:
+    return bool(values["state_version"] != row.state_version)
+
+
 def _move(
     session: WriteSession,
     row: NodeRow,
@@ -149,23 +208,39 @@ def _move(
     incident: str | None,
     end: dict[str, Any],
 ) -> bool:
-    owner = row.owner if trigger in GOES_ON else mover.owner.value
-    said = {"owner": owner, "actor": mover.actor[:200]}
     if incident is None and row.state not in IN_SERVICE:
         incident = _incident_of(session, row)
-    before, version, why = row.state, row.state_version + 1, reason[:MAX_REASON]
-    # Whoever waited for a lock read the clock before the move that it waited for: the history stays in order.
-    at = now if row.state_since is None else max(now, row.state_since)
-    moved = {"state": to.value, "state_reason": why, "state_version": version, "state_since": at}
-    if not _write(session, row, **moved, **said, **end):
+    values = _after(row, to, trigger, mover=mover, reason=reason, now=now)
+    transition = _transition(row, trigger, values, incident)
+    if not _write(session, row, **values, **end):
         return False
-    session.add(
-        TransitionRow(
-            id=new_id(), node=row.name, version=version, time=at, trigger=trigger.value, from_state=before,
-            to_state=to.value, reason=why, incident=incident, **said,
-        )
-    )  # fmt: skip
+    session.add(TransitionRow(**transition))
     return True
+
+
+def _after(
+    row: NodeRow, to: HealthState, trigger: NodeTrigger, *, mover: TransitionActor, reason: str, now: float
+) -> dict[str, Any]:
+    return {
+        "state": to.value,
+        "state_reason": reason[:MAX_REASON],
+        "state_version": row.state_version + 1,
+        # Whoever waited for a lock read the clock before the move that it waited for: the history stays in order.
+        "state_since": now if row.state_since is None else max(now, row.state_since),
+        "owner": row.owner if trigger in GOES_ON else mover.owner.value,
+        "actor": mover.actor[:200],
+    }
+
+
+def _transition(
+    row: NodeRow, trigger: NodeTrigger, values: dict[str, Any], incident: str | None = None
+) -> dict[str, Any]:
+    """The columns of ``TransitionRow`` for the move of ``row`` to ``values``."""
+    return {
+        "id": new_id(), "node": row.name, "version": values["state_version"], "time": values["state_since"],
+        "trigger": trigger.value, "from_state": row.state, "to_state": values["state"], "owner": values["owner"],
+        "actor": values["actor"], "reason": values["state_reason"], "incident": incident,
+    }  # fmt: skip
 
 
 def _incident_of(session: WriteSession, row: NodeRow) -> str | None:
@@ -186,8 +261,13 @@ def _write(session: WriteSession, row: NodeRow, **values: Any) -> bool:
     if session.scalar(statement) is None:
         session.refresh(row, attribute_names=_MOVED)
         return False
-    for name, value in values.items():  # what the database holds now: nothing to read again, nothing to write
+    _follow(session, row, values)
+    return True
+
+
+def _follow(session: WriteSession, row: NodeRow, values: dict[str, Any]) -> None:
+    """Give the row what the database holds now, with nothing to read again or to write, and tell watchers."""
+    for name, value in values.items():
         set_committed_value(row, name, value)
     told = {"id": row.name, "state": row.state, "reason": row.state_reason, "owner": row.owner}
     record_change(session, Topic.NODE, told | {"version": row.state_version})
-    return True

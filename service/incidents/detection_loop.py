@@ -38,7 +38,7 @@ from mainstay.service.telemetry.ring import Column
 from mainstay.service.xid_policies.live import LivePolicy
 
 _log: Final = logging.getLogger(__name__)
-BATCH: Final = 100
+BATCH: Final = 250
 """Events in one transaction: one look at what holds for a burst, and a short time during which other writers wait."""
 FINDINGS: Final = 500
 """Findings in one transaction: when a whole fleet stops reporting, others write in between."""

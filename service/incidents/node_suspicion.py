@@ -19,7 +19,7 @@ from mainstay.probes.core_types import HealthState, RecommendedAction, Severity,
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger
 from mainstay.service.fleet.models import NodeRow
-from mainstay.service.fleet.transitions import propose
+from mainstay.service.fleet.transitions import Measured, propose_all
 from mainstay.service.incidents.models import FindingRow
 from mainstay.service.validation.models import NodeVerdictRow
 
@@ -65,12 +65,12 @@ def reconsider(session: WriteSession, nodes: Collection[str], *, now: float, hea
     """Bring each node's state in line with what is found about it; unknown names are left alone."""
     session.flush()
     held = suspicions(session, nodes)
-    rows = session.scalars(select(NodeRow).where(NodeRow.name.in_(nodes)).order_by(NodeRow.name))
-    for row in rows:
+    moves = []
+    for row in session.scalars(select(NodeRow).where(NodeRow.name.in_(nodes)).order_by(NodeRow.name)):
         state, found = HealthState(row.state), held.get(row.name)
         if found is not None:
             known = NodeFacts(state=state, suspected=True)
-            propose(session, row, NodeTrigger.FINDING_OPENED, reason=found, now=now, known=known)
+            moves.append(Measured(row, NodeTrigger.FINDING_OPENED, found, known))
         elif state is HealthState.SUSPECT:
             silent = (
                 row.stopped_at is not None
@@ -78,7 +78,8 @@ def reconsider(session: WriteSession, nodes: Collection[str], *, now: float, hea
                 or now - row.last_seen_at > heartbeat_timeout_seconds
             )
             why = "what was found no longer holds" + (", but it is silent" if silent else "")
-            propose(session, row, NodeTrigger.CLEARED, reason=why, now=now, known=NodeFacts(state=state, silent=silent))
+            moves.append(Measured(row, NodeTrigger.CLEARED, why, NodeFacts(state=state, silent=silent)))
+    propose_all(session, moves, now=now)
 
 
 def suspicions(session: AnySession, nodes: Collection[str]) -> dict[str, str]:

@@ -93,6 +93,11 @@ def active_findings(session: AnySession, incident_id: str | None = None) -> list
     return list(session.scalars(statement.order_by(FindingRow.time, FindingRow.id)))
 
 
+def active_keys(session: AnySession, detector: str) -> set[str]:
+    """Keys of the detector's active findings."""
+    return set(session.scalars(select(FindingRow.key).where(FindingRow.active, FindingRow.detector == detector)))
+
+
 def hangs(session: AnySession, job: str) -> bool:
     """Whether a hang of the job is found and holds."""
     statement = select(FindingRow.id).where(FindingRow.active, FindingRow.job == job, FindingRow.kind.in_(_HANGS))

@@ -72,7 +72,7 @@ def build_ingest(settings: Settings, database: Database, clock: Clock, world_siz
         steps=steps,
         progress=progress,
         pairs=pairs,
-        seen=LastSeenCache(),
+        seen=LastSeenCache(settings.fleet.heartbeat_timeout_seconds / 4),
         store=store,
         writer=writer,
         keep=keep,

@@ -16,7 +16,6 @@ from mainstay.detectors.policy.comparison import StatementChange, differences
 from mainstay.detectors.policy.load import builtin
 from mainstay.probes.core_types import Event
 from mainstay.service.common.db import AnySession, Database, WriteSession
-from mainstay.service.incidents import findings as wire
 from mainstay.service.incidents import repository as incidents
 from mainstay.service.xid_policies import repository, service
 from mainstay.service.xid_policies.schemas import VersionMode
@@ -98,8 +97,7 @@ class LivePolicy:
         self._different.pop(event_id, None)
 
     def _release(self, session: AnySession, now: float) -> None:
-        rows = [row for row in incidents.active_findings(session) if row.detector == self._live.name]
-        self._live.release({wire.from_row(row).key for row in rows}, before=now - _CLOSED_SECONDS)
+        self._live.release(incidents.active_keys(session, self._live.name), before=now - _CLOSED_SECONDS)
 
     def _switch(self, session: AnySession, now: float) -> list[Finding]:
         running = repository.running(session)

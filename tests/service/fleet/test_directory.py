@@ -12,8 +12,10 @@ from sqlalchemy import update
 from mainstay.probes.core_types import HealthState
 from mainstay.probes.ids import uuid7
 from mainstay.service.app import build_services, close_services
+from mainstay.service.fleet import heatmap
 from mainstay.service.fleet import service as fleet_service
 from mainstay.service.fleet.directory import Fleet, FleetDirectory
+from mainstay.service.fleet.heatmap import LayoutCache
 from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger, Owner
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.fleet.schemas import NodeReportCreate
@@ -124,3 +126,17 @@ def test_shutdown_notices_are_followed(service_anywhere: Any, report: Json) -> N
     answer = node.post("/v1/events", json={"items": [event]})
     assert answer.is_success, answer.text
     assert fleet_of(service.services).nodes["n1"].stopped_at is not None
+
+
+def test_a_layout_that_is_slow_to_make_is_kept_while_nodes_come(
+    services: Services, report: Json, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report_nodes(services, report, "a")
+    monkeypatch.setattr(heatmap, "KEPT", 1e12)
+    slow, quick = LayoutCache(slow_seconds=-1.0), LayoutCache(slow_seconds=1e9)
+    for names in (["a"], ["a"]):
+        assert [list(cache.get(fleet_of(services)).names) for cache in (slow, quick)] == [names, names]
+    report_nodes(services, report, "b")
+    assert [list(cache.get(fleet_of(services)).names) for cache in (slow, quick)] == [["a"], ["a", "b"]]
+    monkeypatch.setattr(slow, "_keep_until", 0.0)
+    assert list(slow.get(fleet_of(services)).names) == ["a", "b"]

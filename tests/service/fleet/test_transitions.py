@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from mainstay.detectors.finding import FindingKind
 from mainstay.probes.core_types import HealthState, Severity
@@ -18,9 +18,11 @@ from mainstay.service.fleet.models import NodeRow, TransitionRow
 from mainstay.service.fleet.transitions import (
     THE_MACHINE,
     ConflictError,
+    Measured,
     NodeStateChangedError,
     TransitionActor,
     propose,
+    propose_all,
     require_transition,
 )
 from mainstay.service.incidents import node_suspicion
@@ -297,3 +299,41 @@ def test_a_refusal_is_an_answer(services: Services) -> None:
         decision = propose(session, row, NodeTrigger.VALIDATE, reason="x", now=1.0, known=known, mover=THE_MACHINE)
         assert (decision.accepted, decision.rules[-1], row.state) == (False, "owned_by_system", "quarantined")
         assert session.scalars(select(TransitionRow)).all() == []
+
+
+def test_many_measured_moves_are_the_moves_of_each(services: Services) -> None:
+    names = [f"n{number}" for number in range(6)]
+    with services.database.session() as session:
+        session.add_all(NodeRow(name=name, first_seen_at=0.0, last_seen_at=1.0) for name in [*names, "alone", "gone"])
+    found = NodeFacts(state=HealthState.UNKNOWN, suspected=True)
+
+    def read(session: Any, some: list[str]) -> list[NodeRow]:
+        return list(session.scalars(select(NodeRow).where(NodeRow.name.in_(some)).order_by(NodeRow.name)))
+
+    with services.database.session() as session:
+        rows = read(session, [*names, "gone"])
+        other = update(NodeRow.__table__).where(NodeRow.name == "gone").values(state_version=7)
+        session.connection().execute(other)  # another process, after the row was read
+        propose_all(session, [Measured(row, NodeTrigger.FINDING_OPENED, "fan broken", found) for row in rows], now=5.0)
+        propose(
+            session, read(session, ["alone"])[0], NodeTrigger.FINDING_OPENED, reason="fan broken", now=5.0, known=found
+        )
+    with services.database.session() as session:
+        *rows, alone, gone = [*read(session, names), *read(session, ["alone", "gone"])]
+        told = ("state", "state_reason", "state_version", "state_since", "owner", "actor")
+        assert {tuple(getattr(row, name) for name in told) for row in rows} == {
+            tuple(getattr(alone, name) for name in told)
+        }
+        assert (gone.state, gone.state_version) == ("unknown", 7), "moved by another process meanwhile"
+        history = session.scalars(select(TransitionRow).order_by(TransitionRow.node)).all()
+        assert [row.node for row in history] == ["alone", *names]
+        same = ("version", "time", "trigger", "from_state", "to_state", "owner", "actor", "reason", "incident")
+        assert len({tuple(getattr(row, name) for name in same) for row in history}) == 1
+        # The reason alone is no move, and the same again is nothing.
+        propose_all(session, [Measured(row, NodeTrigger.FINDING_OPENED, "fan dead", found) for row in rows], now=6.0)
+        assert {(row.state_reason, row.state_version) for row in rows} == {("fan dead", 1)}
+        refused = [Measured(row, NodeTrigger.REPORTED, "reporting", found) for row in rows]
+        propose_all(session, refused, now=7.0)
+    with services.database.reading() as session:
+        assert {(row.state, row.state_reason) for row in read(session, names)} == {("suspect", "fan dead")}
+        assert len(session.scalars(select(TransitionRow)).all()) == 7
