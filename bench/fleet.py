@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import random
 import signal
 import sqlite3
 import statistics
@@ -23,10 +24,12 @@ from types import MappingProxyType
 
 from bench.lib_fleet import BUNDLE, Client, Fleet, Samples, Watcher, enroll_validated
 from bench.report import RESULTS, Row, publish
+from mainstay.detectors.gpu.throttle import ThrottleDetector
 from mainstay.service.demo.stack import free_port
 
 STEADY_SECONDS = 60.0
 SILENT_SECONDS = 60.0
+FIND_SECONDS, FINDINGS = 300.0, 5
 HEARTBEAT_TIMEOUT = 30.0
 """Longer than the default: frames come every few seconds."""
 UNDER_LOAD = {"fleet layout": 0.15, "heat-map": 0.05, "heat-map of power": 0.05, "nodes": 0.15, "admission": 0.01}
@@ -90,7 +93,12 @@ class Run:
     async def measure(self) -> None:
         watching = asyncio.create_task(self.watcher.run())
         await self._boot()
-        await self._steady()
+        watching.cancel()
+        await self._steady("")
+        watching = asyncio.create_task(self.watcher.run())
+        await self._steady(" while people ask")
+        self._people("under load", UNDER_LOAD)
+        await self._find()
         await self._silence()
         await self._back()
         await self._burst()
@@ -115,7 +123,7 @@ class Run:
         self._row("all nodes healthy after they boot at once", healthy, "s", 60.0, note=note)
         self._people("while the fleet boots")
 
-    async def _steady(self) -> None:
+    async def _steady(self, when: str) -> None:
         self.fleet.acks.clear()
         started, cpu = time.monotonic(), self.service.cpu_seconds()
         await self.fleet.send(STEADY_SECONDS)
@@ -125,20 +133,34 @@ class Run:
         samples = len(self.fleet.acks) / senders * self.nodes * self.fleet.samples.readings
         note = f"{samples / took:.0f} samples a second, of those that are present, in frames of {self.seconds} s"
         per_million, cores = (0.09, 0.35) if self.fleet.relayed else (0.25, 0.8)
-        self._row("CPU seconds per million samples", cpu / samples * 1e6, "s", per_million, note=note)
-        self._row("cores", cpu / took, "", cores)
-        self._row("acknowledgement, p99", _p99(self.fleet.acks), "s", 0.5)
+        self._row(f"CPU seconds per million samples{when}", cpu / samples * 1e6, "s", per_million, note=note)
+        self._row(f"cores{when}", cpu / took, "", cores)
+        self._row(f"acknowledgement, p99{when}", _p99(self.fleet.acks), "s", 0.5)
         resident = self.service.resident_bytes() / 2**30
-        self._row("resident memory", resident, "GiB", 4.0)
-        self._row("fleet layout, gzip", self.watcher.layout_bytes / 1e6, "MB", 1.0)
-        self._people("under load", UNDER_LOAD)
+        self._row(f"resident memory{when}", resident, "GiB", 4.0)
+        if when:
+            self._row("fleet layout, gzip", self.watcher.layout_bytes / 1e6, "MB", 1.0)
+
+    async def _find(self) -> None:
+        """The power brake slows one GPU after another: each is found, and healthy again before the next."""
+        seconds, samples = [], self.fleet.samples
+        sending = asyncio.create_task(self.fleet.send(FIND_SECONDS))
+        for sick in random.Random(3).sample(list(self.fleet.names), FINDINGS):
+            samples.sick_since, samples.sick = None, sick
+            await self._until(self._any_incident, 20.0, time.monotonic(), every=0.02)
+            seconds.append(time.time() - ((samples.sick_since or 0.0) + ThrottleDetector.Config().needed))
+            samples.sick = None
+            await self._until(self._all_clear, 60.0, time.monotonic())
+        sending.cancel()
+        note = f"largest {max(seconds):.2f} s; from the end of the last sample that the detector needs"
+        self._row(f"sample to incident, median of {FINDINGS}", statistics.median(seconds), "s", 3.0, note=note)
 
     async def _silence(self) -> None:
         began = time.monotonic()
         first = await self._until(self._any_incident, SILENT_SECONDS, began)
         await asyncio.sleep(max(0.0, began + SILENT_SECONDS - time.monotonic()))
         found = await self.watcher.client.json("/v1/incidents?limit=200")
-        live = [item for item in found["items"] if item["state"] != "closed"] if found else []
+        live = [item for item in found["items"] if item["state"] == "open"] if found else []
         title = live[0]["title"] if live else "none"
         # The detector waits for three frames that are missing.
         self._row("first incident after the last frame", first, "s", 15.0 + 3 * self.seconds, note=title)
@@ -185,12 +207,14 @@ class Run:
     async def _all_clear(self) -> bool:
         return await self._all_healthy() and not await self._any_incident()
 
-    async def _until(self, holds: Callable[[], Awaitable[bool]], seconds: float, began: float) -> float:
+    async def _until(
+        self, holds: Callable[[], Awaitable[bool]], seconds: float, began: float, *, every: float = 0.5
+    ) -> float:
         """Seconds from ``began`` until it holds; ``seconds`` when it never does."""
         while time.monotonic() < began + seconds:
             if await holds():
                 return time.monotonic() - began
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(every)
         return seconds
 
     def _people(self, when: str, limits: Mapping[str, float] = MappingProxyType({})) -> None:

@@ -202,6 +202,10 @@ class Samples:
         self.crc32 = checksum(self.values, self.wide)
         self.readings = int(np.isfinite(mean * noise).sum()) + GPUS * len(GPU.wide) * seconds
         """Samples of a frame that are not missing."""
+        self.sick: str | None = None
+        """A relayed node whose first GPU is slowed by the power brake all the time."""
+        self.sick_since: float | None = None
+        """Unix seconds at which its first such sample begins."""
         self._bundles: dict[tuple[str, ...], Bundle] = {}
 
     def frame(self, name: str, sequence: int) -> bytes:
@@ -209,21 +213,31 @@ class Samples:
 
     def bundle(self, names: tuple[str, ...], sequence: int) -> bytes:
         """One frame of each node as a relay sends them; compressed once for the same nodes."""
-        made = self._bundles.get(names)
-        if made is None:
+        now, made = self._now(), self._bundles.get(names)
+        if made is None or self.sick in names:
+            self.sick_since = (self.sick_since or now) if self.sick in names else self.sick_since
             packed = pack([self._frame(name, 0) for name in names], relay="bench", stream=uuid7(), sequence=0)
-            made = self._bundles[names] = msgspec.msgpack.decode(encode_bundle(packed), type=Bundle)
-        sequences, starts = (sequence,) * len(names), (self._now(),) * len(names)
+            made = msgspec.msgpack.decode(encode_bundle(packed), type=Bundle)
+            if self.sick not in names:
+                self._bundles[names] = made
+        sequences, starts = (sequence,) * len(names), (now,) * len(names)
         return encode_bundle(msgspec.structs.replace(made, sequence=sequence, sequences=sequences, starts=starts))
 
     def _now(self) -> float:
         return float(int(time.time()) - self.seconds)
 
     def _frame(self, name: str, sequence: int) -> Frame:
+        start, wide, crc32 = self._now(), self.wide, self.crc32
+        if name == self.sick:
+            counters = np.zeros((GPUS, len(GPU.wide), self.seconds), "<i8")
+            lost = start - (self.sick_since or start) + 1 + np.arange(self.seconds)
+            counters[0, GPU.wide.index("gpu_throttle_power_brake_nanoseconds_total")] = lost * 1e9
+            wide = counters.tobytes()
+            crc32 = checksum(self.values, wide)
         return Frame(
-            version=FRAME_VERSION, subject=name, axis=Axis.TIME, stream=f"s-{name}", sequence=sequence, t0=self._now(),
+            version=FRAME_VERSION, subject=name, axis=Axis.TIME, stream=f"s-{name}", sequence=sequence, t0=start,
             dt=1.0, catalog=GPU.digest, entities=tuple(f"GPU-{name}-{k}" for k in range(GPUS)), samples=self.seconds,
-            crc32=self.crc32, values=self.values, wide=self.wide,
+            crc32=crc32, values=self.values, wide=wide,
         )  # fmt: skip
 
 
