@@ -137,7 +137,7 @@ def test_two_populations_by_hand() -> None:
 
 @pytest.mark.parametrize(("own", "slower"), [(0.15, ()), (0.2, ("d19",))])
 def test_a_device_is_slower_by_itself_beyond_a_quantile_of_the_others(own: float, slower: tuple[str, ...]) -> None:
-    """Others scatter by 2 %: 1.4826 x 20 / 19.2 of it is 0.031, and t(0.99975) with 9 degrees of freedom is 5.3 of that."""
+    """Others scatter by 2 %: 1.4826 x 20 / 19.2 of it is 0.031, and t(0.99975) with 9 freedoms is 5.3 times that."""
     moved = [0.02 * (-1) ** i for i in range(19)] + [own]
     before = {f"d{i}": np.array([1.0]) for i in range(20)}
     after = {f"d{i}": np.array([np.exp(change)]) for i, change in enumerate(moved)}
