@@ -7,8 +7,9 @@ from itertools import combinations
 import pytest
 
 from mainstay.detectors.localize import plan
+from mainstay.detectors.localize.model import GroupResult, LocalizationConfig
 from mainstay.detectors.localize.rounds import RoundSlots, circle
-from mainstay.detectors.localize.status import compute_status
+from mainstay.detectors.localize.status import compute_status, crossings
 from mainstay.detectors.localize.topology import (
     Component,
     Endpoint,
@@ -127,3 +128,29 @@ def test_a_gpu_has_one_transfer_at_a_time() -> None:
     assert lanes.reserve_pair(Endpoint("a", "x", "g"), Endpoint("b"))
     assert not lanes.free(Endpoint("a", "y", "g"))
     assert lanes.free(Endpoint("a", "y", "h"))
+
+
+def test_a_nic_is_crossed_with_another_gpu_and_the_gpu_with_another_nic() -> None:
+    host = Host(name="a", nics=(Nic(name="x"), Nic(name="y"), Nic(name="z")), gpus=("g", "h", "i"))
+    chart = TopologyMap(FabricTopology(nodes=(host, Host(name="b"))))
+    own = chart.own(Endpoint("a", "x", "g"))
+    assert crossings(chart, own, 0) == [Endpoint("a", "x", "h"), Endpoint("a", "y", "g")]
+    assert crossings(chart, own, 1) == [Endpoint("a", "x", "i"), Endpoint("a", "z", "g")]
+    assert crossings(chart, own, 2) == crossings(chart, own, 0)
+    assert crossings(chart, own[:2], 0) == [], "without a GPU there is nothing to tell apart"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"rounds": -1}, {"flows": 0}, {"tries": 0}, {"slower": 0.0049}, {"slower": 0.91}, {"noise": 0.0}, {"noise": 1.0}],
+)
+def test_settings_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=r"must (lie within|be at least)"):
+        LocalizationConfig(**wrong)  # type: ignore[arg-type]
+    LocalizationConfig(rounds=0, flows=1, tries=1, slower=0.005)
+    LocalizationConfig(slower=0.9)
+
+
+def test_results_of_groups_are_refused_among_pairs() -> None:
+    with pytest.raises(ValueError, match="another method than 'pairs'"):
+        plan.record(plan.start_localization(flat(["a", "b"])), [GroupResult(members=("a", "b"), passed=True)])

@@ -258,10 +258,12 @@ def test_rounds_that_may_be_spent(count: int, rounds: int, most: int) -> None:
     assert limit(state) == most
 
 
-@pytest.mark.parametrize(("missing", "why"), [(2, "not measured"), (3, "it does not answer")])
-def test_a_node_is_away_after_three_missing_answers(missing: int, why: str) -> None:
+@pytest.mark.parametrize(
+    ("missing", "why"), [("bc", "not measured"), ("bcd", "it does not answer"), ("bcdb", "it does not answer")]
+)
+def test_a_node_is_away_after_three_missing_answers(missing: str, why: str) -> None:
     """Unless it answered another node."""
-    lost = [PairResult(a=Endpoint("a"), b=Endpoint(other), outcome=PairOutcome.MISSING) for other in "bcd"[:missing]]
+    lost = [PairResult(a=Endpoint("a"), b=Endpoint(other), outcome=PairOutcome.MISSING) for other in missing]
     others = [pair("c", "d", number=n) for n in range(4)]
     assert judged(*lost, *others, leaves="1111").unknown["a"] == why
     assert "a" in judged(*lost, *others, pair("a", "c"), leaves="1111").good

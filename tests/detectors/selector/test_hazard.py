@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from mainstay.detectors.selector.backtest import _own
+from mainstay.detectors.selector.backtest import _model, _own
 from mainstay.detectors.selector.fleet_history import CleanCheck, FleetHistory, PastDefect
 from mainstay.detectors.selector.hazard import CumulativeHazard, NotEnoughError, cumulative, spells
 from mainstay.detectors.selector.history import HOUR, CovariateEncoder, Incident, NodeHistory, as_known
-from mainstay.detectors.selector.learning import learn
+from mainstay.detectors.selector.learning import HeldOut, landmarks, learn
 from mainstay.detectors.selector.per_node_plan import median_check_interval
 from mainstay.detectors.selector.posterior import Posterior
+from mainstay.detectors.selector.scores import concordance
 
 
 def node(*spans: tuple[float, float | None], name: str = "n", until: float = 1000.0, **more: Any) -> NodeHistory:
@@ -178,3 +180,27 @@ def test_the_usual_time_between_looks_is_the_median(
         looks=tuple(CleanCheck(at=at, node="n", ran=("a",)) for at in hours(*looks)),
     )
     assert median_check_interval(past) == (None if interval is None else pytest.approx(interval))
+
+
+def test_incidents_count_after_watching_began_and_at_a_moment_itself() -> None:
+    spans = [(20 * k, 20 * k + 1) for k in range(30)]
+    with pytest.raises(NotEnoughError, match="29 incidents"):
+        learn([node(*spans)])
+    marks = landmarks([node((5, 7), until=9)], CovariateEncoder((), (), 0.01), hours(0, 2, 5, 6, 8, 9))
+    assert marks.residual == pytest.approx([3.0, 1e-6, 1.0]), "at hours 2, 5 and 8; at 6 it is down"
+    assert marks.observed.tolist() == [True, True, False]
+    assert marks.survived.tolist() == [2.0, 5.0, 1.0]
+
+
+def test_a_model_says_what_it_was_worth() -> None:
+    learned = learn([node(*[(20 * k + 1, 20 * k + 2) for k in range(30)])])
+    assert _model(replace(learned, name="cox", held_out={})) == "cox of 30 incidents"
+    held_out = {"cox": HeldOut(concordance=0.712, brier=0.1234)}
+    said = "cox of 30 incidents (held out: concordance 0.71, Brier score 0.123)"
+    assert _model(replace(learned, name="cox", held_out=held_out)) == said
+
+
+@pytest.mark.parametrize(("score", "time"), [([math.nan, 1.0], [1.0, 2.0]), ([0.5, 1.0], [math.inf, 2.0])])
+def test_scores_are_of_finite_numbers(score: list[float], time: list[float]) -> None:
+    with pytest.raises(ValueError, match="must be finite"):
+        concordance(score, time, [True, True])

@@ -10,10 +10,11 @@ import pytest
 from bench.lib_exact import problem_of
 from mainstay.detectors.selector import node_plan
 from mainstay.detectors.selector.audit import NODES_SHOWN, fallback, record
+from mainstay.detectors.selector.cli import _row
 from mainstay.detectors.selector.coverage import Coverage, DefectRecord
 from mainstay.detectors.selector.node_plan import NodePlan
 from mainstay.detectors.selector.risk import SelectionProblem
-from mainstay.detectors.selector.set_search import BenchmarkSet
+from mainstay.detectors.selector.set_search import BenchmarkSet, _starts
 
 
 def problem(*p: float, found: int = 8, seconds: float = 10.0) -> SelectionProblem:
@@ -184,3 +185,11 @@ def test_a_fallback_claims_no_gain_and_lists_fifty_nodes() -> None:
     assert {(n.p, n.covered, n.checked, n.benchmarks, n.seconds) for n in said.nodes} == {
         (1.0, 0.0, True, ("a", "b"), 3.0)
     }
+    assert _row(said.considered[0], said)[4:] == ("?",) * 5 + ("too little is known to leave it out",)
+
+
+@pytest.mark.parametrize(("thorough", "sizes"), [(True, [1, 1, 1, 2, 2, 2]), (False, [1, 1, 1])])
+def test_a_thorough_search_starts_from_pairs_too(*, thorough: bool, sizes: list[int]) -> None:
+    coverage = Coverage.learn([], ["a", "b", "c"], classes=["c"])
+    starts = _starts(problem_of(coverage, np.ones(3), np.array([0.1])), thorough=thorough)
+    assert [int(start.sum()) for start in starts] == sizes

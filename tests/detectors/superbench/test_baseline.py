@@ -61,10 +61,19 @@ def test_rules_without_a_limit_of_their_own_are_passed_over() -> None:
 
 @pytest.mark.parametrize(
     ("values", "baseline", "expected"),
-    [([9.0, 11, 10], 10.0, [-0.1, 0.1, 0.0]), ([0.0, 1, -1], 0.0, [0.0, math.inf, -math.inf])],
+    [
+        ([9.0, 11, 10], 10.0, [-0.1, 0.1, 0.0]),
+        ([0.0, 1, -1], 0.0, [0.0, math.inf, -math.inf]),
+        ([-11.0, 9], -10.0, [0.1, -1.9]),
+    ],
 )
 def test_a_variance_is_a_share_of_the_baseline(values: list[float], baseline: float, expected: list[float]) -> None:
     assert variances(np.array(values), baseline) == pytest.approx(expected)
+
+
+def test_samples_around_zero_have_no_outliers() -> None:
+    made = generate_fixed({"mem-bw/h2d_bw": np.array([1.0, -1.0])}, FALLS, {})
+    assert (made.values, made.dropped) == ({"mem-bw/h2d_bw": 0.0}, {})
 
 
 def test_a_previous_baseline_is_kept_and_added_to() -> None:

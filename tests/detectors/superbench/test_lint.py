@@ -125,3 +125,9 @@ def test_a_rule_that_stands_twice_is_found() -> None:
 def test_coverage_names_what_no_rule_looks_at() -> None:
     told = coverage(judged({}, rules=rule_file(r=MEMORY)))
     assert told == "2 of 4 measured metrics are judged; no rule looks at gemm-flops/fp16_tc_flops, mem-bw/return_code"
+
+
+def test_return_codes_do_not_hide_the_metrics_after_them() -> None:
+    rules = rule_file(r=CODES | {"criteria": "lambda x:x>1e9", "metrics": ["mem-bw/return_code", "mem-bw/zz"]})
+    (found,) = findings(*[{"mem-bw/zz": 1.0}] * 3, rules=rules)
+    assert found.message.endswith(": mem-bw/return_code (return code 1 passes), mem-bw/zz (typically 1)")

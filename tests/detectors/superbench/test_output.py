@@ -7,9 +7,11 @@ import math
 
 import numpy as np
 import pytest
+from rich.console import Console
 
+from mainstay.detectors.superbench.lint import LintIssue
 from mainstay.detectors.superbench.output import Format, _machine, _people, _ten_decimals, write
-from mainstay.detectors.superbench.report import _few, _short
+from mainstay.detectors.superbench.report import _few, _short, render_findings
 from mainstay.detectors.superbench.rules import Function
 from tests.detectors.superbench.fleet import MEMORY, judged, rule_file
 
@@ -70,3 +72,10 @@ def test_a_screen_shows_the_first_reasons_and_counts_the_rest() -> None:
     assert _few(("a", "b", "c", "d", "e")) == "a, b, c and 2 more"
     assert _short("x" * 240) == "x" * 240
     assert _short("x," * 121) == "x," * 120 + "… (122 in all)"
+
+
+def test_a_finding_names_its_rule_or_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    issues = [LintIssue("dead-entry", "r1", "no metric"), LintIssue("defined-twice", "", "r1 stands twice")]
+    Console(width=100).print(render_findings(issues))
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[1:] == [["r1", "dead-entry", "no", "metric"], ["(file)", "defined-twice", "r1", "stands", "twice"]]

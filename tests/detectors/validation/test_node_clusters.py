@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mainstay.detectors.validation.node_clusters import DeviceLocation, _shared, group
+from mainstay.detectors.validation.node_clusters import DeviceLocation, SlowGroup, _shared, group
 
 
 def places(nodes: int = 32, gpus: int = 4, in_rack: int = 8) -> dict[str, DeviceLocation]:
@@ -99,3 +99,16 @@ def test_most_of_a_group_are_slow_and_two_at_least(slow: str, members: str, chan
     assert list(_shared(set(slow), groups, 0.1)) == []
     certain = chance is not None and set(members) <= set(slow)
     assert bool(list(_shared(set(slow), groups, 0.1, whole=True))) is certain
+
+
+@pytest.mark.parametrize(
+    ("devices", "rack", "said"),
+    [
+        (("n/0",), None, "n/0 is slow"),
+        (("n/0", "n/1"), None, "2 of 4 devices of n are slow"),
+        (("n/0", "n/1", "n/2"), "r", "3 of 4 devices of rack r are slow"),
+    ],
+)
+def test_a_group_in_words(devices: tuple[str, ...], rack: str | None, said: str) -> None:
+    found = SlowGroup(rack=rack, node=None if rack else "n", nodes=("n",), devices=devices, of=4, chance=0.1)
+    assert found.description == said

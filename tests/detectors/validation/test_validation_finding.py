@@ -90,7 +90,7 @@ def test_every_class_of_defect_has_a_cause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "age"), [(5400, "1.5 h"), (172_799, "48.0 h"), (172_800, "2.0 days"), (216_000, "2.5 days")]
+    ("seconds", "age"), [(5400, "1.5 h"), (172_799, "48.0 h"), (172_800, "2.0 days"), (864_000_000, "10000.0 days")]
 )
 def test_an_age_is_in_hours_and_then_in_days(seconds: float, age: str) -> None:
     assert _since(seconds, shown=True) == f"Its bits were last seen right {age} before."
