@@ -89,9 +89,9 @@ def test_cohorts_with_enough_incidents_are_told_apart_from_the_first() -> None:
 
 
 def test_covariates_by_hand() -> None:
-    """At hour 1000: two incidents, one within 30 days; an error exactly a day ago counts, one now does not."""
+    """At hour 1000: two incidents, one just 30 days ago; an error a day ago counts, one now does not."""
     past = node(
-        (100, 110), (500, 510), remediations=hours(505), checks=hours(900),
+        (100, 110), (280, 300), remediations=hours(295), checks=hours(900),
         errors={"ecc": hours(800, 832, 976, 1000), "xid": ()},
     )  # fmt: skip
     encoder = CovariateEncoder((), ("ecc",), rate=0.001)
