@@ -111,6 +111,8 @@ def test_covariates_are_read_again_at_doublings_and_at_errors_six_hours_apart() 
         return [round(float(stop), 6) for stop in CovariateEncoder((), (), 0.01).failure_runs([past]).stop]
 
     assert stops(node(until=10_000)) == [24.0, 48.0, 96.0, 192.0, 384.0, 768.0, 1536.0, 3072.0, 10_000.0]
+    noisy = CovariateEncoder((), ("xid",), 0.01).failure_runs([node(until=5, errors={"xid": hours(2)})])
+    assert noisy.x[:, 6] == pytest.approx([0.0, math.log(2)]), "the error at a cut counts from there"
     assert stops(node(until=20, errors={"xid": hours(2, 4, 8, 13.9, 14)})) == [2.0, 8.0, 14.0, 20.0]
 
 
@@ -184,8 +186,9 @@ def test_the_usual_time_between_looks_is_the_median(
 
 def test_incidents_count_after_watching_began_and_at_a_moment_itself() -> None:
     spans = [(20 * k, 20 * k + 1) for k in range(30)]
-    with pytest.raises(NotEnoughError, match="29 incidents"):
-        learn([node(*spans)])
+    for late in (spans, [*spans[1:], (1001, 1002)]):
+        with pytest.raises(NotEnoughError, match="29 incidents"):
+            learn([node(*late)])
     marks = landmarks([node((5, 7), until=9)], CovariateEncoder((), (), 0.01), hours(0, 2, 5, 6, 8, 9))
     assert marks.residual == pytest.approx([3.0, 1e-6, 1.0]), "at hours 2, 5 and 8; at 6 it is down"
     assert marks.observed.tolist() == [True, True, False]

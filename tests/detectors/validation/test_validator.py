@@ -225,3 +225,6 @@ def test_the_worse_verdict_of_median_and_distribution(value: float, with_limits:
     limits = CriterionLimits(low=95.0, warn=98.0, distribution=kept)
     assert judge_run(np.full(3, value), limits, Better.HIGHER)[0] is with_limits
     assert judge_run(np.full(3, value), CriterionLimits(distribution=kept), Better.HIGHER)[0] is without
+    mirrored = CriterionLimits(high=105.0, warn=102.0, distribution=kept)
+    if value > 50:
+        assert judge_run(np.full(3, 200 - value), mirrored, Better.LOWER)[0] is with_limits
