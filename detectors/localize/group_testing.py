@@ -146,10 +146,6 @@ def build_verdict(state: LocalizationState) -> LocalizationVerdict:
 def _why(name: str, known: _Known) -> str:
     if name in known.together:
         return "a group with it fails although its parts pass: no single node explains that"
-    if name in known.together:
-        return "a group with it fails although its parts pass: no single node explains that"
-    if name in known.together:
-        return "a group with it fails although its parts pass: no single node explains that"
     if any(name in members for members in known.failed):
         return "groups with it failed, but it was not singled out"
     if any(name in members for members in known.silent):

@@ -75,23 +75,18 @@ def make(
 
 
 def _worthwhile(problem: SelectionProblem, bound: float, worth: float, *, spare_nodes: bool) -> NodePlan:
-    """The plan of most benefit: incidents averted down to the bound, times what one is worth, less what it costs."""
+    """The plan of least total: incidents left above the bound, and the checks as the incidents they are worth."""
     if not worth > 0:
         raise ValueError(f"an averted incident must be worth more than {worth:g} node-seconds")
-    n, before = len(problem.p), problem.hazard(problem.none())
-    best = NodePlan(BenchmarkSet(problem.none(), before, 0.0, bound), np.zeros(n, bool))
-    benefit = 0.0
+    n = len(problem.p)
+    plans = [NodePlan(BenchmarkSet(problem.none(), problem.hazard(problem.none()), 0.0, bound), np.zeros(n, bool))]
     for checked in (np.ones(n, bool), *(_riskiest(problem) if spare_nodes else ())):
         found = quick(problem.on(checked), bound, least_rate=float(checked.sum()) / worth)
-        if not found.chosen.any():
-            continue
         plan = NodePlan(found, checked)
         if spare_nodes:
             plan = _trimmed(problem, plan, bound) if found.reached else _paying(problem, plan, worth)
-        gained = worth * (before - max(plan.choice.hazard, bound)) - plan.node_seconds
-        if gained > benefit:
-            best, benefit = plan, gained
-    return best
+        plans.append(plan)
+    return min(plans, key=lambda plan: max(plan.choice.hazard, bound) + plan.node_seconds / worth)
 
 
 def _paying(problem: SelectionProblem, plan: NodePlan, worth: float) -> NodePlan:

@@ -157,7 +157,8 @@ def summary(
         Set the decimals (significant digits below 1); 0: print values unchanged.
     """
     summary_rules = _parsed(rules, lambda file: read_summary_rules(_text(file)))
-    lines = _named(rules, lambda: summarize(_results(results), summary_rules, digits))
+    measured = _results(results)
+    lines = _named(rules, lambda: summarize(measured, summary_rules, digits))
     text = {
         "md": lambda: markdown_of(lines),
         "html": lambda: html_of_summary(lines),

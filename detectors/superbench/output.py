@@ -169,21 +169,17 @@ def _ten_decimals_of(values: Floats) -> Floats:
 
 
 def _ten_decimals(value: float) -> str:
-    """A float as pandas writes it: the halves of ``ujson``'s ``Buffer_AppendDoubleUnchecked``."""
+    """A float that is not usual as pandas writes it: the halves of ``ujson``'s ``Buffer_AppendDoubleUnchecked``.
+
+    From ``_USUAL`` on a fraction is a multiple of 2**-33: its ten decimals never round up to one.
+    """
     if math.isinf(value):
         return "null"
     size = abs(value)
-    if size > 1e16 - 1 or 0 < size < _TINY:
+    if size > 1e16 - 1 or size < _TINY:
         return repr(float(f"{value:.10g}"))
-    whole = int(size)
-    scaled = (size - whole) * 1e10
-    part = int(scaled)
-    rest = scaled - part
-    if rest > 0.5 or (rest == 0.5 and (part == 0 or part & 1)):
-        part += 1
-    if part >= _TEN:
-        part, whole = 0, whole + 1
-    return repr(float(f"{'-' if value < 0 else ''}{whole}.{part:010d}"))
+    part = round((size - int(size)) * 1e10)  # half to even
+    return repr(float(f"{'-' if value < 0 else ''}{int(size)}.{part:010d}"))
 
 
 def _people(cells: Floats, kind: Function | None, digits: int) -> list[str]:

@@ -250,7 +250,7 @@ _MAD_FACTORS = {5: 1.206, 6: 1.200, 7: 1.140, 8: 1.129, 9: 1.107}
 
 def _small_sample(n: int) -> float:
     """The MAD of n normal values is too small by this factor (Croux & Rousseeuw 1992, section 3)."""
-    return _MAD_FACTORS.get(n, n / max(n - 0.8, 0.2))
+    return _MAD_FACTORS.get(n, n / (n - 0.8))
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -78,3 +79,13 @@ def test_what_fails_only_together_is_nobody_alone() -> None:
     assert step.culprits == ()
     assert set(step.unknown) == {"a", "b", "c", "d"}
     assert "no single node" in step.unknown["a"]
+
+
+def test_a_node_is_named_after_two_failures_beside_one_good_one() -> None:
+    state = plan.start_localization(flat(["a", "b", "c"]), method="groups")
+    passed = GroupResult(members=("a", "b"), passed=True)
+    for failed, named in ((["abc", "abc"], []), (["ac"], []), (["ac", "ac"], [("c",)]), (["ac", "bc"], [])):
+        state = msgspec.structs.replace(
+            state, groups=(passed, *(GroupResult(members=tuple(members), passed=False) for members in failed))
+        )
+        assert [culprit.name for culprit in plan.verdict(state).culprits] == named, failed

@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from mainstay.detectors.localize.cli import localize
+from mainstay.detectors.localize.cli import _Line, _result, _topology, localize
+from mainstay.detectors.localize.model import PairResult
+from mainstay.detectors.localize.topology import Endpoint, Nic
 
 Json = dict[str, Any]
 
@@ -92,7 +95,55 @@ def test_bad_input_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert printed.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("chart", ["{", '{"nodes": [{"name": "n1"}]}', '{"nodes": [{"name": ""}]}'])
+@pytest.mark.parametrize(
+    ("gpus", "kept"),
+    [
+        ({"y": "h", "x": "g"}, ("g", "h")),
+        ({"x": "g", "y": "g"}, ()),
+        ({"x": "g", "y": ""}, ()),
+        ({"x": ""}, ()),
+    ],
+)
+def test_without_a_topology_each_nic_has_the_gpu_it_was_measured_with(
+    gpus: dict[str, str], kept: tuple[str, ...]
+) -> None:
+    speed = {"1": 1e9}
+    results = [PairResult(a=Endpoint("n1", nic, gpu), b=Endpoint("n2"), bandwidth=speed) for nic, gpu in gpus.items()]
+    first, second = _topology(None, results).nodes
+    assert (first.name, [nic.name for nic in first.nics], first.gpus) == ("n1", sorted(gpus), kept)
+    assert (second.name, second.nics, second.gpus) == ("n2", (Nic(),), ())
+
+
+def test_times_become_speeds() -> None:
+    """Without a size, as of one byte; a speed that is given stands."""
+    line = {"a": "n1", "b": {"node": "n2", "nic": "x"}}
+    told = [
+        _result(msgspec.convert(line | more, _Line))
+        for more in (
+            {"seconds": 2.0},
+            {"seconds": {"1000": 2.0, "0": 4.0}, "bandwidth": {"1000": 9.0}},
+            {"bandwidth": 7.0},
+        )
+    ]
+    assert [one.bandwidth for one in told] == [{"0": 0.5}, {"1000": 9.0, "0": 0.25}, {"0": 7.0}]
+    assert (told[0].a, told[0].b, told[0].round) == (Endpoint("n1"), Endpoint("n2", "x"), 0)
+
+
+@pytest.mark.parametrize(
+    "chart",
+    [
+        "{",
+        '{"nodes": [{"name": "n1"}]}',
+        '{"nodes": [{"name": ""}]}',
+        json.dumps({"nodes": [{"name": f"n{k}"} for k in range(1, 7)], "spine": {}}),
+        json.dumps({"nodes": [{"name": f"n{k}", "nic": "x"} for k in range(1, 7)]}),
+        json.dumps({"nodes": [{"name": f"n{k}", "nics": [{"switch": "l"}]} for k in range(1, 7)]}),
+        json.dumps({"nodes": [{"name": f"n{k}", "nics": []} for k in range(1, 7)]}),
+        json.dumps(
+            {"nodes": [{"name": f"n{k}", "nics": [{"name": "x"}, {"name": "y"}], "gpus": ["g"]} for k in range(7)]}
+        ),
+    ],
+)
 def test_a_topology_that_does_not_fit_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], chart: str
 ) -> None:

@@ -169,7 +169,7 @@ def test_the_state_survives_json_and_the_plan_is_a_function_of_it() -> None:
     ("make", "said"),
     [
         (lambda: plan.start_localization(flat(["a"])), "two nodes"),
-        (lambda: plan.start_localization(flat(["a", "b"]), known_good=["c"]), "known-good node 'c'"),
+        (lambda: plan.start_localization(flat(["a", "b"]), known_good=["d", "c"]), "known-good node 'c'"),
         (lambda: LocalizationConfig(slower=0.0), "slower"),
         (lambda: PairResult(a=Endpoint("a"), b=Endpoint("a"), bandwidth={"1": 1.0}), "itself"),
         (lambda: PairResult(a=Endpoint("a"), b=Endpoint("b")), "without a bandwidth"),
@@ -229,8 +229,9 @@ def test_pairs_that_disagree_with_themselves_blame_nobody() -> None:
 
 
 def test_a_scatter_that_is_no_number_is_refused() -> None:
-    with pytest.raises(ValueError, match="scatter of 1"):
-        PairResult(a=Endpoint("a"), b=Endpoint("b"), bandwidth={"1": 1.0}, scatter={"1": math.nan})
+    for scatter in (math.nan, -0.5):
+        with pytest.raises(ValueError, match="scatter of 1"):
+            PairResult(a=Endpoint("a"), b=Endpoint("b"), bandwidth={"1": 1.0}, scatter={"1": scatter})
 
 
 def test_pairs_that_disagree_with_themselves_name_nobody() -> None:

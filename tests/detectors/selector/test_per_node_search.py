@@ -7,7 +7,7 @@ import pytest
 
 from bench.lib_exact import exact
 from bench.selector import lagrange_bound, many_pairs, random_pairs
-from mainstay.detectors.selector import per_node_search
+from mainstay.detectors.selector import audit_nodes, per_node_plan, per_node_search
 from mainstay.detectors.selector.backtest import decide, learn_from
 from mainstay.detectors.selector.coverage import Coverage, DefectRecord
 from mainstay.detectors.selector.fleet_history import (
@@ -104,6 +104,47 @@ def test_a_price_stops_before_the_target() -> None:
             per_node_search.make(made, **wrong)
 
 
+def test_shares_of_patterns_by_hand() -> None:
+    """30 defects, all found by both, and one of doubt, half for each: of 2 + 30."""
+    agreed = Coverage.learn([DefectRecord(defect="d", found=frozenset({"a", "b"}))] * 30, ("a", "b"))
+    sees, share, unseen = per_node_search.weights(agreed)
+    assert sees.tolist() == [[True, True], [True, False], [False, True]]
+    assert share == pytest.approx(np.array([[30, 0.5, 0.5]]) / 32)
+    assert unseen == pytest.approx([1 / 32])
+
+
+def test_the_record_of_sets_adds_up() -> None:
+    made = problem([0.2, 0.2, 0.0], [(1.0, 0.0), (0.0, 1.0), (0.5, 0.5)])
+    sets = per_node_search.make(made, keep=0.9)
+    assert sets.chosen.tolist() == [[True, False, False], [False, True, False], [False, False, False]]
+    plan = per_node_plan.PerNodePlan(problem=made, sets=sets, ages=None, p=np.array([0.2, 0.2, 0.0]))
+    said = audit_nodes.record(plan, coverage(), ["n0", "n1", "n2"], model="m")
+    assert (said.seconds, said.full_seconds, said.node_seconds, said.full_node_seconds) == (10.0, 50.0, 20.0, 150.0)
+    assert said.risk_before == pytest.approx(1 - 0.8 * 0.8)
+    assert said.risk_after == pytest.approx(1 - np.exp(-sets.hazard))
+    told = {one.benchmark: one for one in said.considered}
+    assert [one.benchmark for one in said.considered if one.chosen] == list(said.benchmarks) == ["link", "memory"]
+    assert (told["memory"].finds, told["memory"].alone, told["memory"].nodes) == (50, 50, 1)
+    assert (told["both"].finds, told["both"].alone, told["both"].nodes) == (50, 0, 0)
+    memory, both = told["memory"], told["both"]
+    assert (memory.risk_after, both.risk_before) == pytest.approx((said.risk_after, said.risk_after))
+    assert memory.risk_before == pytest.approx(1 - np.exp(-sets.hazard - memory.gain))
+    assert both.risk_after == pytest.approx(1 - np.exp(-sets.hazard + both.gain))
+    assert memory.gain_per_second == pytest.approx(memory.gain / 10)
+    assert both.gain_per_second == pytest.approx(both.gain / 90), "it would run on three nodes"
+    assert memory.reason == "pays on 1 of 3 nodes"
+    safe = said.nodes[-1]
+    assert (safe.node, safe.p, safe.covered, safe.checked, safe.seconds) == ("n2", 0.0, 0.0, False, 0.0)
+    risky = said.nodes[0]
+    assert (risky.node, risky.p, risky.benchmarks, risky.seconds) == ("n0", pytest.approx(0.2), ("memory",), 10.0)
+    assert risky.covered == pytest.approx(1 - made.left(sets.chosen)[0] / -np.log(0.8))
+
+
+@pytest.mark.parametrize(("age", "said"), [(71.0, "71 h"), (72.0, "3 d"), (100.0, "4 d")])
+def test_ages_are_hours_and_then_days(age: float, said: str) -> None:
+    assert audit_nodes._hours(age) == said
+
+
 # which class
 
 
@@ -179,6 +220,17 @@ def test_each_node_gets_what_breaks_on_it_and_the_record_says_why() -> None:
     assert not uniform.record.per_node
     assert len(set(uniform.sets.values())) == 1
     assert made.record.node_seconds < uniform.record.node_seconds
+
+
+def test_a_target_is_this_jobs_alone_and_a_share_is_the_fleets() -> None:
+    past = fleet()
+    occasion = ValidationOpportunity(at=2000 * HOUR, nodes=("n00", "n04"))
+    known = learn_from(past)
+    own = per_node_plan.make(past, known, occasion, SelectionPolicy(target_risk=0.3))
+    assert own.sets.goal == pytest.approx(-np.log(0.7))
+    assert own.problem.mass.shape[0] == own.sets.chosen.shape[0] == len(own.p) == 2
+    kept = per_node_plan.make(past, known, occasion, SelectionPolicy(keep=0.8))
+    assert kept.sets.goal == kept.sets.hazard == pytest.approx(kept.problem.hazard(kept.sets.chosen))
 
 
 def test_what_ran_an_hour_ago_is_left_out_and_said_so() -> None:

@@ -17,6 +17,7 @@ from mainstay.detectors.superbench.baseline import (
     look_up,
     read_baseline,
     rounded,
+    variances,
     write_baseline,
 )
 from mainstay.detectors.superbench.summary import (
@@ -49,6 +50,32 @@ def test_values_violating_their_rule_are_dropped_once() -> None:
     assert generate_fixed({"a/x": np.array([1.0, 3, 99])}, rule_file(r=rule), {}).values == {"a/x": 2.0}
 
 
+def test_rules_without_a_limit_of_their_own_are_passed_over() -> None:
+    stored = {"store": True, "categories": "C", "metrics": ["mem-bw/h2d_bw"]}
+    combined = {"function": "multi_rules", "criteria": 'lambda label: bool(label["s"])', "categories": "C"}
+    rules = rule_file(s=stored, m=combined, r=MEMORY | {"metrics": ["mem-bw/h2d_bw", "no/x"]})
+    made = generate_fixed({"mem-bw/h2d_bw": np.array([100.0, 60, 100, 100])}, rules, {})
+    assert (made.values, made.dropped) == ({"mem-bw/h2d_bw": 100.0}, {"mem-bw/h2d_bw": 1})
+    assert made.refused == {"no/x": "the results have no benchmark 'no'"}
+
+
+@pytest.mark.parametrize(
+    ("values", "baseline", "expected"),
+    [
+        ([9.0, 11, 10], 10.0, [-0.1, 0.1, 0.0]),
+        ([0.0, 1, -1], 0.0, [0.0, math.inf, -math.inf]),
+        ([-11.0, 9], -10.0, [0.1, -1.9]),
+    ],
+)
+def test_a_variance_is_a_share_of_the_baseline(values: list[float], baseline: float, expected: list[float]) -> None:
+    assert variances(np.array(values), baseline) == pytest.approx(expected)
+
+
+def test_samples_around_zero_have_no_outliers() -> None:
+    made = generate_fixed({"mem-bw/h2d_bw": np.array([1.0, -1.0])}, FALLS, {})
+    assert (made.values, made.dropped) == ({"mem-bw/h2d_bw": 0.0}, {})
+
+
 def test_a_previous_baseline_is_kept_and_added_to() -> None:
     """SuperBench writes no file if it covers one of the metrics."""
     samples = {"mem-bw/h2d_bw": np.array([100.0]), "mem-bw/d2h_bw": np.array([50.0])}
@@ -73,6 +100,9 @@ def test_numbers_have_two_decimals_or_digits(value: float, shown: float) -> None
 
 def test_integers_and_fingerprints_keep_all_digits() -> None:
     made = Generated({"a/count": 10 / 3, "a/deterministic_loss": 1.23456789, "a/x": 1.23456789, "a/tiny": 1.234e-7})
+    assert write_baseline(Generated({"b": 1.23456, "a": 1.23456}), {}, kept={"a": 0}) == (
+        '{\n  "a": 1.23456,\n  "b": 1.23\n}'
+    )
     written = json.loads(write_baseline(made, {"a/count": True}, kept={}))
     assert written == {
         "a/count": 10 / 3,
@@ -153,3 +183,14 @@ def test_samples_for_a_baseline_stand_under_each_name_of_a_pattern() -> None:
     pattern = BANDWIDTH | {"aggregate": r"h2d_bw:(\d+)"}
     samples, _whole = samples_for_baseline(read, read_summary_rules(text(a=pattern)))
     assert {name: len(values) for name, values in samples.items()} == {"mem-bw/h2d_bw:0": 4, "mem-bw/h2d_bw:1": 4}
+
+
+def test_samples_are_integers_where_no_other_metric_has_more() -> None:
+    """pandas fills the shorter columns with NaN, which makes floats of them."""
+    wanted = read_summary_rules(text(a=BANDWIDTH | {"metrics": ["a/two", "a/one", "a/half"]}))
+    read = results({"a/two:0": 1, "a/two:1": 2, "a/one:0": 3, "a/half:0": 1.5, "a/half:1": 2}, {})
+    samples, whole = samples_for_baseline(read, wanted)
+    assert {name: len(values) for name, values in samples.items()} == {"a/two": 4, "a/one": 2, "a/half": 4}
+    assert whole == {"a/two": False, "a/one": False, "a/half": False}, "the second node has none"
+    read = results({"a/two:0": 1, "a/two:1": 2, "a/one:0": 3, "a/half:0": 1.5, "a/half:1": 2})
+    assert samples_for_baseline(read, wanted)[1] == {"a/two": True, "a/one": False, "a/half": False}

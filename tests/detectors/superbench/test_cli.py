@@ -22,7 +22,7 @@ SUMMARY = text(s={"statistics": "mean", "categories": "Mem", "aggregate": True, 
 
 
 def call(*arguments: str) -> int:
-    words = arguments if arguments[0] in {"lint", "summary", "baseline"} else ("diagnose", *arguments)
+    words = arguments if arguments[0] in {"diagnose", "lint", "summary", "baseline"} else ("diagnose", *arguments)
     code = superbench(list(words), result_action="return_value", exit_on_error=False)
     assert isinstance(code, int)
     return code
@@ -120,6 +120,38 @@ def test_bad_input_gives_one_line_and_two(
     assert told.out == ""
     assert why in told.err
     assert len(told.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["diagnose", "lint", "summary", "baseline"])
+def test_every_command_refuses_a_missing_file_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    arguments = write(tmp_path, {}, rules=RULES)
+    (tmp_path / "summary.yaml").write_text(SUMMARY)
+    arguments = {
+        "summary": [*arguments[:2], "--rules", str(tmp_path / "summary.yaml")],
+        "baseline": [*arguments[:2], "--summary-rules", str(tmp_path / "summary.yaml"), "--output", "x"],
+    }.get(command, arguments)
+    (tmp_path / "results.jsonl").unlink()
+    assert call(command, *arguments) == 2
+    said = f"mainstay superbench: cannot read {tmp_path / 'results.jsonl'}: no such file\n"
+    assert capsys.readouterr() == ("", said)
+
+
+def test_a_baseline_that_lacks_a_metric_is_told_by_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rules = text(r=MEMORY | {"metrics": ["mem-bw/h2d_bw", "mem-bw/gone"]})
+    made = write(tmp_path, {}, {}, SLOW, rules=rules)
+    (tmp_path / "summary.yaml").write_text(SUMMARY)
+    new = str(tmp_path / "new.json")
+    arguments = ["baseline", *made[:2], "--summary-rules", str(tmp_path / "summary.yaml"), *made[2:4], "--output", new]
+    assert call(*arguments) == 4
+    told = capsys.readouterr()
+    assert told.err == "  mem-bw/gone: no baseline, none of the 1 metrics of mem-bw matches it\n"
+    assert told.out.startswith(f"{new}: baselines of 1 metrics from 3 nodes\n")
+    assert call(*arguments, "--algorithm", "mean") == 0, "which reads no rules"
+    assert json.loads(Path(new).read_text()) == {"mem-bw/h2d_bw": 24.5}
 
 
 def test_a_rule_file_has_a_largest_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mainstay.detectors.superbench.diagnose import diagnose
-from mainstay.detectors.superbench.lint import LintIssue, coverage, lint
+from mainstay.detectors.superbench.lint import LintIssue, _some, coverage, lint
 from mainstay.detectors.superbench.rules import RuleFile, read_rules
 from tests.detectors.superbench.fleet import BASELINE, MEMORY, judged, results, rule_file, text
 
@@ -81,6 +81,28 @@ def test_a_limit_that_can_never_fire_is_found() -> None:
     assert findings(*[KERNEL] * 3, rules=rule_file(r=LAUNCH | {"criteria": "lambda x:x>0.01"})) == ()
 
 
+@pytest.mark.parametrize("factor", [0.1, 0.2, 0.3, 0.5, 0.8, 1.25, 2.0, 3.0, 5.0, 10.0])
+def test_a_limit_on_a_value_may_fire_near_one_multiple_of_what_is_typical(factor: float) -> None:
+    narrow = f"lambda x:x>{factor * 0.01 * 0.99} and x<{factor * 0.01 * 1.01}"
+    told = {"kernel-launch/event_time": 0.01}
+    assert findings(KERNEL, rules=rule_file(r=LAUNCH | {"criteria": narrow}), baseline=told) == ()
+
+
+@pytest.mark.parametrize("change", [-0.5, -0.4, -0.3, -0.2, -0.1, -0.05, -0.02, 0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0])
+def test_a_limit_on_a_variance_may_fire_near_one_change_for_the_worse(change: float) -> None:
+    """Less bandwidth is worse, more time is; where names do not tell, both are."""
+    narrow = f"lambda x:x>{change - 0.005} and x<{change + 0.005}"
+    for name, worse in (("a/x_bw", change < 0), ("a/x_time", change > 0), ("a/x", True)):
+        rule = MEMORY | {"criteria": narrow, "metrics": [name]}
+        codes = [one.code for one in findings({name: 1.0}, rules=rule_file(r=rule), baseline={name: 1.0})]
+        assert codes == ([] if worse else ["wrong-side"]), name
+
+
+@pytest.mark.parametrize(("names", "said"), [("a", "a"), ("abc", "a, b, c"), ("abcd", "a, b, c and 1 more"), ("", "")])
+def test_a_list_of_names_is_a_line(names: str, said: str) -> None:
+    assert _some(names) == said
+
+
 def test_a_metric_that_one_node_lacks_is_found() -> None:
     (found,) = findings({}, {"mem-bw/h2d_bw:0": ...}, rules=rule_file(r=MEMORY))
     assert (found.code, found.message) == ("missing-metric", "1 node (n1) without mem-bw/h2d_bw:0")
@@ -103,3 +125,9 @@ def test_a_rule_that_stands_twice_is_found() -> None:
 def test_coverage_names_what_no_rule_looks_at() -> None:
     told = coverage(judged({}, rules=rule_file(r=MEMORY)))
     assert told == "2 of 4 measured metrics are judged; no rule looks at gemm-flops/fp16_tc_flops, mem-bw/return_code"
+
+
+def test_return_codes_do_not_hide_the_metrics_after_them() -> None:
+    rules = rule_file(r=CODES | {"criteria": "lambda x:x>1e9", "metrics": ["mem-bw/return_code", "mem-bw/zz"]})
+    (found,) = findings(*[{"mem-bw/zz": 1.0}] * 3, rules=rules)
+    assert found.message.endswith(": mem-bw/return_code (return code 1 passes), mem-bw/zz (typically 1)")

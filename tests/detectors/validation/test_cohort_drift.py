@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from mainstay.detectors.finding import Cause
-from mainstay.detectors.validation.cohort_drift import TooFewDevicesError, compare
+from mainstay.detectors.validation.cohort_drift import (
+    CohortShift,
+    TooFewDevicesError,
+    _interval,
+    _lower_rank,
+    _shift,
+    compare,
+)
 from mainstay.probes.benchmarks.result import Better
 
 BOTH = pytest.mark.parametrize("better", [Better.LOWER, Better.HIGHER])
@@ -98,3 +107,62 @@ def test_broken_samples_are_refused(bad: list[float]) -> None:
         compare(cohort(9), cohort(9) | {"gpu1": np.array(bad)}, Better.LOWER)
     with pytest.raises(ValueError, match="does not drift"):
         compare(cohort(9), cohort(9), Better.EQUAL)
+
+
+@pytest.mark.parametrize(
+    ("false_alarms", "edges"),
+    [(0.007, (-np.inf, np.inf)), (0.008, (1, 8)), (0.07, (1, 8)), (0.071, (2, 7)), (0.289, (2, 7)), (0.29, (3, 6))],
+)
+def test_an_interval_lies_between_order_statistics(false_alarms: float, edges: tuple[float, float]) -> None:
+    """Of 8 values, P(no more than k heads) = 1, 9, 37 of 256 on either side."""
+    assert _interval(np.arange(8.0, 0.0, -1.0), false_alarms) == edges
+
+
+def test_large_samples_take_the_normal_approximation() -> None:
+    """1001 / 2 - 1.96 sqrt(1001) / 2 = 469.49; the sum of binomials gives the same rank within one."""
+    assert _lower_rank(1001, 0.025) == 469
+    assert abs(_lower_rank(1000, 0.025) - (500 - 1.96 * np.sqrt(1000) / 2)) <= 1
+
+
+def test_two_populations_by_hand() -> None:
+    """Half of 15 % on each side: the second and seventh of eight bound each median."""
+    early = {f"a{i}": np.array([np.exp(i / 100)]) for i in range(8)}
+    late = {f"b{i}": np.array([np.exp(0.5 + i / 100)]) for i in range(8)}
+    found = compare(early, late, Better.LOWER, false_alarms=0.15)
+    assert (found.shift, found.low, found.high) == pytest.approx(np.expm1([0.5, 0.45, 0.55]))
+    assert (found.paired, found.devices, found.worse, found.better, found.sure) == (False, 8, True, False, True)
+    back = compare(early, late, Better.HIGHER, false_alarms=0.15)
+    assert (back.shift, back.worse, back.better, back.cause) == (pytest.approx(np.expm1(-0.5)), False, True, None)
+
+
+@pytest.mark.parametrize(("own", "slower"), [(0.15, ()), (0.2, ("d19",))])
+def test_a_device_is_slower_by_itself_beyond_a_quantile_of_the_others(own: float, slower: tuple[str, ...]) -> None:
+    """Others scatter by 2 %: 1.4826 x 20 / 19.2 of it is 0.031, and t(0.99975) with 9 freedoms is 5.3 times that."""
+    moved = [0.02 * (-1) ** i for i in range(19)] + [own]
+    before = {f"d{i}": np.array([1.0]) for i in range(20)}
+    after = {f"d{i}": np.array([np.exp(change)]) for i, change in enumerate(moved)}
+    assert compare(before, after, Better.LOWER).slower == slower
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "worse", "better"),
+    [
+        (0.0099, 0.05, False, False),
+        (0.0101, 0.05, True, False),
+        (-0.05, -0.0101, False, True),
+        (-0.05, -0.0099, False, False),
+    ],
+)
+def test_a_shift_matters_from_one_percent(low: float, high: float, *, worse: bool, better: bool) -> None:
+    """log 1.01 is 0.00995."""
+    found = _shift(0.0, low, high, paired=True, devices=5, explained=("x",))
+    assert (found.worse, found.better) == (worse, better)
+    assert found.explained == (("x",) if found.worse else ())
+
+
+@pytest.mark.parametrize(("high", "sure"), [(0.05, True), (0.051, False)])
+def test_nothing_moved_where_a_slowdown_of_five_percent_is_ruled_out(high: float, *, sure: bool) -> None:
+    found = CohortShift(shift=0.0, low=-0.1, high=high, paired=True, devices=5, worse=False, better=False)
+    assert found.sure is sure
+    assert found.description.startswith("5 devices did not move" if sure else "too few or too noisy to tell: 5 devices")
+    assert replace(found, slower=("d",)).sure

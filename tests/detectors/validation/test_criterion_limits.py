@@ -15,6 +15,7 @@ from mainstay.detectors.validation.criterion_limits import (
     WARN_SLACK,
     NotAGateError,
     RobustLimits,
+    robust_scale,
     student_t,
 )
 from mainstay.probes.benchmarks.result import Better
@@ -102,3 +103,24 @@ def test_an_estimator_has_scikit_learns_manners() -> None:
     estimator = RobustLimits(false_alarms=0.01, min_runs=7)
     assert vars(estimator) == {"false_alarms": 0.01, "min_runs": 7}, "the constructor only stores"
     assert estimator.fit(runs(*[1.0] * 7), Better.LOWER) is estimator
+
+
+@pytest.mark.parametrize(
+    ("n", "deviation", "factor"),
+    [(5, 1, 1.206), (6, 1.5, 1.2), (7, 2, 1.14), (8, 2, 1.129), (9, 2, 1.107), (10, 2.5, 10 / 9.2), (2, 0.5, 2 / 1.2),
+     (1, 0, 5)],
+)  # fmt: skip
+def test_the_robust_scale_is_corrected_for_small_samples(n: int, deviation: float, factor: float) -> None:
+    """Of 0 .. n - 1; the factors are those of Croux and Rousseeuw."""
+    assert robust_scale(np.arange(float(n))) == pytest.approx(1.4826 * deviation * factor)
+
+
+@pytest.mark.parametrize(("runs_of_two", "allowed"), [(2, (1.0, 2.0)), (1, (1.0,))])
+def test_a_fingerprint_of_a_quarter_of_the_runs_is_allowed(runs_of_two: int, allowed: tuple[float, ...]) -> None:
+    limits = RobustLimits().fit(runs(*[2.0] * runs_of_two, *[1.0] * (8 - runs_of_two)), Better.EQUAL).limits_
+    assert (limits.allowed, limits.center, limits.low, limits.high) == (allowed, 1.0, 1.0, allowed[-1])
+
+
+def test_beyond_two_hundred_degrees_of_freedom_the_quantile_is_the_normal_one() -> None:
+    assert student_t(0.975, 201) == NormalDist().inv_cdf(0.975)
+    assert student_t(0.975, 200) == pytest.approx(1.97190, rel=1e-5), "from a printed table"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mainstay.detectors.validation.node_clusters import DeviceLocation, group
+from mainstay.detectors.validation.node_clusters import DeviceLocation, SlowGroup, _shared, group
 
 
 def places(nodes: int = 32, gpus: int = 4, in_rack: int = 8) -> dict[str, DeviceLocation]:
@@ -79,3 +79,36 @@ def test_a_device_without_a_place_is_named() -> None:
     with pytest.raises(ValueError, match="no place is known of lost"):
         group({"lost"}, places())
     assert group(set(), places()) == ()
+
+
+@pytest.mark.parametrize(
+    ("slow", "members", "chance"),
+    [
+        ("12", "123", 0.4),
+        ("12", "12", 2 / 15),
+        ("12", "1234", None),
+        ("1", "1", None),
+        ("1", "12", None),
+        ("123", "1234", 0.4),
+    ],
+)
+def test_most_of_a_group_are_slow_and_two_at_least(slow: str, members: str, chance: float | None) -> None:
+    """Of six devices in two groups: twice the chance of a draw with so many slow, as C(2,2) C(4,1) / C(6,3) = 0.2."""
+    groups = {"a": set(members), "b": set("123456") - set(members)}
+    assert list(_shared(set(slow), groups, 0.5)) == ([] if chance is None else [("a", pytest.approx(chance))])
+    assert list(_shared(set(slow), groups, 0.1)) == []
+    certain = chance is not None and set(members) <= set(slow)
+    assert bool(list(_shared(set(slow), groups, 0.1, whole=True))) is certain
+
+
+@pytest.mark.parametrize(
+    ("devices", "rack", "said"),
+    [
+        (("n/0",), None, "n/0 is slow"),
+        (("n/0", "n/1"), None, "2 of 4 devices of n are slow"),
+        (("n/0", "n/1", "n/2"), "r", "3 of 4 devices of rack r are slow"),
+    ],
+)
+def test_a_group_in_words(devices: tuple[str, ...], rack: str | None, said: str) -> None:
+    found = SlowGroup(rack=rack, node=None if rack else "n", nodes=("n",), devices=devices, of=4, chance=0.1)
+    assert found.description == said

@@ -12,6 +12,7 @@ from mainstay.detectors.validation.criteria import Criteria, MetricSample, judge
 from mainstay.detectors.validation.criterion_limits import NotAGateError, RobustLimits, reach
 from mainstay.detectors.validation.sessions import (
     ONE_SESSION,
+    Components,
     Sessions,
     by_day,
     by_time,
@@ -219,3 +220,50 @@ def test_half_a_partition_is_none() -> None:
     (one,) = learn_criteria(samples((made, [*names[:-1], ""])), estimator=BestLimits).criteria
     assert one.sessions is None
     assert list(numbered(["b", "a", "b"])) == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("within", "between", "total"), [(0.3, 0.4, 0.5), (None, 0.4, 0.4), (0.3, None, 0.3), (None, None, 0.0)]
+)
+def test_the_scatter_over_sessions_is_of_both_kinds(within: float | None, between: float | None, total: float) -> None:
+    known = Components(count=1 if between is None else 3, center=0.0, within=within, between=between, parts=())
+    assert known.total == pytest.approx(total)
+    assert known.describe is (between is not None and within is not None)
+    assert known.kept == Sessions(
+        count=known.count, within=within, between=between, freedom=None if between is None else 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("count", "within", "between", "why"),
+    [
+        (0, None, None, "a count of one at least"),
+        (2, -0.1, 0.1, "scatters of zero at least"),
+        (2, float("nan"), 0.1, "scatters of zero at least"),
+        (2, 0.1, float("inf"), "scatters of zero at least"),
+        (1, 0.1, 0.1, "never from one"),
+        (2, 0.1, None, "known from two on"),
+    ],
+)
+def test_sessions_that_cannot_be_are_refused(count: int, within: float | None, between: float | None, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Sessions(count=count, within=within, between=between, freedom=None)
+
+
+def test_what_sessions_say_of_themselves() -> None:
+    assert Sessions(count=1, within=0.0, between=None, freedom=None).description == ONE_SESSION
+    told = Sessions(count=5, within=0.0, between=0.0312, freedom=4).description
+    assert told == "learned from 5 sessions that differ by 3.1%"
+
+
+def test_a_session_ends_after_a_gap_and_when_it_lasts_too_long() -> None:
+    times = [10.0, 15.0, 20.1, 25.0, 30.0, None]
+    assert by_time(["m"] * 6, times, gap=5.0, longest=100.0) == ["m@10", "m@10", *["m@20"] * 3, ""]
+    assert by_time(["m"] * 3, [10.0, 15.0, 20.0], gap=5.0, longest=10.0) == ["m@10"] * 3
+    assert by_time(["m"] * 3, [10.0, 15.0, 20.0], gap=5.0, longest=9.9) == ["m@10", "m@10", "m@20"]
+    assert by_time(["m", "n"], [1.0, 2.0]) == ["m@1", "n@2"]
+    assert by_day(["m", "m", "m", "m"], [0.0, 86_399.0, 86_400.0, None]) == [
+        "m@1970-01-01", "m@1970-01-01", "m@1970-01-02", "",
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="longer"):
+        by_day(["m"], [0.0, 1.0])

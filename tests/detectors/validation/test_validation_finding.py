@@ -6,7 +6,7 @@ import pytest
 
 from mainstay.detectors.finding import Cause
 from mainstay.detectors.validation.defect_attribution import attribute_defects
-from mainstay.detectors.validation.validation_finding import CAUSES, finding_of_validation
+from mainstay.detectors.validation.validation_finding import CAUSES, _since, finding_of_validation
 from mainstay.detectors.validation.verdict import Criterion, MetricVerdict, RunVerdict
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.result import Better
@@ -87,3 +87,11 @@ def test_a_benchmark_of_a_newer_node_fails_without_a_cause() -> None:
 
 def test_every_class_of_defect_has_a_cause() -> None:
     assert set(CAUSES) == set(Defect)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "age"), [(5400, "1.5 h"), (172_799, "48.0 h"), (172_800, "2.0 days"), (864_000_000, "10000.0 days")]
+)
+def test_an_age_is_in_hours_and_then_in_days(seconds: float, age: str) -> None:
+    assert _since(seconds, shown=True) == f"Its bits were last seen right {age} before."
+    assert _since(seconds, shown=False) == "No earlier run showed that its bits were right."

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from bench import lib_gpu_variability as longhorn
 from mainstay.detectors.validation.criteria import BADNESS
-from mainstay.detectors.validation.criterion_limits import NotAGateError
+from mainstay.detectors.validation.criterion_limits import CriterionLimits, Distribution, NotAGateError
 from mainstay.detectors.validation.repeatability import NEEDED, repeatability
 from mainstay.detectors.validation.validator import BestLimits, OwnPast, Validator, judge_run
 from mainstay.probes.benchmarks.result import Better
@@ -211,3 +211,20 @@ def test_devices_that_ran_together_are_one_witness() -> None:
     apart, together = (OwnPast().fit(before, after, Better.LOWER, of).thresholds_ for of in (None, nodes))
     assert together.median.fail > apart.median.fail
     assert together.whole.fail > apart.whole.fail
+
+
+@pytest.mark.parametrize(
+    ("value", "with_limits", "without"),
+    [(94.0, Verdict.FAIL, Verdict.PASS), (95.0, Verdict.WARN, Verdict.PASS), (97.9, Verdict.WARN, Verdict.PASS),
+     (98.0, Verdict.PASS, Verdict.PASS), (40.0, Verdict.FAIL, Verdict.FAIL)],
+)  # fmt: skip
+def test_the_worse_verdict_of_median_and_distribution(value: float, with_limits: Verdict, without: Verdict) -> None:
+    kept = Distribution(
+        reference=(99.0, 100.0, 101.0), alpha=0.5, warn_alpha=0.6, repeatability=None, detectable=0.1, excluded=0
+    )
+    limits = CriterionLimits(low=95.0, warn=98.0, distribution=kept)
+    assert judge_run(np.full(3, value), limits, Better.HIGHER)[0] is with_limits
+    assert judge_run(np.full(3, value), CriterionLimits(distribution=kept), Better.HIGHER)[0] is without
+    mirrored = CriterionLimits(high=105.0, warn=102.0, distribution=kept)
+    if value > 50:
+        assert judge_run(np.full(3, 200 - value), mirrored, Better.LOWER)[0] is with_limits
