@@ -279,6 +279,8 @@ def test_retries_and_events_about_nobody_say_nothing() -> None:
     detector.update(example(0))
     assert detector.update(example(0)) == []
     assert detector.update([Event(id="n", time=1.0, kind=K.GPU_LOST)]) == []
+    again = [example(0)[0], Event(id="j", time=1.0, kind=K.JOB_STARTED, node="a"), event(K.GPU_LOST, device="GPU-9")]
+    assert [f.entity.device for f in detector.update(again)] == ["GPU-9"], "what follows them is heard"
 
 
 def test_starts_and_stops_alone_are_no_findings() -> None:
