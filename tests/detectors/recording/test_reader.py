@@ -14,7 +14,7 @@ import pytest
 
 from mainstay.detectors.base import Samples
 from mainstay.detectors.recording import files, reader
-from mainstay.detectors.recording.model import FleetInfo, JobInfo, NodeInfo
+from mainstay.detectors.recording.model import DeviceInfo, FleetInfo, JobInfo, NodeInfo
 from mainstay.detectors.recording.rates import RecordedRates
 from mainstay.detectors.recording.reader import RecordingDirectory, RecordingError, source_of
 from mainstay.probes.signals import SignalSource
@@ -49,11 +49,17 @@ def test_the_last_value_of_a_second_counts_and_what_is_not_finite_is_missing(tmp
 
 
 def test_a_value_without_a_node_or_device_is_nobodys(tmp_path: Path) -> None:
-    rows = [sample(T, 1.0), sample(T, 2.0, node=None), sample(T, 3.0, device=None), sample(T, 4.0, signal="unknown")]
-    read = made(tmp_path, files.SAMPLES, *rows)
-    [samples] = read.devices(SignalSource.HOST)
-    assert [(e.node, e.device) for e in samples.entities] == [("n0", "host")]
-    assert column(samples, "cpu_utilization_ratio") == [[1.0]]
+    places = [("n0", "nic:a"), ("n0", "nic:b"), ("n1", "nic:a"), ("n1", "nic:b")]
+    nobody = [(None, "nic:a"), (None, "nic:b"), ("n0", None), ("n1", None), (None, None)]
+    rows = [
+        sample(T + second, value * 10**second, "nic_receive_bytes_total", node=node, device=device)
+        for second in (0, 1)
+        for value, (node, device) in enumerate(places + nobody * second, 1)
+    ]
+    read = made(tmp_path, files.SAMPLES, *rows, sample(T, 4.0, signal="unknown"))
+    [samples] = read.devices(SignalSource.NIC)
+    assert [(e.node, e.device) for e in samples.entities] == places
+    assert column(samples, "nic_receive_bytes_total")[1] == [9.0, 18.0, 27.0, 36.0]
     assert list(read.devices(SignalSource.GPU)) == []
 
 
@@ -63,6 +69,7 @@ def test_windows_follow_one_another_without_a_gap(tmp_path: Path, monkeypatch: p
     chunks = list(made(tmp_path, files.SAMPLES, *rows).devices(SignalSource.HOST))
     assert [chunk.t.tolist() for chunk in chunks] == [[T, T + 1, T + 2], [T + 3, T + 4, T + 5], [T + 6]]
     assert [v for c in chunks for v in column(c, "cpu_utilization_ratio")] == [[float(k)] * 2 for k in range(7)]
+    assert len(list(made(tmp_path, files.SAMPLES, *rows[:6]).devices(SignalSource.HOST))) == 2
     assert [e.node for e in chunks[0].entities] == ["n0", "n1"]
     assert chunks[0].groups == ("alone:n0/host", "alone:n1/host")
 
@@ -122,6 +129,8 @@ def test_progress_and_pairs_keep_who_they_are_of(tmp_path: Path) -> None:
                 for r, t, s in ((1, 0.5, 3.0), (0, 2.1, 5.0), (0, 2.0, 4.0), (9, 1.0, 8.0))]  # fmt: skip
     [samples] = made(tmp_path, files.PROGRESS, *progress).progress("j")
     np.testing.assert_equal(column(samples, "progress_step"), [[NAN, 3.0], [NAN, NAN], [5.0, NAN]])
+    [samples] = made(tmp_path, files.PROGRESS, progress[0]).progress("j")
+    assert samples.t.tolist() == [T]
     pairs = [{"job": "j", "source": a, "target": b, "step": 2, "time": T + a, "transfer_seconds": a + b / 10}
              for a, b in ((3, 1), (1, 3), (1, 2))]  # fmt: skip
     [samples] = made(tmp_path, files.PAIRS, *pairs).pairs("j")
@@ -133,11 +142,33 @@ def test_progress_and_pairs_keep_who_they_are_of(tmp_path: Path) -> None:
 def test_events_come_in_order_of_time_and_a_bad_one_is_named_by_its_row(tmp_path: Path) -> None:
     numbers = itertools.count()
     rows = [{"id": f"e{next(numbers)}", "time": time, "kind": "xid", "node": "n0"} for time in (T + 2, T, T + 1)]
-    read = made(tmp_path, files.EVENTS, *rows, schema=files.EVENT_SCHEMA)
+    more = files.EVENT_SCHEMA.append(pa.field("rack", pa.string()))
+    read = made(tmp_path, files.EVENTS, *({**row, "rack": "r1"} for row in rows), schema=more)
+    assert read.ignored == ["events.parquet: rack"]
     assert [(event.id, event.data) for event in read.events()] == [("e1", {}), ("e2", {}), ("e0", {})]
     read = made(tmp_path, files.EVENTS, *rows, {**rows[0], "kind": "no"}, schema=files.EVENT_SCHEMA)
     with pytest.raises(RecordingError, match=r"events\.parquet: row 3: "):
         read.events()
+
+
+def test_columns_that_are_needed_are_named_in_their_order(tmp_path: Path) -> None:
+    with pytest.raises(RecordingError, match=r"steps\.parquet: the column 'rank' is missing"):
+        made(
+            tmp_path, files.STEPS, {"job": "j", "time": T}, schema=pa.schema({"job": pa.string(), "time": pa.float64()})
+        )
+
+
+def test_a_fleet_knows_each_node_device_and_job_by_its_name(tmp_path: Path) -> None:
+    info = FleetInfo(
+        nodes=(NodeInfo(name="b", cohort="second"), NodeInfo(name="a", cohort="first", switches=("leaf",))),
+        devices=(DeviceInfo(node="b", id="g1", model="B"), DeviceInfo(node="a", id="g0", model="A")),
+        jobs=(JobInfo(id="y", ranks=({"rank": 5, "node": "a"},)), JobInfo(id="x", ranks=({"rank": 1, "device": "g"},))),
+    )
+    assert [info.group(*of) for of in (("a", "g0"), ("b", "g1"), ("a", "g1"))] == ["first/A", "second/B", "first/"]
+    assert (info.mesh("x").ranks.tolist(), info.mesh("x").nodes, info.mesh("x").devices) == ([1], ("",), ("g",))
+    assert (info.mesh("y").switches, info.mesh("x").switches) == ((("leaf",),), ((),))
+    assert made(tmp_path, files.STEPS).fleet.mesh("j").switches == (("leaf",), ())
+    assert FleetInfo(jobs=info.jobs).mesh("y").switches == (), "known of no node"
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,39 @@ def test_a_catalog_is_asked_for_once_unless_it_is_known() -> None:
     assert asked == ["/telemetry/catalogs/0123"]
 
 
+def test_a_recording_holds_the_frames_of_its_jobs_and_nodes(tmp_path: Path) -> None:
+    node = {
+        "name": "n0",
+        "cohort": "c",
+        "rack": "r1",
+        "switches": [],
+        "devices": [{"id": "g0", "model": "H100", "serial": "S"}, {"id": "g1", "model": None, "serial": None}],
+    }
+    frames = [
+        make_frame(
+            RANK,
+            Axis.STEP,
+            n,
+            {"step_time_seconds": 2.0, "step_end_nanoseconds": 10**9},
+            entities=("3",),
+            samples=1,
+            subject=subject,
+        )
+        for n, subject in enumerate(("n0", "other"))
+    ]
+    body = b"".join(struct.pack("<I", len(each)) + each for each in map(encode, frames))
+    lists = [{"items": items, "next_cursor": None} for items in ([], [node, {**node, "name": "n1", "rack": ""}], [])]
+    made, asked = source(*lists[:2], SimpleNamespace(data=body, headers={}), lists[2])
+    directory = tmp_path / "new" / "folder"
+    assert recorder.record(made, directory, 1.0, 9.0, None)[files.STEPS] == 1
+    assert [path.split("?")[0] for path in asked] == ["/jobs", "/nodes", "/telemetry/blocks", "/events"]
+    assert pq.read_table(directory / files.STEPS)["job"].to_pylist() == ["n0"]
+    info = files.read_fleet(directory / files.FLEET)
+    assert (info.source, info.start, info.stop) == ("mainstay record", 1.0, 9.0)
+    assert [(each.name, each.rack) for each in info.nodes] == [("n0", "r1"), ("n1", None)]
+    assert [(each.id, each.model, each.serial) for each in info.devices[:2]] == [("g0", "H100", "S"), ("g1", "", None)]
+
+
 @pytest.mark.parametrize(
     ("began", "ended", "overlaps"),
     [(0.0, None, True), (19.9, None, True), (20.0, None, False), (0.0, 10.0, True), (0.0, 9.9, False)],

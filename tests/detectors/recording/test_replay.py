@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from bench.lib_recording import InMemoryRecording
-from mainstay.detectors.base import Samples
-from mainstay.detectors.finding import Entity
+from mainstay.detectors.base import Feed, Samples
+from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.detectors.recording import replay
 from mainstay.detectors.recording.model import FleetInfo
-from mainstay.probes.core_types import Event, EventKind
+from mainstay.probes.core_types import Event, EventKind, Severity
 from mainstay.probes.signals import SignalSource
 
 NAN = float("nan")
@@ -78,6 +78,47 @@ def test_nodes_are_heard_while_any_device_of_theirs_says_something() -> None:
     assert heard == [
         (1.0, {"b": 1.0}), (2.0, {"a": 2.0, "b": 1.0}), (3.0, {"a": 2.0, "b": 3.0}), (4.0, {"a": 4.0, "b": 3.0}),
     ]  # fmt: skip
+
+
+def stub(name: str, feed: Feed, signals: tuple[str, ...], host: tuple[str, ...] = ()) -> tuple[type, list[Any]]:
+    """A detector that writes down which signals it is given and says one finding that ends at once."""
+    given: list[Any] = []
+
+    def update(_self: Any, samples: Samples) -> list[Finding]:
+        given.append(samples.signals)
+        about = Finding(kind=FindingKind.XID, entity=Entity(node=name), time=float(samples.t[0]), detector=name,
+                        severity=Severity.INFO, confidence=1.0, evidence=Evidence(summary="x"))  # fmt: skip
+        return [replace(about, active=False), about]
+
+    body = {"name": name, "feed": feed, "signals": signals, "host_signals": host, "update": update}
+    return type(name, (), body), given
+
+
+def test_each_detector_is_given_the_devices_whose_signals_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {
+        "narrow": stub("narrow", Feed.DEVICES, ("gpu_power_watts",)),
+        "wide": stub("wide", Feed.DEVICES, ("gpu_ecc_corrected_total",)),
+        "beside": stub("beside", Feed.DEVICES, ("gpu_power_watts",), ("uptime_seconds", "gpu_temperature_celsius")),
+        "host": stub("host", Feed.DEVICES, ("cpu_utilization_ratio",)),
+        "ranks": stub("ranks", Feed.STEPS, ("gpu_power_watts",)),
+        "heartbeat": stub("heartbeat", Feed.DEVICES, ("gpu_power_watts",)),
+    }
+    monkeypatch.setattr(replay, "ARRAY_DETECTORS", {name: kind for name, (kind, _) in kinds.items()})
+    monkeypatch.setattr(replay, "EVENT_DETECTORS", {})
+    gpu = replace(chunk([1.0], [[1.0]], "a", device="g"), signals=("gpu_power_watts",))
+    made = Chunks(gpu=[gpu, replace(gpu, t=np.array([2.0]))])
+    assert [(f.detector, f.active) for f in replay.replay(made, ["narrow", "wide", "host", "ranks"])] == [
+        ("narrow", True),
+        ("narrow", False),
+    ] * 2, "what begins stands before what ends"
+    assert [f.time for f in replay.replay(made, ["narrow"])] == [1.0, 1.0, 2.0, 2.0]
+    replay.replay(made, ["narrow", "beside"])
+    both = ("gpu_power_watts", "uptime_seconds")
+    assert kinds["beside"][1] == [both] * 2, "with what the host alone measures"
+    assert kinds["narrow"][1] == [("gpu_power_watts",)] * 4 + [both] * 2
+    assert {name for name, (_, given) in kinds.items() if given} == {"narrow", "beside"}
+    assert {f.detector for f in replay.replay(made)} == {"narrow", "beside", "heartbeat"}
+    assert kinds["heartbeat"][1] == [("last_beat", "last_other")] * 2
 
 
 @dataclass
