@@ -61,6 +61,12 @@ DISK = tuple(HeldCheckpoint(rank=r, epoch=5) for r in range(4))
         # two rows of parity: halves from two of the helpers
         ("parity_rebuild", {"parity": rows(2)},
          {"fence": 1, "spawn": 2, "fetch": 10, "decode": 2, "load": 1, "regroup": 3}, 2),
+        # at home beside a helper: two others send it a third each, and all three decode
+        ("parity_rebuild", {"parity": rows(), "standbys": {"a": 1}},
+         {"fence": 1, "spawn": 2, "fetch": 13.6, "decode": 2.04, "load": 2, "regroup": 3}, 2),
+        # saved in parts: each node gets the parts of the three others
+        ("local_slot", {"lost_nodes": (), "failed_ranks": (1,), "sharded": True, "replicated": False},
+         {"fence": 1, "spawn": 30, "fetch": 30, "load": 4, "regroup": 3}, 2),
         ("disk_restart", {"disk": DISK}, {"fence": 1, "spawn": 2, "read": 20, "load": 1, "regroup": 3}, 5),
         ("local_slot", {"lost_nodes": (), "failed_ranks": (1,)}, {"fence": 1, "spawn": 30, "load": 1, "regroup": 3}, 2),
         ("local_slot", {"lost_nodes": (), "failed_ranks": (1,), "standbys": {"b": 1}},
@@ -128,14 +134,12 @@ def test_sentences(name: str, over: dict[str, Any], sentence: str) -> None:
     assert found.feasible is (found.epoch is not None)
 
 
-def test_many_copies_are_counted_and_not_listed() -> None:
-    ranks = tuple(RankPlacement(rank=r, dp=r, pp=0, node="b" if r else "a") for r in range(7))
-    over = {"ranks": ranks, "state_bytes": (1,) * 7, "slots": (HeldSlot(node="a", rank=0, epoch=8),)}
-    found = price("peer_copy", **over, standbys={"e": 6})
-    listed = ", ".join(f"rank {r} from rank 0 on a" for r in range(1, 5))
-    assert found.reason.endswith(f": {listed} and 2 more.")
-    four = price("peer_copy", **(over | {"ranks": ranks[:5], "state_bytes": (1,) * 5}), standbys={"e": 6})
-    assert four.reason.endswith(f": {listed}.")
+@pytest.mark.parametrize(("copies", "more"), [(4, ""), (5, " and 1 more"), (9, " and 5 more")])
+def test_many_copies_are_counted_and_not_listed(copies: int, more: str) -> None:
+    ranks = tuple(RankPlacement(rank=r, dp=r, pp=0, node="b" if r else "a") for r in range(copies + 1))
+    found = price("peer_copy", ranks=ranks, state_bytes=(1,) * (copies + 1), standbys={"e": 9},
+                  slots=(HeldSlot(node="a", rank=0, epoch=8),))  # fmt: skip
+    assert found.reason.endswith(f": {', '.join(f'rank {r} from rank 0 on a' for r in range(1, 5))}{more}.")
 
 
 def test_what_ranks_have_of_their_own() -> None:
