@@ -103,7 +103,7 @@ def odds(rate: float = 0.0, repair_s: float = 900.0, notice_s: float = 0.0) -> F
          {"downtime_s": 18.0, "repeated_s": 10.0}),  # a third of 833 s between failures
         # six groups of two lose both within 900 s; 690 s of restart and repetition each
         (W.LEAST_REDUNDANCY, {"pool": kept(SAVED_FREE), "odds": odds(1e-6)},
-         {"downtime_s": 18.0, "repeated_s": 10.0, 
+         {"downtime_s": 18.0, "repeated_s": 10.0,
           "readiness_share": 6 * (1 - math.exp(-9e-4)) ** 2 / 900 * 690}),
         (W.LEAST_REDUNDANCY,
          {"pool": kept(RedundancyScheme(data=4, extra=2, every_s=11.0))},
