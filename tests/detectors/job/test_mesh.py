@@ -53,7 +53,7 @@ def test_a_topology_becomes_a_mesh() -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"ranks": np.array([0, 0])}, "rank 0 stands twice"),
+        ({"ranks": np.array([5, 5])}, "rank 5 stands twice"),
         ({"index": np.zeros((1, 2), np.int64)}, "index has shape"),
         ({"nodes": ("a",)}, "1 nodes for 2 ranks"),
         ({"nodes": ()}, "0 nodes for 2 ranks"),

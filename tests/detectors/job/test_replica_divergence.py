@@ -72,7 +72,7 @@ def test_the_usual_departure_is_learned_from_the_sixth_to_the_twenty_fifth_step(
         (1 / 2.6, 3, [(4, [0])]),
         (2.01, 3, [(4, [0])]),
         (1.99, 3, []),  # less than twice is not said
-        (5.0, 2, []),  # of two nobody knows which is off
+        (5.0, 2, []),  # of two it is not known which is off
         (0.0, 3, []),
         (NAN, 3, []),
     ],

@@ -56,6 +56,8 @@ STEPS = np.arange(1, 100) / 1000  # 99 samples: 0.1 % to 9.9 %
         (0.4, None, 0.080),
         (0.2, 9, 0.099),  # nine independent ones: the last of ten parts
         (0.4, 9, 0.088),  # the 8th of 9
+        (0.2, 10, 0.099),  # of ten the tenth
+        (0.4, 10, 0.090),  # the ninth of ten: 89.1 of 99, rounded up
         (0.02, None, 0.099),  # 1 / (n + 1) is all that n samples can show
     ],
 )
@@ -76,6 +78,17 @@ def test_beyond_the_samples_the_limit_is_the_prediction_but_never_below_the_wors
     assert found.warn == pytest.approx(0.095 + overlap), "ten times the budget: one in twenty"
     worst = np.append(np.zeros(49), 0.3)
     assert thresholds(alike(worst), math.nan, 0.01).median.fail == 0.3
+
+
+def test_only_the_whole_distribution_has_a_tail_that_is_extrapolated() -> None:
+    worse = -0.02 * np.log(1 - (np.arange(150) + 0.5) / 150)  # exponential: 1 in 20,000 lies beyond 0.2
+    scores = ConformalScores(worse=worse, signed=np.zeros(150))
+    found = thresholds(Views(median=scores, whole=scores), math.nan, 1e-4)
+    assert found.median.fail == worse.max()
+    assert found.whole.fail == pytest.approx(0.02 * math.log(20_000), rel=0.15)
+    short = ConformalScores(worse=worse[-99:], signed=np.zeros(99))
+    few = thresholds(Views(median=short, whole=short), math.nan, 1e-4)
+    assert few.whole.fail == few.median.fail, "fewer than a hundred show no tail"
 
 
 @pytest.mark.parametrize(

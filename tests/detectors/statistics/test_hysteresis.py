@@ -17,8 +17,8 @@ def latch(needed: int = 2, of_last: int = 3, calm: int = 2, rows: int = 1) -> tu
     return made, state
 
 
-def told(made: Hysteresis, state: EntityState, samples: str) -> str:
-    """``y`` yes, ``n`` no, ``.`` neither: ``B`` where it begins, ``E`` where it ends, ``-`` elsewhere."""
+def trace(made: Hysteresis, state: EntityState, samples: str) -> str:
+    """``y`` yes, ``n`` no, ``.`` neither: ``B`` where it begins, ``E`` where it ends, ``-`` at all other samples."""
     out = []
     for sample in samples:
         changed = made.step(state, np.array([sample == "y"]), np.array([sample == "n"])).tolist()
@@ -42,12 +42,12 @@ def told(made: Hysteresis, state: EntityState, samples: str) -> str:
     ],
 )
 def test_two_of_three_begin_and_two_in_a_row_end(samples: str, changes: str) -> None:
-    assert told(*latch(), samples) == changes
+    assert trace(*latch(), samples) == changes
 
 
 def test_all_of_thirty_two_may_be_asked_for() -> None:
-    assert told(*latch(needed=32, of_last=32), "y" * 33) == "-" * 31 + "B-"
-    assert told(*latch(needed=1, of_last=1, calm=1), "nyny") == "-BEB"
+    assert trace(*latch(needed=32, of_last=32), "y" * 33) == "-" * 31 + "B-"
+    assert trace(*latch(needed=1, of_last=1, calm=1), "nyny") == "-BEB"
 
 
 def test_rows_are_their_own_and_one_can_be_let_go() -> None:

@@ -18,7 +18,7 @@ COUNTERS = (Counter(name="a", rise=3.6, burst=1.0), Counter(name="b", rise=3.6, 
 DAY = 86_400.0
 
 
-def made(rows: int = 1) -> tuple[PoissonCusum, EntityState, Cohorts]:
+def make_cusum(rows: int = 1) -> tuple[PoissonCusum, EntityState, Cohorts]:
     """Rows of one cohort."""
     entities = tuple(Entity(node=f"n{i}") for i in range(rows))
     cohorts = Cohorts().follow(
@@ -40,7 +40,7 @@ def minute(pair: tuple[PoissonCusum, EntityState, Cohorts], end: float, events: 
 
 def learned(events: float = 16.0 - 3.6e-4, watched: float = 3600.0) -> tuple[PoissonCusum, EntityState, Cohorts]:
     """A lone row. With the prior of 3600 s at 1e-7 a second alpha is 16: (16 + 2 x 4) / 7200 s, one in five minutes."""
-    pair = made()
+    pair = make_cusum()
     pair[1]["events"][0], pair[1]["watched"][0] = events, watched
     return pair
 
@@ -64,13 +64,13 @@ def test_without_peers_the_usual_rate_is_two_deviations_above_the_own_one() -> N
     ],
 )
 def test_peers_weigh_the_more_the_more_alike_they_are(events: list[float], watched: float, usual: float) -> None:
-    cusum, state, cohorts = made(len(events))
+    cusum, state, cohorts = make_cusum(len(events))
     state["events"][0], state["watched"][0] = events, watched
     assert cusum.usual(state, 0, cohorts)[0] == pytest.approx(usual, rel=1e-9)
 
 
 def test_a_peer_that_was_never_watched_is_none() -> None:
-    cusum, state, cohorts = made(8)
+    cusum, state, cohorts = make_cusum(8)
     state["events"][0], state["watched"][0] = [28] + [36] * 6 + [0], [3600.0] * 7 + [0.0]
     assert cusum.usual(state, 0, cohorts)[0] == pytest.approx((64 + 16) / 7200)
     state["events"][0], state["watched"][0] = [0] + [36] * 7, [0.0] + [3600.0] * 7
@@ -127,7 +127,7 @@ def test_what_was_learned_halves_in_two_weeks_and_a_high_score_teaches_nothing()
     ],
 )
 def test_a_reading_stands_for_the_time_since_the_last(time: float, told: float, counted: bool, seconds: float) -> None:
-    cusum, state, _ = made(2)
+    cusum, state, _ = make_cusum(2)
     cusum.step(state, 0, np.array([0.5, 0.5]), np.array([True, True]), 1000.0)
     assert state["bin_seconds"][0, 0] == 0.0, "since when the first one stands is unknown"
     cusum.step(state, 0, np.array([told, 0.5]), np.array([counted, True]), time)
@@ -136,7 +136,7 @@ def test_a_reading_stands_for_the_time_since_the_last(time: float, told: float, 
 
 
 def test_each_counter_closes_its_minute_seven_seconds_after_the_one_before() -> None:
-    cusum, state, cohorts = made()
+    cusum, state, cohorts = make_cusum()
     for what, at in ((0, 60.0), (1, 67.0)):
         state["bin_seconds"][what] = 30.0
         cusum.close(state, what, cohorts, 0.0 + 7.0 * what)
@@ -149,7 +149,7 @@ def test_each_counter_closes_its_minute_seven_seconds_after_the_one_before() -> 
 
 
 def test_events_are_drawn_by_the_hour_and_hours_without_a_reading_are_none() -> None:
-    pair = made()
+    pair = make_cusum()
     assert pair[0].series(pair[1], 0, 0) == ()
     for hour, events in ((1, 2.0), (2, 3.0), (25, 5.0), (27, 7.0)):
         minute(pair, 3600.0 * hour, events)
@@ -165,7 +165,7 @@ def test_events_are_drawn_by_the_hour_and_hours_without_a_reading_are_none() -> 
 
 
 def test_a_trend_is_told_in_events_an_hour() -> None:
-    cusum, state, cohorts = made(3)
+    cusum, state, cohorts = make_cusum(3)
     state["events"][0], state["watched"][0] = [2.0, 5.0, 1.0], [7200.0, 3600.0, 7200.0]
     assert cusum.trend(state, 0, 0, cohorts) == RateTrend(0.0, pytest.approx(1.0), pytest.approx(2.0))
     for hour, events in ((1, 9.0), (2, 4.0), (3, 1.0)):

@@ -21,8 +21,8 @@ from mainstay.service.stream.models import ChangeRow
 from tests.service.remediation.test_remediation import AUTOMATIC, decide, texts
 
 
-def heard(fleet: Any) -> list[tuple[str, str]]:
-    """State and node of each change of a remediation that watchers are told."""
+def changes_of(fleet: Any) -> list[tuple[str, str]]:
+    """State and node of each change of a remediation for watchers."""
     with fleet.services.database.reading() as session:
         found = session.scalars(select(ChangeRow).where(ChangeRow.topic == "remediation").order_by(ChangeRow.id))
         return [(row.data["state"], row.data["node"]) for row in found]
@@ -37,11 +37,11 @@ def test_watchers_hear_of_a_change_that_no_timeline_tells(fleet_of) -> None:
     fleet.enroll("n1", booted_at=fleet.clock.now() - 10)
     incident = fleet.find("n1")
     fleet.run_loops()
-    assert heard(fleet) == [("held", "n1")]
+    assert changes_of(fleet) == [("held", "n1")]
     fleet.run_loops()
-    assert heard(fleet) == [("held", "n1")], "nothing has changed"
+    assert changes_of(fleet) == [("held", "n1")], "nothing has changed"
     fleet.run_loops(300.0)
-    assert heard(fleet) == [("held", "n1"), ("proposed", "n1")]
+    assert changes_of(fleet) == [("held", "n1"), ("proposed", "n1")]
     (text,) = texts(fleet, incident)
     assert text == (
         "Proposed: take n1 out of service, then reset gpu. Held: it booted 11 s ago; what shows in the first 300 s may "
