@@ -214,7 +214,7 @@ class SlowdownDetector(ArrayDetector):
             numbers={"ratio": ratio, "usual_seconds": float(np.exp(middle)), "since_step": since[0][0]},
             series=(series,),
         )
-        self._since_change, self._lasted = 0, 0
+        self._lasted = 0
         self._finding_now = self._finding(FindingKind.JOB_SLOWDOWN, Entity(job=job), time, evidence, confidence=0.9)
         return self._finding_now
 
@@ -222,7 +222,6 @@ class SlowdownDetector(ArrayDetector):
         del x
         config = self.config
         self._lasted += 1
-        self._since_change += 1
         now = np.array([value for _, value in self._recent[-config.samples :]])
         if float(median(now)) - statistics.median(self._level) <= np.log(config.verify) / 2:
             return [self._end(time, Evidence(summary="Steps take as long as before again."))]

@@ -249,11 +249,11 @@ def _numbers(table: Any, column: str) -> npt.NDArray[np.float64]:
 
 
 def _codes(table: Any, column: str, places: dict[str, int]) -> npt.NDArray[np.intp]:
-    """A column of words as their places; -1 for a word that has none."""
+    """A column of words as their places; -1 for a word that has none, and for null."""
     words = table[column].cast(pa.string()).combine_chunks().dictionary_encode()
-    lookup = np.array([places.get(word, -1) for word in words.dictionary.to_pylist()] or [-1], np.intp)
-    code = words.indices.to_numpy(zero_copy_only=False)
-    return lookup[np.where(np.isfinite(code), code, 0).astype(np.intp)]
+    lookup = np.array([*(places.get(word, -1) for word in words.dictionary.to_pylist()), -1], np.intp)
+    code: npt.NDArray[np.int32] = words.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+    return lookup[code]
 
 
 def _codes2(table: Any, one: str, two: str, places: dict[tuple[str | None, str | None], int]) -> npt.NDArray[np.intp]:

@@ -66,9 +66,7 @@ def _array(values: Any, kind: Any, size: int) -> Any:
         return pa.nulls(size, kind)
     if pa.types.is_dictionary(kind):
         return pa.array(values, pa.string()).dictionary_encode().cast(kind)
-    if isinstance(values, np.ndarray):
-        return pa.array(values, kind, from_pandas=True)  # NaN becomes null
-    return pa.array(values, kind)
+    return pa.array(values, kind, from_pandas=True)  # NaN becomes null
 
 
 def append_frame(frame: Frame, made: Catalog, tables: Tables) -> None:

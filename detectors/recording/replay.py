@@ -84,12 +84,14 @@ class _Lookup:
     def at(self, t: Floats, nodes: Sequence[str | None]) -> Array:
         """[T, S, E] float32; NaN where the host said nothing."""
         out = np.full((len(t), len(self._signals), len(nodes)), np.nan, np.float32)
-        while len(t) and (not self._held or self._held[-1].t[-1] < t[-1]):
+        if not len(t):
+            return out
+        while not self._held or self._held[-1].t[-1] < t[-1]:
             following = next(self._chunks, None)
             if following is None:
                 break
             self._held.append(following)
-        self._held = [chunk for chunk in self._held if len(chunk.t) and len(t) and chunk.t[-1] >= t[0]]
+        self._held = [chunk for chunk in self._held if chunk.t[-1] >= t[0]]
         for chunk in self._held:
             _copy(chunk, self._signals, t, nodes, out)
         return out
@@ -100,7 +102,7 @@ def _copy(chunk: Samples, signals: tuple[str, ...], t: Floats, nodes: Sequence[s
     rows = np.array([place.get(node, -1) for node in nodes], np.intp)
     mine, theirs = np.flatnonzero(np.isin(t, chunk.t)), np.flatnonzero(np.isin(chunk.t, t))
     for number, name in enumerate(signals):
-        if name in chunk.signals and (rows >= 0).any():
+        if name in chunk.signals:
             values = chunk.x[np.ix_(theirs, np.array([chunk.signals.index(name)]), rows[rows >= 0])]
             out[np.ix_(mine, np.array([number]), np.flatnonzero(rows >= 0))] = values
 

@@ -108,10 +108,9 @@ class PoissonCusum:
         now = int((time - 7.0 * what) // BIN_SECONDS)
         if now == self._bin[what]:
             return
-        first, self._bin[what] = self._bin[what] < 0, now
-        self._turn_hour(rows, what, time)
-        if first:
-            return
+        self._bin[what] = now
+        hour = int(now * BIN_SECONDS // 3600)
+        self._turn_hour(rows, what, hour)
         events, seconds = rows["bin_events"][what], rows["bin_seconds"][what]
         usual = self.usual(rows, what, cohorts)
         raised = 2 * usual + self.counters[what].rise / 3600
@@ -123,7 +122,7 @@ class PoissonCusum:
         self._learn(rows, what, count, seconds)
         drifts = rows["drifts"][what]
         drifts[:] = np.where(drifts, score > 0, score >= self._threshold)
-        rows["hours"][what, (now * 60 // 3600) % _HOURS] += events
+        rows["hours"][what, hour % _HOURS] += events
         events[:], seconds[:] = 0.0, 0.0
 
     def _learn(self, rows: EntityState, what: int, count: Floats, seconds: Floats) -> None:
@@ -149,11 +148,12 @@ class PoissonCusum:
         posterior: Floats = (alpha + 2 * np.sqrt(alpha)) / (weight + watched)
         return posterior
 
-    def _turn_hour(self, rows: EntityState, what: int, time: float) -> None:
-        hour = int((time - 7.0 * what) // BIN_SECONDS) * 60 // 3600
+    def _turn_hour(self, rows: EntityState, what: int, hour: int) -> None:
         if hour != self._hour[what]:
-            self._hour[what] = hour
+            passed = np.arange(max(self._hour[what] + 1, hour - _HOURS), hour)  # nothing was read in these
+            rows["hours"][what, passed % _HOURS] = np.nan
             rows["hours"][what, hour % _HOURS] = 0.0
+            self._hour[what] = hour
 
     def trend(self, rows: EntityState, what: int, row: int, cohorts: gpu_context.Cohorts) -> RateTrend:
         """What an alarm rests on, events an hour."""

@@ -83,7 +83,7 @@ def test_nobody_stands_twice_as_the_same_or_as_another_object(before: str, now: 
     assert rows.entities == nodes(before), "nothing has changed"
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 9])
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 9, 512, 513, 600])
 def test_median_is_numpys_without_its_warnings(n: int) -> None:
     rng = np.random.default_rng(n)
     x = rng.normal(size=(50, n))
@@ -92,6 +92,7 @@ def test_median_is_numpys_without_its_warnings(n: int) -> None:
     known = np.isfinite(x).any(axis=1)
     assert np.isnan(median(x)[0])
     np.testing.assert_allclose(median(x)[known], np.nanmedian(x[known], axis=1))
+    np.testing.assert_array_equal(median(x.reshape(5, 10, n)), median(x).reshape(5, 10))
 
 
 def test_robust_sigma_estimates_a_normal_deviation_despite_outliers() -> None:

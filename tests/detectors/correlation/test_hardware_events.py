@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mainstay.detectors.correlation.hardware_event_rules import single_line
 from mainstay.detectors.correlation.hardware_events import HardwareEventDetector
 from mainstay.detectors.finding import Cause, Finding, FindingKind
 from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
@@ -279,6 +280,8 @@ def test_retries_and_events_about_nobody_say_nothing() -> None:
     detector.update(example(0))
     assert detector.update(example(0)) == []
     assert detector.update([Event(id="n", time=1.0, kind=K.GPU_LOST)]) == []
+    again = [example(0)[0], Event(id="j", time=1.0, kind=K.JOB_STARTED, node="a"), event(K.GPU_LOST, device="GPU-9")]
+    assert [f.entity.device for f in detector.update(again)] == ["GPU-9"], "what follows them is heard"
 
 
 def test_starts_and_stops_alone_are_no_findings() -> None:
@@ -286,3 +289,72 @@ def test_starts_and_stops_alone_are_no_findings() -> None:
         findings_of(event(K.NODE_STOPPING, reason="stopped"), event(K.NODE_STARTED, 1001.0, uptime=5.0, boot_id="x"))
         == []
     )
+
+
+@pytest.mark.parametrize(
+    ("fault", "hours"),
+    [("panic", 24.0), ("soft_lockup", 1.0), ("oom", 1.0), ("nvme", 24.0), ("segfault", 1.0), ("never_heard_of", 24.0)],
+)
+def test_each_fault_is_quiet_for_its_hours(fault: str, hours: float) -> None:
+    detector = HardwareEventDetector()
+    held = detector.update([event(K.KERNEL_FAULT, fault=fault)])
+    after = HardwareEventDetector()
+    after.restore_findings(held)
+    quiet = 1000.0 + hours * 3600
+    assert detector.advance_clock(quiet - 1.0) == []
+    assert [f.evidence.summary for f in detector.advance_clock(quiet)] == ["It stayed quiet."]
+    usual = 1000.0 + (1.0 if fault == "oom" else 24.0) * 3600  # after a restart the kind alone is known
+    assert after.advance_clock(usual - 1.0) == []
+    assert len(after.advance_clock(usual)) == 1
+
+
+def test_a_burst_is_quiet_for_an_hour_also_after_a_restart() -> None:
+    after = HardwareEventDetector()
+    after.restore_findings(findings_of(event(K.GPU_EVENT, device="GPU-1", what="ecc_burst")))
+    assert after.advance_clock(4599.0) == []
+    assert len(after.advance_clock(4600.0)) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "information"),
+    [
+        (event(K.NODE_STARTED, 701.0, uptime=0.0, boot_id="b"), True),
+        (event(K.NODE_STARTED, 700.0, uptime=0.0, boot_id="b"), False),
+        (event(K.NODE_STOPPING, 100.1), True),
+        (event(K.NODE_STOPPING, 100.0), False),
+        (event(K.NODE_STOPPING, 1000.0), True),
+        (event(K.NODE_STOPPING, 1000.1), False),
+    ],
+)
+def test_a_boot_explains_five_minutes_and_a_stop_fifteen(before: Event, information: bool) -> None:
+    found = findings_of(before, report())
+    assert [f.severity for f in found] == [Severity.INFO if information else Severity.CRITICAL]
+
+
+@pytest.mark.parametrize(
+    ("uptime", "information"), [(0, True), (299.9, True), (300, False), (-0.5, False), (True, False)]
+)
+def test_a_report_may_tell_the_uptime_itself(uptime: float, information: bool) -> None:
+    (found,) = findings_of(report(uptime=uptime))
+    assert found.severity is (Severity.INFO if information else Severity.CRITICAL)
+
+
+def test_only_a_new_boot_ends_what_a_boot_ends() -> None:
+    lost = event(K.GPU_LOST, device="GPU-1")
+    elsewhere = event(K.GPU_LOST, node="b", device="GPU-1")
+    for ids, ended in ((("b1", "b1"), []), (("b1", "b2"), [False]), ((None, "b2"), []), (("b1", None), [])):
+        starts = [event(K.NODE_STARTED, at, boot_id=i) for at, i in zip((900.0, 1100.0), ids, strict=True)]
+        found = findings_of(starts[0], elsewhere, lost, starts[1])
+        assert [f.active for f in found] == [True, True, *ended], ids
+        assert all(f.entity.node == "a" for f in found[2:])
+    late = event(K.NODE_STARTED, 1100.0, uptime=100.0, boot_id="b")
+    assert [f.active for f in findings_of(lost, late)] == [True], "it was lost in this boot"
+    three = [event(K.NODE_STARTED, at, boot_id=i) for at, i in ((800.0, "b1"), (900.0, None), (1100.0, "b1"))]
+    assert [f.active for f in findings_of(*three[:2], lost, three[2])] == [True], "what was known is remembered"
+
+
+def test_foreign_text_is_one_line_of_a_hundred_and_sixty_characters() -> None:
+    assert single_line(" a\n b.. ") == "a b"
+    assert single_line("x" * 160) == "x" * 160
+    assert single_line("x" * 161) == "x" * 159 + "…"
+    assert single_line(7) == ""

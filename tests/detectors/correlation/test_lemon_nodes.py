@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mainstay.detectors.correlation.lemon_nodes import Config, NodeRecord, findings, fit, gamma_cdf, score_nodes
+from mainstay.detectors.correlation.lemon_nodes import (
+    Config,
+    LemonPosterior,
+    NodeRecord,
+    findings,
+    fit,
+    gamma_cdf,
+    score_nodes,
+)
 from mainstay.detectors.finding import FindingKind
 
 DAY = 86_400.0
@@ -86,3 +94,46 @@ def test_the_fit_finds_how_nodes_differ() -> None:
     different = rng.poisson(rng.gamma(0.5, 0.05 / 0.5, 3000) * days).astype(float)
     assert fit(alike, days)[0] == pytest.approx(1.0)
     assert 0.3 < fit(different, days)[0] < 1.0
+
+
+def test_the_posterior_is_the_gamma_of_the_fleet_and_the_node() -> None:
+    records = example(0)
+    found = score_nodes(records)
+    counts = np.array([records[name].failures for name in sorted(records)], float)
+    shape, mean = fit(counts, np.full(len(counts), 90.0))
+    for one in (found[0], found[-1]):
+        assert one.rate == pytest.approx((shape + one.failures) / (shape / mean + 90.0))
+        surely = 1.0 - gamma_cdf(shape + one.failures, (shape / mean + 90.0) * 3.0 * mean)
+        assert (one.fleet_rate, one.probability) == (mean, pytest.approx(surely))
+    assert found[0].node == "bad", "the likeliest stands first"
+    order = [(-one.probability, -one.failures, one.node) for one in found]
+    assert order == sorted(order)
+
+
+@pytest.mark.parametrize(
+    ("probability", "failures", "said", "active"),
+    [
+        (0.95, 3, False, [True]),
+        (0.9499, 3, False, []),
+        (0.95, 2, False, []),
+        (0.99, 3, True, []),
+        (0.70, 3, True, []),
+        (0.6999, 3, True, [False]),
+        (0.6999, 3, False, []),
+    ],
+)
+def test_a_lemon_is_named_from_95_percent_and_taken_back_below_70(
+    probability: float, failures: int, said: bool, active: list[bool]
+) -> None:
+    one = LemonPosterior(
+        node="n", failures=failures, days=2.0, rate=0.6, fleet_rate=0.2, probability=probability, worst="GPU-1",
+        worst_failures=2,
+    )  # fmt: skip
+    found = findings((one,), frozenset({"n"} if said else ()), 7.0)
+    assert [f.active for f in found] == active
+    if active == [True]:
+        assert found[0].evidence.summary == (
+            "Node n failed 3 times in 2.0 days (2 of them on GPU-1), 3.0 times as often as the fleet: it is a lemon "
+            "with 95.0 % certainty."
+        )
+        assert (found[0].confidence, found[0].time) == (0.95, 7.0)

@@ -165,10 +165,23 @@ def test_a_hostile_tail_costs_little() -> None:
     }
 
 
-def test_signals_by_name_and_number() -> None:
-    assert [signal_of(d) for d in ({"signal": "SIGTERM"}, {"signal": "odd"}, {"exit_code": 3}, {"exit_code": 137})] == [
-        15,
-        None,
-        None,
-        9,
-    ]
+@pytest.mark.parametrize(
+    ("data", "number"),
+    [
+        *(({"signal": name}, n) for name, n in (("SIGHUP", 1), ("SIGINT", 2), ("SIGKILL", 9), ("SIGTERM", 15))),
+        ({"signal": "SIGSEGV"}, 11), ({"signal": "odd"}, None), ({"signal": "odd", "exit_code": -9}, 9),
+        ({"signal": 7, "exit_code": -9}, 7), ({"signal": True, "exit_code": -9}, 9), ({"exit_code": True}, None),
+        *(({"exit_code": code}, n) for code, n in ((-1, 1), (0, None), (3, None), (128, None), (129, 1), (192, 64),
+                                                   (193, None), (255, None))),
+    ],
+)  # fmt: skip
+def test_signals_by_name_and_number(data: dict[str, Any], number: int | None) -> None:
+    assert signal_of(data) == number
+
+
+@pytest.mark.parametrize(
+    ("codes", "error_class"),
+    [((31, 79), "xid_79"), ((79, 48), "xid_79"), ((48, 79), "xid_79"), ((13, 31), "xid_13"), ((4711,), "exit")],
+)
+def test_of_several_codes_the_gravest_speaks(codes: tuple[int, ...], error_class: str) -> None:
+    assert classify({"exit_code": 1}, ExitContext(xids=codes)).error_class == error_class

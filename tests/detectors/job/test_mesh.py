@@ -53,11 +53,29 @@ def test_a_topology_becomes_a_mesh() -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        ({"ranks": np.array([0, 0])}, "rank 0 stands twice"),
+        ({"ranks": np.array([5, 5])}, "rank 5 stands twice"),
         ({"index": np.zeros((1, 2), np.int64)}, "index has shape"),
         ({"nodes": ("a",)}, "1 nodes for 2 ranks"),
+        ({"nodes": ()}, "0 nodes for 2 ranks"),
+        ({"devices": ("a",)}, "1 devices for 2 ranks"),
+        ({"switches": ((), (), ())}, "3 switches for 2 ranks"),
     ],
 )
 def test_what_does_not_fit_is_named(change: dict[str, object], what: str) -> None:
     with pytest.raises(ValueError, match=what):
         replace(regular("job", dp=2), **change)
+
+
+def test_stages_of_pipelines_of_unlike_depth_are_no_peers() -> None:
+    places = [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 2, 0), (4, 2, 1)]  # two of two stages, one of one
+    ranks = [{"rank": r, "dp": dp, "pp": pp, "tp": 0, "node": "n", "device": f"g{r}"} for r, dp, pp in places]
+    mesh = mesh_of("job", {"ranks": ranks, "pipeline_depths": [2, 1, 2]})
+    assert mesh.on("pp").tolist() == [0, 1, 2, 0, 1], "the short one's stage is counted on from the long ones'"
+    assert ranks_of(mesh, "dp") == [[0, 3], [1, 4], [2]]
+    assert mesh.devices == ("g0", "g1", "g2", "g3", "g4")
+    assert mesh.switches == ((),) * 5
+
+
+def test_a_job_without_ranks_has_groups_of_nobody() -> None:
+    mesh = mesh_of("job", {"ranks": []})
+    assert (mesh.size, mesh.kinds, mesh.groups("world"), mesh.groups("dp")) == (0, ("world",), [], [])

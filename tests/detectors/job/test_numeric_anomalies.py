@@ -166,6 +166,52 @@ def test_of_two_replicas_both_are_suspected() -> None:
     assert all(f.confidence < 0.5 and "no majority says who is right" in f.evidence.summary for f in found)
 
 
+def test_ranks_that_the_mesh_does_not_have_are_no_replicas() -> None:
+    data = job(0)
+    names = tuple(replace(e, rank=e.rank + 100) if e.rank in {1, 4, 5, 6} else e for e in data.entities)
+    x = data.x.copy()
+    x[:, NAMES.index("parameters_digest"), [1, 4, 5, 6]] = 5.0
+    x[ONSET:, NAMES.index("parameters_digest"), 1] = 7.0
+    detector = NumericAnomalyDetector()
+    assert detector.update(replace(data, entities=names, x=x)) == []
+    assert [rows.tolist() for rows in detector._replicas] == [[0, 2], [3, 7]]
+
+
+@pytest.mark.parametrize(
+    ("sick", "silent", "ranks", "confidence"),
+    [
+        (1, 0, [0], 0.95),
+        (4, 0, [0, 1, 2, 3], 0.95 / 4),
+        (5, 0, [None], 0.95),  # more than half of the ranks at once
+        (7, 1, [7], 0.5),  # an eighth of them is suspected for its silence
+        (6, 2, [None], 0.95),
+    ],
+)
+def test_how_many_may_be_first(sick: int, silent: int, ranks: list[int | None], confidence: float) -> None:
+    data = planted(job(0), "nonfinite_values", slice(0, sick), slice(ONSET, ONSET + 1), 1.0)
+    data = planted(data, "nonfinite_values", slice(8 - silent, 8), slice(ONSET, ONSET + 1), np.nan)
+    found = [finding for finding in findings_of(data) if finding.active]
+    assert [f.entity.rank for f in found] == ranks
+    assert {f.confidence for f in found} == {confidence}
+
+
+def test_a_nan_is_over_after_three_finite_steps_in_a_row() -> None:
+    data = planted(job(0), "nonfinite_values", 3, slice(ONSET, ONSET + 1), 1.0)
+    for again, over in ((ONSET + 3, ONSET + 6), (ONSET + 4, ONSET + 3)):
+        told = findings_of(planted(data, "nonfinite_values", 3, slice(again, again + 1), 1.0))
+        assert next(step_of(f) for f in told if not f.active) == over
+    unheard = planted(data, "nonfinite_values", slice(None), slice(ONSET + 1, ONSET + 3), np.nan)
+    assert [step_of(f) for f in findings_of(unheard) if not f.active] == [ONSET + 5], "silence is not finite"
+
+
+def test_a_job_that_leaves_takes_its_findings_along() -> None:
+    detector, data = NumericAnomalyDetector(), planted(job(0), "nonfinite_values", 3, slice(ONSET, None), 1.0)
+    detector.update(data)
+    nobody = replace(data.part(0, 1), entities=(), groups=(), x=data.x[:1, :, :0], mesh=None)
+    (ended,) = detector.update(nobody)
+    assert (ended.kind, ended.active, ended.time) == (FindingKind.NAN, False, data.t[0])
+
+
 def test_where_digests_never_agree_parameters_are_sharded() -> None:
     data = job(2)
     x = data.x.copy()

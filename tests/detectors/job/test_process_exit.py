@@ -71,7 +71,13 @@ def test_recovery_clears_what_was_said_about_that_job_only() -> None:
         ({"signal": "SIGKILL"}, "was killed by SIGKILL"),
         ({"signal": 99}, "was killed by signal 99"),
         ({"exit_code": -9}, "was killed by SIGKILL (signal 9)"),
+        ({"signal": 0}, "was killed by signal 0"),
         ({"exit_code": 137}, "exited with code 137, which a shell gives for SIGKILL (signal 9)"),
+        ({"exit_code": 128}, "exited with code 128"),
+        ({"exit_code": 129}, "exited with code 129, which a shell gives for SIGHUP (signal 1)"),
+        ({"exit_code": 192}, "exited with code 192, which a shell gives for SIGRTMAX (signal 64)"),
+        ({"exit_code": 193}, "exited with code 193"),
+        ({"exit_code": -1}, "was killed by SIGHUP (signal 1)"),
         ({"exit_code": 1, "signal": None}, "exited with code 1"),
         ({"exit_code": 0}, "exited with code 0"),
         ({}, "ended in an unknown way"),
@@ -138,6 +144,53 @@ def test_a_code_of_another_place_time_or_process_says_nothing(over: dict[str, An
     given = {"id": "x", "time": 95.0, "kind": EventKind.XID, "node": "node-b", "data": {"code": 79}} | over
     (finding,) = ProcessExitDetector().update([Event(**given), event(1)])
     assert finding.cause is None
+
+
+K = EventKind
+
+
+@pytest.mark.parametrize(
+    ("kind", "fact", "end", "words"),
+    [
+        (K.GPU_LOST, {"device": "gpu0"}, {"device": "gpu0"}, "A GPU of its node is lost"),
+        (K.GPU_LOST, {"device": "gpu0"}, {}, "A GPU of its node is lost"),
+        (K.GPU_LOST, {}, {"device": "gpu0"}, "A GPU of its node is lost"),
+        (K.GPU_LOST, {"device": "gpu1"}, {"device": "gpu0"}, ""),
+        (K.GPU_LOST, {"data": {"cleared": True}}, {}, ""),
+        (K.GPU_LOST, {"data": {"cleared": False}}, {}, "A GPU of its node is lost"),
+        (K.GPU_LOST, {"time": 71.0}, {}, "A GPU of its node is lost"),
+        (K.GPU_LOST, {"time": 70.9}, {}, ""),
+        (K.GPU_LOST, {"time": 131.0}, {}, "A GPU of its node is lost"),
+        (K.GPU_LOST, {"time": 131.1}, {}, ""),
+        (K.KERNEL_FAULT, {"data": {"fault": "oom", "pid": 7}}, {}, "The kernel killed it for want of memory"),
+        (K.KERNEL_FAULT, {"data": {"fault": "oom", "pid": 8}}, {}, ""),
+        (K.KERNEL_FAULT, {"data": {"fault": "oom"}}, {}, ""),
+        (K.KERNEL_FAULT, {"data": {"fault": "nvme", "pid": 7}}, {}, ""),
+        (K.XID, {"data": {"code": "79"}}, {}, ""),
+        (K.XID, {"data": {"code": True}}, {}, ""),
+    ],
+)
+def test_which_facts_of_a_node_explain_an_end(
+    kind: EventKind, fact: dict[str, Any], end: dict[str, Any], words: str
+) -> None:
+    given = {"id": "f", "time": 100.0, "kind": kind, "node": "node-b", "data": {}} | fact
+    (found,) = ProcessExitDetector().update([Event(**given), event(1, **end)])
+    assert found.evidence.summary.count(words or " (SEV") == bool(words)
+
+
+def test_a_retry_hides_nothing_that_follows_and_an_end_of_no_one_is_none() -> None:
+    nowhere = event(3, node=None, job=None, rank=None)
+    found = ProcessExitDetector().update([event(1), event(1), nowhere, event(2, rank=4)])
+    assert [f.entity.rank for f in found] == [3, 4]
+    (found_alone,) = ProcessExitDetector().update([event(3, job=None, rank=None)])
+    assert found_alone.evidence.summary == "A process was killed by SIGKILL (signal 9) on node node-b."
+
+
+def test_a_first_failure_is_of_the_same_job() -> None:
+    other = event(1, job="another", rank=2, data={"exit_code": 1, "expected": False})
+    late = event(2, job="demo", rank=1, data={"exit_code": 1, "tail": LOST_PEER})
+    for first, second in ((other, late), (replace(other, job="zebra"), late)):
+        assert ProcessExitDetector().update([first, second])[1].severity is Severity.CRITICAL
 
 
 def test_a_thousand_ranks_at_once_are_judged_in_time() -> None:

@@ -119,6 +119,87 @@ def test_it_says_whether_it_judges() -> None:
     assert detector.status().state is DetectorState.ABSTAINING
 
 
+# Without noise: the floor of 0.4 % counts, the drift is two of it, and a slow step adds 4 - 2 to the score.
+
+
+def exact(*stretches: tuple[int, float], ranks: int = 4) -> Samples:
+    """So many steps of so many seconds, one stretch after the other; all ranks the same."""
+    seconds = np.repeat([s for _, s in stretches], [n for n, _ in stretches])
+    return replace(
+        job(seconds, ranks), t=np.arange(float(len(seconds))), x=np.tile(seconds[:, None, None], (1, 1, ranks))
+    )
+
+
+@pytest.mark.parametrize(
+    ("stretches", "told"),
+    [
+        (((60, 2.0), (30, 2.4)), [(64, True)]),  # four steps make the score, five the level
+        (((60, 2.0), (30, 2.11)), [(64, True)]),
+        (((60, 2.0), (30, 2.09)), []),  # below 5 %
+        (((25, 2.0), (30, 2.4)), [(29, True)]),  # five steps are skipped, twenty are learned
+        (((24, 2.0), (31, 2.4)), [(29, True)]),
+        (((100, 2.0), (30, 2.4), (20, 2.0)), [(104, True), (132, False)]),  # three of the last five
+        (((100, 2.0), (30, 2.4), (3, 2.0), (30, 2.4)), [(104, True), (132, False), (142, True)]),  # ten apart
+        (((60, 2.0), (600, 2.4)), [(64, True), (564, False)]),  # as usual after 500
+        (((60, 2.0), (60, 2.09), (30, 2.16)), []),  # a level that was not verified in 50 steps is the usual one
+        (((60, 2.0), (60, 2.09), (30, 2.25)), [(124, True)]),
+    ],
+)
+def test_when_a_slowdown_is_told_and_ends(
+    stretches: tuple[tuple[int, float], ...], told: list[tuple[int, bool]]
+) -> None:
+    assert [(int(f.time), f.active) for f in findings_of(exact(*stretches))] == told
+
+
+def test_a_slowdown_is_told_with_its_numbers() -> None:
+    (found,) = findings_of(exact((60, 2.0), (30, 2.4)))
+    assert found.evidence.summary == (
+        "Steps take 2.4 s since step 60, 20% longer than the 2 s before; all ranks alike."
+    )
+    assert found.evidence.numbers == {
+        "ratio": pytest.approx(1.2), "usual_seconds": pytest.approx(2.0), "since_step": 60.0
+    }  # fmt: skip
+    (line,) = found.evidence.series
+    assert (line.x, line.y) == (tuple(range(5, 65)), pytest.approx([2.0] * 55 + [2.4] * 5))
+    assert (line.threshold, line.peers) == (pytest.approx(2.1), pytest.approx([2.0] * 60))
+
+
+def test_a_fast_step_takes_the_suspicion_away() -> None:
+    detector = SlowdownDetector()
+    data, scores = exact((60, 2.0), (3, 2.4), (1, 1.6), (2, 2.4)), []
+    for k in range(len(data.t)):
+        detector.update(data.part(k, k + 1))
+        scores.append(detector._score)
+    assert scores[58:] == pytest.approx([0.0, 0.0, 2.0, 4.0, 6.0, 0.0, 2.0, 4.0])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "steps", "state", "number"),
+    [(2, 30, "active", 20), (1, 30, "idle", 0), (2, 24, "learning", 19), (2, 25, "active", 20)],
+)
+def test_a_quarter_of_the_ranks_and_twenty_steps_are_enough(ranks: int, steps: int, state: str, number: int) -> None:
+    data = exact((steps, 2.0), ranks=8)
+    data.x[:, 0, ranks:6], data.x[:, 0, 6:] = np.nan, (0.0, -1.0)
+    detector = SlowdownDetector()
+    detector.update(data)
+    assert (detector.status().state.value, len(detector._level) >= number) == (state, True)
+
+
+def test_step_times_that_differ_too_much_are_not_judged() -> None:
+    detector = SlowdownDetector()
+    detector.update(exact((5, 2.0), *((1, s) for s in (1.7, 2.0, 2.3) * 7), (10, 4.0)))
+    assert detector.status().reason == f"Step times differ by {1.4826 * np.log(2.3 / 2.0):.0%} from step to step."
+    assert detector._finding_now is None
+
+
+def test_a_job_that_leaves_is_no_longer_slow() -> None:
+    detector, data = SlowdownDetector(), exact((60, 2.0), (10, 2.4))
+    assert len(detector.update(data)) == 1
+    nobody = replace(data.part(69, 70), entities=(), groups=(), x=np.zeros((1, 1, 0)))
+    (ended,) = detector.update(nobody)
+    assert (ended.active, ended.evidence.summary) == (False, "The job left the fleet and is no longer watched.")
+
+
 def test_bocpd_finds_the_change_and_its_time() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(0.0, 1.0, (60, 3))

@@ -128,6 +128,18 @@ def test_notice_hides_the_move_of_state() -> None:
     assert action(W.MORPH, job()).repeated_s == 600.0
 
 
+def test_a_morph_grows_again_by_a_save_and_a_restart() -> None:
+    restart = 40.0 + 30.0 + 20.0
+    found = action(W.MORPH, job())
+    assert (found.rejoin_probability, found.rejoin_s) == (1.0, restart + 20.0 + 3.0 + 0.5)
+    assert found.downtime_s == 5.0 + restart
+    assert action(W.MORPH, job(fault=FaultKind.NOTICE)).downtime_s == 0.5 + 1.0 + 3.0 + 0.5 + restart + 20.0
+    assert masked(W.MORPH, job(pool=SpareCapacity(least_stages=12))) == "11 workers cannot hold the model."
+    assert masked(W.MORPH, job(able=frozenset())) == "The training program cannot continue at another (dp, pp)."
+    assert masked(W.MORPH, job(held=RollbackCosts())) == "No checkpoint is on disk."
+    assert action(W.MORPH, job(held=RollbackCosts(), fault=FaultKind.NOTICE)).repeated_s == 0.0
+
+
 def test_a_donor_counts_in_this_jobs_seconds() -> None:
     rich = Tenant(name="rich", workers=4, achieved=(0.0, 1.0, 1.9, 2.7, 2.7), transition_s=0.0)
     poor = Tenant(name="poor", workers=2, achieved=(0.0, 1.0, 2.0), transition_s=60.0)

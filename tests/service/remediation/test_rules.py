@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mainstay.probes.core_types import HealthState, RecommendedAction
 from mainstay.service.fleet.lifecycle import OUT_OF_SERVICE, Owner
-from mainstay.service.remediation.rules import RULES, RemediationFacts, breaker, judge, limit, next_action
+from mainstay.service.remediation.rules import MOVES, RULES, RemediationFacts, breaker, judge, limit, next_action
 from mainstay.service.remediation.schemas import RuleOutcome
 from mainstay.service.settings import RemediationSettings
 
@@ -45,6 +45,45 @@ def test_nothing_against_it() -> None:
 )
 def test_each_rule_by_itself(changes: dict[str, Any], rule: str, verdict: RuleOutcome) -> None:
     assert against(**changes) == [(rule, verdict)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"known": False}, "no node of this name ever reported"),
+        ({"state": HealthState.DRAINING, "owner": Owner.EXTERNAL, "said": "k8s: up"},
+         "another system has it draining (k8s: up)"),
+        ({"state": HealthState.DRAINING, "owner": Owner.OPERATOR, "said": "bob: up"},
+         "a person has it draining (bob: up)"),
+        ({"state": HealthState.QUARANTINED, "said": "x: y"}, "it is quarantined already (x: y)"),
+        ({"uptime_seconds": 299.0},
+         "it booted 299 s ago; what shows in the first 300 s may be links that still come up"),
+        ({"first": "n0"}, "one incident, one node at a time: n0 is first"),
+        ({"touched": 5}, "5 of 100 nodes drained within 60 min; at most 5 are allowed"),
+        ({"rack_touched": 2}, "2 nodes of rack r1 were drained within 60 min"),
+        ({"stranded": tuple("abcdef")}, "job a, b, c, d, e has no other replica and no spare node: a person decides"),
+    ],
+)  # fmt: skip
+def test_each_reason_in_words(changes: dict[str, Any], reason: str) -> None:
+    assert reason in [said.reason for said in judge(replace(FREE, **changes))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "verdict", "reason"),
+    [
+        ({"recovering": tuple("abcdef")}, "jobs_running", RuleOutcome.DENY,
+         "job a, b, c, d, e recovers: that comes first"),
+        ({"short": "too few"}, "standbys_available", RuleOutcome.DENY, "too few"),
+        ({"untold": ("a",)}, "standbys_known", RuleOutcome.HOLD, "job a does not say how many standbys wait"),
+        ({"first": "n0"}, "one_node_per_incident", RuleOutcome.HOLD, "one incident, one node at a time: n0 is first"),
+        ({"touched": 6}, "breaker", RuleOutcome.HOLD, "6 of 100 nodes drained within 60 min; at most 5 are allowed"),
+    ],
+)  # fmt: skip
+def test_rules_for_ranks_that_leave(changes: dict[str, Any], rule: str, verdict: RuleOutcome, reason: str) -> None:
+    assert all(said.verdict is RuleOutcome.ALLOW for said in judge(FREE, MOVES))
+    spoken = judge(replace(FREE, state=HealthState.QUARANTINED, **changes), MOVES)
+    assert [(said.name, said.reason) for said in spoken if said.verdict is verdict] == [(rule, reason)]
+    assert spoken[-1].name == (rule if verdict is RuleOutcome.DENY else "breaker"), "a denial is the last word"
 
 
 @pytest.mark.parametrize(
