@@ -182,7 +182,7 @@ def test_two_of_three_seconds_must_be_held(held: str, warned: bool) -> None:
 
 @pytest.mark.parametrize(("slowed", "severity"), [(2, Severity.WARNING), (3, Severity.INFO)])
 def test_software_slowdown_of_one_peer_in_twenty_is_no_matter_of_the_room(slowed: int, severity: Severity) -> None:
-    """Of twenty peers one may be slowed too; it is told after twenty of thirty seconds."""
+    """Of twenty peers one may be slowed too; the finding comes after twenty of thirty seconds."""
     data = put(busy(0, 21), SOFT, slice(0, slowed), 8e8)
     found = findings_of(data)
     assert [(f.severity, f.time) for f in found] == [(severity, data.t[59])] * slowed

@@ -298,15 +298,15 @@ def test_groups_are_read_from_config_entries_and_counters() -> None:
 
 
 def test_counters_of_an_old_dump_are_the_highest_numbers() -> None:
-    def one(seq: int, done: bool, **more: Any) -> dict[str, Any]:
+    def entry(seq: int, done: bool, **more: Any) -> dict[str, Any]:
         return {"pg_id": 0, "collective_seq_id": seq, "retired": done, "time_created_ns": seq, **more}
 
     def counters(*entries: dict[str, Any]) -> tuple[int, int, int]:
         status = parse({"entries": list(entries)}, 0).status["0"]
         return status.enqueued, status.started, status.completed
 
-    assert counters(one(4, True), one(5, False), one(6, False)) == (6, -1, 4)
-    assert counters(one(5, False), one(6, False)) == (6, -1, 4), "what was before the ring is over"
-    assert counters(one(5, True), one(6, True)) == (6, -1, 6)
-    assert counters(one(5, False), one(6, True)) == (6, -1, 6)
-    assert counters(one(3, False, is_p2p=True, p2p_seq_id=9)) == (9, -1, 8)
+    assert counters(entry(4, True), entry(5, False), entry(6, False)) == (6, -1, 4)
+    assert counters(entry(5, False), entry(6, False)) == (6, -1, 4), "what was before the ring is over"
+    assert counters(entry(5, True), entry(6, True)) == (6, -1, 6)
+    assert counters(entry(5, False), entry(6, True)) == (6, -1, 6)
+    assert counters(entry(3, False, is_p2p=True, p2p_seq_id=9)) == (9, -1, 8)

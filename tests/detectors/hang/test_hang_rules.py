@@ -19,7 +19,7 @@ from mainstay.probes.core_types import GROUP_KINDS, StepPhase
 NAN, INF = np.nan, np.inf
 
 
-def standing(ranks: int = 1, mesh: JobMesh | None = None) -> tuple[HangDetector, Samples]:
+def hung_job(ranks: int = 1, mesh: JobMesh | None = None) -> tuple[HangDetector, Samples]:
     """A job whose last collective ended at 100 s."""
     samples = Samples(
         entities=tuple(Entity(job="demo", rank=rank, node="n0") for rank in range(ranks)),
@@ -56,7 +56,7 @@ def standing(ranks: int = 1, mesh: JobMesh | None = None) -> tuple[HangDetector,
 def test_who_is_silent_and_who_is_frozen(
     heard: float, t: float, step_seconds: float, silent: bool, frozen: bool
 ) -> None:
-    detector, _ = standing()
+    detector, _ = hung_job()
     detector.rows["heard"] = np.array([heard])
     if step_seconds:
         detector._quiet.learn_steps(step_seconds)
@@ -66,7 +66,7 @@ def test_who_is_silent_and_who_is_frozen(
 @pytest.mark.parametrize(
     ("inside", "at", "quiet", "ranks"),
     [
-        (NAN, NAN, 10.0, None),  # nobody keeps that clock
+        (NAN, NAN, 10.0, None),  # no rank keeps that clock
         (0.0, 110.0, 10.0, []),
         (4.0, 110.0, 8.0, [0]),
         (4.0, 110.0, 8.1, []),  # less than half the standstill: another call, or a stuck clock
@@ -74,7 +74,7 @@ def test_who_is_silent_and_who_is_frozen(
     ],
 )
 def test_who_is_inside_a_call(inside: float, at: float, quiet: float, ranks: list[int] | None) -> None:
-    detector, samples = standing()
+    detector, samples = hung_job()
     detector.rows["inside"], detector.rows["inside_at"] = np.array([inside]), np.array([at])
     found = detector._inside(samples, 110.0, quiet)
     assert (None if found is None else found.tolist()) == ranks
@@ -92,7 +92,7 @@ def test_who_is_inside_a_call(inside: float, at: float, quiet: float, ranks: lis
     ],
 )
 def test_seconds_since_the_last_completion(inside: list[float], quiet: float) -> None:
-    detector, _ = standing(2)
+    detector, _ = hung_job(2)
     detector.rows["inside"], detector.rows["inside_at"] = np.array(inside), np.full(2, 104.0)
     assert detector._quiet_seconds(104.0) == quiet
 
@@ -100,7 +100,7 @@ def test_seconds_since_the_last_completion(inside: list[float], quiet: float) ->
 @pytest.mark.parametrize(
     ("enqueued", "completed", "inside", "waits"),
     [
-        (NAN, NAN, NAN, True),  # nothing is told: only the clock is left
+        (NAN, NAN, NAN, True),  # no report: only the clock is left
         (NAN, NAN, 0.0, False),
         (NAN, NAN, 0.5, True),
         (5.0, 5.0, NAN, False),
@@ -110,7 +110,7 @@ def test_seconds_since_the_last_completion(inside: list[float], quiet: float) ->
     ],
 )
 def test_whether_anybody_is_inside_a_call(enqueued: float, completed: float, inside: float, waits: bool) -> None:
-    detector, _ = standing()
+    detector, _ = hung_job()
     detector.rows["enqueued"][2], detector.rows["completed"][2] = enqueued, completed
     detector.rows["inside"] = np.array([inside])
     assert detector._somebody_waits() is waits
@@ -127,7 +127,7 @@ def test_whether_anybody_is_inside_a_call(enqueued: float, completed: float, ins
     ],
 )
 def test_how_a_job_stands(quiet: float, phase: StepPhase, hung: int, activity: JobActivity) -> None:
-    detector, _ = standing()
+    detector, _ = hung_job()
     detector._phase, detector._hung_for = phase, hung
     assert detector._activity(quiet) is activity
 
@@ -171,7 +171,7 @@ def test_a_call_that_is_open_elsewhere_is_not_this_one() -> None:
 
 def counted(kinds: dict[str, list[tuple[float, float]]], mesh: JobMesh | None) -> tuple[HangDetector, Samples]:
     """(entered, completed) of each rank by kind of group."""
-    detector, samples = standing(len(next(iter(kinds.values()))), mesh)
+    detector, samples = hung_job(len(next(iter(kinds.values()))), mesh)
     for kind, counts in kinds.items():
         k = GROUP_KINDS.index(kind)
         detector.rows["enqueued"][k], detector.rows["completed"][k] = np.array(counts, float).T
@@ -209,7 +209,7 @@ def test_counts_are_compared_where_it_is_known_who_belongs_together(kind: str, k
 
 @pytest.mark.parametrize(("changed", "believed"), [(10, False), (11, True)])
 def test_a_rank_that_its_group_passed(changed: int, believed: bool) -> None:
-    """Others completed call 6 without it: its sensor is stuck, or, where it moves, it counts anew."""
+    """Others completed call 6 without it: its sensor is stuck, or, where it moves, it counts from zero again."""
     detector, samples = counted({"world": [(4, 4), (7, 6), (7, 6)]}, None)
     detector.rows["changed"] = np.array([changed, 20, 20])
     progress = detector._groups_of.progress(samples, detector.rows, 10)
@@ -221,7 +221,7 @@ def test_a_rank_that_its_group_passed(changed: int, believed: bool) -> None:
 
 
 def test_without_counters_it_is_known_who_is_inside_a_call() -> None:
-    detector, samples = standing(3)
+    detector, samples = hung_job(3)
     detector.rows["inside"] = np.array([2.0, 0.0, NAN])
     progress = detector._groups_of.progress(samples, detector.rows, 0)
     assert (progress.kinds, progress.pairwise.tolist(), progress.group.tolist()) == (("world",), [True], [0, 0, 0])
@@ -231,12 +231,12 @@ def test_without_counters_it_is_known_who_is_inside_a_call() -> None:
 
 def test_labels_are_kept_until_the_mesh_or_the_ranks_change() -> None:
     mesh = Shape(tp=2).mesh()
-    labels, (_, samples) = GroupLabels(), standing(2, mesh)
+    labels, (_, samples) = GroupLabels(), hung_job(2, mesh)
     labels._follow(samples)
     first = labels.labels
     labels._follow(replace(samples, entities=tuple(samples.entities)))
     assert labels.labels is first
     labels._follow(replace(samples, mesh=Shape(tp=2).mesh()))
     assert labels.labels is not first
-    labels._follow(standing(3, mesh)[1])
+    labels._follow(hung_job(3, mesh)[1])
     assert labels.labels.shape == (len(GROUP_KINDS), 3)

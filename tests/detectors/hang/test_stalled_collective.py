@@ -125,7 +125,7 @@ def seconds_of(data: Samples, detector: StalledCollectiveDetector | None = None)
 def test_when_it_is_told_and_when_it_is_over() -> None:
     """A fall by 410 W leaves a mean change of 41 W, which a tenth a second brings below 15 W in ten seconds.
 
-    After sixty seconds of that it is told, after three hundred it is grave; and it ends with the fifth second of work.
+    The finding comes after 60 s of that, is severe after 300 s, and ends with the fifth second of work.
     """
     data = even((120, 600), (320, 190), (20, 600))
     assert seconds_of(data) == [(120 + 10 + 59, True), (120 + 10 + 299, True), (440 + 4, False)]

@@ -40,7 +40,7 @@ def explained(hot: np.ndarray, fabric: Fabric, by: float = 2.0) -> list[FaultHyp
     return fabric.explain(effect, np.full(len(effect), 0.03), hot)
 
 
-def told(story: FaultHypothesis, fabric: Fabric) -> Finding:
+def finding_for(story: FaultHypothesis, fabric: Fabric) -> Finding:
     drawn = (np.array([1.0, 2.0, np.nan]), np.array([0.1, np.nan, 0.2]), np.full(3, 0.05))
     return finding_of(story, fabric, Entity(job="job", rank=0, peer=1), 5.0, drawn)
 
@@ -97,7 +97,7 @@ def test_the_part_that_all_slow_pairs_pass_is_named(
     assert ((story.part, story.name), story.rivals, story.also) == (part, (), ())
     assert story.effect == pytest.approx(np.log(2.0))
     assert sorted(story.cells.tolist()) == np.flatnonzero(hot).tolist()
-    found, (kind, entity, cause) = told(story, fabric), finding
+    found, (kind, entity, cause) = finding_for(story, fabric), finding
     assert (found.kind, found.entity, found.cause) == (kind, replace(entity, job="job"), cause)
     assert found.evidence.summary.startswith(words)
     assert (found.confidence, found.time) == (0.9, 5.0)
@@ -119,10 +119,10 @@ def test_what_a_link_must_pay_for_the_others() -> None:
     assert story.score >= ENOUGH
 
 
-def test_two_faults_are_two_stories_the_stronger_first() -> None:
+def test_two_faults_give_two_hypotheses_the_stronger_first() -> None:
     hot = ((a == 5) & ~LOCAL) | ((a == 20) & (b == 9))
-    stories = explained(hot, Fabric(PAIRS, MESH))
-    assert [(s.part, s.name) for s in stories] == [(K.SENDER, (5,)), (K.LINK, (20, 9))]
+    hypotheses = explained(hot, Fabric(PAIRS, MESH))
+    assert [(s.part, s.name) for s in hypotheses] == [(K.SENDER, (5,)), (K.LINK, (20, 9))]
     links = np.zeros(len(PAIRS), np.bool_)
     for rank in range(MOST_FAULTS + 2):  # each another sender and another receiver
         links |= (a == rank) & (b == rank + 12)
@@ -143,7 +143,7 @@ def test_what_owns_the_same_pairs_cannot_be_told_apart() -> None:
     fabric = Fabric(ring, replace(FLAT, switches=()))
     (story,) = explained(np.array([True, False, False, False]), fabric)
     assert (story.part, story.rivals) == (K.LINK, (K.CABLE, K.SENDER, K.RECEIVER, K.NODE_SENDER, K.NODE_RECEIVER))
-    found = told(story, fabric)
+    found = finding_for(story, fabric)
     assert found.evidence.numbers["sender_possible"] == found.evidence.numbers["receiver_possible"] == 1.0
     assert "the link between them, or the port of rank 0 or the port of rank 4" in found.evidence.summary
     assert found.confidence == 0.6
@@ -151,8 +151,8 @@ def test_what_owns_the_same_pairs_cannot_be_told_apart() -> None:
     fabric = Fabric(PAIRS, chain)
     (story,) = explained((a // 8 == 1) & (b // 8 != 1), fabric)
     assert (story.part, story.name, story.also) == (K.UPLINK, "leaf-1", ("middle-1",))
-    assert "It may as well be middle-1: the same pairs." in told(story, fabric).evidence.summary
-    assert told(story, fabric).confidence == 0.6
+    assert "It may as well be middle-1: the same pairs." in finding_for(story, fabric).evidence.summary
+    assert finding_for(story, fabric).confidence == 0.6
 
 
 @pytest.mark.parametrize(

@@ -304,7 +304,7 @@ def test_pairs_too_loud_to_judge_are_counted_and_suspects_teach_nothing() -> Non
     calm = np.arange(20) >= 5
     known = limits(rng.normal(0.0, 0.05, (32, 20)), calm=calm)
     assert np.isfinite(known.bulk).tolist() == calm.tolist()
-    memory[:, 15:] *= 0.02  # a quarter is quiet: it is judged by itself
+    memory[:, 15:] *= 0.02  # a quarter is quiet: it is judged apart
     mixed = limits(memory)
     assert np.isfinite(mixed.weight).tolist() == [False] * 15 + [True] * 5
     assert mixed.loud == 15
