@@ -12,7 +12,7 @@ import pytest
 
 from mainstay.detectors.finding import FindingKind
 from mainstay.detectors.hang.analysis import HangDiagnosis, diagnose
-from mainstay.detectors.hang.collective_match import MatchState
+from mainstay.detectors.hang.collective_match import MatchState, compare
 from mainstay.detectors.hang.flight_recorder import DumpError, decode, dumps_of, parse
 from tests.data import DATA, needs
 
@@ -310,3 +310,47 @@ def test_counters_of_an_old_dump_are_the_highest_numbers() -> None:
     assert counters(entry(5, True), entry(6, True)) == (6, -1, 6)
     assert counters(entry(5, False), entry(6, True)) == (6, -1, 6)
     assert counters(entry(3, False, is_p2p=True, p2p_seq_id=9)) == (9, -1, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match", "others"),
+    [
+        ([{}, {}, {}], MatchState.FULLY_MATCHED, None),
+        ([{}, {}, {"state": "completed"}], MatchState.COLLECTIVE_STATE_MISMATCH, None),
+        ([{}, {}, {"retired": True}], MatchState.COLLECTIVE_STATE_MISMATCH, None),
+        ([{"retired": True}, {"retired": True, "state": "scheduled"}], MatchState.COLLECTIVE_STATE_MISMATCH, None),
+        ([{}, {"profiling_name": "x:b"}, {}], MatchState.COLLECTIVE_TYPE_MISMATCH, {1: "b"}),
+        ([{"profiling_name": "x:b"}, {}, {}], MatchState.COLLECTIVE_TYPE_MISMATCH, {0: "b"}),
+        ([{"profiling_name": ""}, {}, {}], MatchState.FULLY_MATCHED, None),
+        ([{}, {"output_dtypes": ["B"]}, {}], MatchState.COLLECTIVE_DTYPE_MISMATCH, {1: '["A"] -> ["B"]'}),
+        ([{}, {"input_sizes": [[3]]}, {}], MatchState.SIZE_OR_SYNTAX_MISMATCH, {1: "[[3]] -> [[2]]"}),
+    ],
+)
+def test_members_that_are_laid_side_by_side(
+    changes: list[dict[str, Any]], match: MatchState, others: dict[int, str] | None
+) -> None:
+    usual = {
+        "profiling_name": "x:a", "state": "started", "input_dtypes": ["A"], "output_dtypes": ["A"],
+        "input_sizes": [[2]], "output_sizes": [[2]],
+    }  # fmt: skip
+    calls = {rank: parse({"entries": [usual | change]}, rank).calls[0] for rank, change in enumerate(changes)}
+    found, odd = compare(calls, 7)
+    assert (found, None if odd is None else (odd.seq, odd.match, dict(odd.others))) == (
+        match, None if others is None else (7, match, others),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("all_to_all", MatchState.UNDECIDED), ("gather", MatchState.UNDECIDED), ("scatter", MatchState.UNDECIDED),
+        ("_allgather_base", MatchState.SIZE_OR_SYNTAX_MISMATCH), ("all_reduce", MatchState.SIZE_OR_SYNTAX_MISMATCH),
+        ("reduce_scatter_tensor", MatchState.SIZE_OR_SYNTAX_MISMATCH),
+    ],
+)  # fmt: skip
+def test_calls_whose_sizes_may_differ(name: str, match: MatchState) -> None:
+    calls = {
+        rank: parse({"entries": [{"profiling_name": f"nccl:{name}", "input_sizes": [[rank + 1]]}]}, rank).calls[0]
+        for rank in range(3)
+    }
+    assert compare(calls, 1)[0] is match

@@ -9,10 +9,11 @@ import pytest
 
 from bench.lib_hangs import Shape
 from mainstay.detectors.base import Samples
-from mainstay.detectors.finding import Entity
+from mainstay.detectors.finding import Entity, FindingKind
 from mainstay.detectors.hang.detector import HangDetector, JobActivity
 from mainstay.detectors.hang.groups import GroupLabels, _repaired
-from mainstay.detectors.hang.wait_graph import INNERMOST_FIRST
+from mainstay.detectors.hang.messages import verdict
+from mainstay.detectors.hang.wait_graph import INNERMOST_FIRST, HangCulprit, HangLocalization, StallKind
 from mainstay.detectors.job.mesh import JobMesh
 from mainstay.probes.core_types import GROUP_KINDS, StepPhase
 
@@ -240,3 +241,39 @@ def test_labels_are_kept_until_the_mesh_or_the_ranks_change() -> None:
     assert labels.labels is not first
     labels._follow(hung_job(3, mesh)[1])
     assert labels.labels.shape == (len(GROUP_KINDS), 3)
+
+
+@pytest.mark.parametrize(
+    ("culprits", "most", "sure", "kind", "confidence"),
+    [
+        (1, 3, True, None, 0.95),
+        (2, 3, True, None, 0.95),
+        (3, 3, True, None, 0.7),  # most of a job at fault is likelier a fault of its reports
+        (1, 3, False, None, 0.6),
+        (4, 3, True, FindingKind.NONCOMM_HANG, 0.6),
+        (0, 3, True, FindingKind.NONCOMM_HANG, 0.5),
+    ],
+)
+def test_how_sure_it_is_of_whom(
+    culprits: int, most: int, sure: bool, kind: FindingKind | None, confidence: float
+) -> None:
+    detector, samples = counted({"world": [(5, 4)] * 4}, None)
+    progress = detector._groups_of.progress(samples, detector.rows, 0)
+    blamed = tuple(
+        HangCulprit(
+            rank=rank, stall=StallKind.BEHIND, group=0, behind_entered=1.0, behind_completed=NAN, waiting=1, sure=sure
+        )
+        for rank in range(culprits)
+    )
+    place = HangLocalization(stall=StallKind.BEHIND, culprits=blamed)
+    found = verdict(place, progress, samples, quiet=6.0, limit=4.0, phase=StepPhase.TRAIN, most=most)
+    assert (found.kind, found.confidence, sorted(found.rows)) == (kind, confidence, [*range(culprits)] * (kind is None))
+    if found.rows:
+        text, numbers = found.rows[0]
+        assert text == (
+            "Rank 0 on n0 holds up the job, 1 collective behind its world group; 1 rank waits for it in world; "
+            "nothing was completed for 6.0 s (limit 4.0 s)."
+        )
+        assert numbers == {
+            "waiting_ranks": 1, "behind_entered": 1, "quiet_seconds": 6, "limit_seconds": 4, "phase": StepPhase.TRAIN,
+        }  # fmt: skip
