@@ -19,9 +19,9 @@ class GroupLabels:
 
     def __init__(self) -> None:
         self._of: tuple[object, object] | None = None
-        self.labels: Ints = np.empty((len(GROUP_KINDS), 0), np.int64)
+        self.labels: Ints
         """[K, E]"""
-        self.comparable: Bools = np.zeros(len(GROUP_KINDS), np.bool_)
+        self.comparable: Bools
         """[K] whether counts of the members of one group say who is behind."""
 
     def _follow(self, samples: Samples) -> None:

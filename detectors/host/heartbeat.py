@@ -74,9 +74,9 @@ class HeartbeatDetector(ArrayDetector):
         rows = (
             EntityState()
             .field("beat", np.nan)
-            .field("beat_heard", 0.0)
+            .field("beat_heard", np.nan)
             .field("other", np.nan)
-            .field("other_heard", 0.0)
+            .field("other_heard", np.nan)
         )
         rows.field("mean", np.nan).field("variance", 0.0).field("gaps", 0, np.int64)
         return (

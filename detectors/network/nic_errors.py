@@ -141,7 +141,7 @@ def fold(
     for name, new in (("bad", errored), ("watched", read), ("total", errors)):
         rows[name][c] = np.where(read, rows[name][c] * 0.5 ** (1.0 / limits.half_life_minutes) + new, rows[name][c])
     rows["calm"][c] = np.where(errored, 0, rows["calm"][c] + read)
-    if not errored.any() and not rows["level"][c].any():
+    if not (errored | (rows["level"][c] > CALM) | (rows["acute"][c] > 0)).any():
         return np.zeros(len(read), np.bool_)
     share = rows["bad"][c] / np.maximum(rows["watched"][c], 1.0)
     ends, loudest = _bad_end(share, read, groups, limits), _bad_end(errors, read, groups, limits)

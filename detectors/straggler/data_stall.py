@@ -115,7 +115,7 @@ class DataStallDetector(ArrayDetector):
         history = self._worst_calm()
         rows["wait"][at], rows["usual"][at], rows["calm"][at] = wait, np.nan, np.nan
         self._steps[at] = samples.steps[k]
-        if not self._typical:
+        if not (self._typical and rows.entities):
             return []
         found = self._job(wait, history, ready, time)
         return found + self._ranks(wait, history, ready, at, time)
@@ -137,7 +137,7 @@ class DataStallDetector(ArrayDetector):
         rows["stall.seen"][long] |= np.uint32(1)  # as if seen before: one is enough
         changed = self._latch.step(rows, yes, no)
         on = self._latch.on(rows)
-        rows["calm"][at], rows["usual"][at] = np.where(on | (self._job_on is not None), np.nan, wait), usual
+        rows["calm"][at], rows["usual"][at] = wait if self._job_on is None else np.nan, usual
         rows["calm"][:, on] = np.nan  # what led to it was no calm wait either
         order = sorted((int(row) for row in changed), key=lambda row: rows.entities[row].rank or 0)
         return [self._say(row, float(wait[row]), float(usual[row]), time) for row in order]
@@ -172,10 +172,13 @@ class DataStallDetector(ArrayDetector):
 
     def _worst_calm(self) -> float:
         """The longest calm wait of any rank of late, the last few steps left out: they may be a stall's first."""
-        recent = [(self._ticks - 1 - i) % self.config.remembered for i in range(_LATE)]
-        calm = np.delete(self.rows["calm"], recent, axis=0)
+        calm = np.delete(self.rows["calm"], self._recent(), axis=0)
         known = calm[np.isfinite(calm)]
         return float(known.max(initial=0.0))
+
+    def _recent(self) -> list[int]:
+        """Places of the last few steps."""
+        return [(self._ticks - 1 - i) % self.config.remembered for i in range(_LATE)]
 
     def _job(self, wait: Floats, history: float, ready: Bools, time: float) -> list[Finding]:
         """All ranks wait longer than each ever did of late: what they share drags. Three steps, then eight to end."""
@@ -188,6 +191,7 @@ class DataStallDetector(ArrayDetector):
         self._job_yes, self._job_no = (self._job_yes + 1, 0) if most else (0, self._job_no + 1)
         if not self._job_on and self._job_yes >= 3:
             self._job_on = Entity(job=job)
+            self.rows["calm"][self._recent()] = np.nan  # what led to it was no calm wait
             middle = float(median(wait[ready]))
             evidence = Evidence(
                 summary=f"The job's ranks all wait for data, {middle:.3g} s a step ({middle / typical:.0%} of a step).",

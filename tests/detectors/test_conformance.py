@@ -271,7 +271,10 @@ def test_who_leaves_is_forgotten_and_what_was_said_is_withdrawn(name: str) -> No
 def test_nobody_at_all_is_fine(name: str) -> None:
     data = example(name)
     nobody = replace(data, entities=(), groups=(), x=data.x[:, :, :0])
-    assert run(ARRAY_DETECTORS[name](), nobody) == []
+    detector = ARRAY_DETECTORS[name]()
+    assert run(detector, nobody) == []
+    run(detector, data.part(0, first_alarm(name) + 1))
+    assert [f for f in run(detector, nobody) if f.active] == [], "all have left"
 
 
 @ARRAYS

@@ -9,6 +9,7 @@ from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity, Finding, FindingKind
 from mainstay.detectors.gpu.context import UTILIZATION
 from mainstay.detectors.gpu.error_drift import COUNTERS, DriftDetector
+from mainstay.detectors.statistics.poisson_cusum import Counter
 from mainstay.probes.core_types import Severity
 
 ECC, REPLAY, RECOVERY = "gpu_ecc_corrected_total", "gpu_pcie_replay_total", "gpu_pcie_recoveries_total"
@@ -144,3 +145,47 @@ def test_the_budget_of_false_alarms_is_kept() -> None:
         part = Samples(entities=data.entities, groups=data.groups, signals=SIGNALS, t=np.array([1.7e9 + 60.0 * k]), x=x)
         found += detector.update(part)
     assert found == []
+
+
+def test_what_happens_at_work_is_watched_from_fifteen_seconds_of_it_on() -> None:
+    """Of the seconds 0 to 20 that end at second 20: fifteen to twenty of uninterrupted work, one to twenty of all."""
+    seconds = np.arange(21.0)
+    x = np.zeros((21, len(SIGNALS), 3), np.float32)
+    x[:, -1] = 0.5
+    x[3, -1, 1], x[3, -1, 2] = 0.49, np.nan
+    data = Samples(
+        entities=tuple(Entity(node="n0", device=f"GPU-{i}") for i in range(3)),
+        groups=("pod/H100",) * 3,
+        signals=SIGNALS,
+        t=1.7e9 + 15.0 + seconds,  # no minute of either counter ends in between
+        x=x,
+    )
+    detector = DriftDetector()
+    assert detector.update(data) == []
+    watched = detector.rows["bin_seconds"]
+    assert watched[SIGNALS.index(RECOVERY)].tolist() == [6.0, 2.0, 2.0]
+    assert watched[SIGNALS.index(ECC)].tolist() == [20.0] * 3
+
+
+@pytest.mark.parametrize("counter", COUNTERS, ids=lambda counter: counter.name)
+def test_two_of_three_readings_at_the_rate_of_a_burst(counter: Counter) -> None:
+    for rates, told in (((1.0, 0.0, 1.0), True), ((1.0, 0.0, 0.0, 1.0), False), ((0.99, 0.99, 0.99), False)):
+        data = fleet(0, 2.0, per_hour=0.0)
+        column = data.x[:, SIGNALS.index(counter.name), 3]
+        column[10 : 10 + len(rates)] = counter.burst * np.array(rates)
+        found = [f for f in findings_of(data.part(0, 14)) if f.active]
+        assert [f.entity for f in found] == [data.entities[3]] * told
+        if told:
+            memory = counter.name.startswith(("gpu_ecc", "gpu_remapped"))
+            assert found[0].kind is (FindingKind.ECC_CORRECTED if memory else FindingKind.PCIE_DEGRADED)
+            assert list(found[0].evidence.numbers.values()) == [counter.burst]
+            assert f"n0 GPU-3: {counter.burst:.4g} " in found[0].evidence.summary
+            assert " a second." in found[0].evidence.summary
+
+
+def test_a_burst_is_over_after_sixty_calm_readings() -> None:
+    data = fleet(0, 2.0, per_hour=0.0)
+    data.x[10:14, 0, 3] = 60.0
+    begins, ends = findings_of(data)[:2]
+    assert (begins.time, ends.time, ends.active) == (data.t[11], data.t[13 + 60], False)
+    assert ends.evidence.summary == "Ecc corrected of n0 GPU-3: back at the usual rate."

@@ -115,3 +115,52 @@ def test_a_healthy_fleet_is_quiet() -> None:
     found += detector.update(fleet.next(900))
     found += [f for part in healthy_chunks(800, 3600, 2) for f in detector.update(part)]
     assert found == []
+
+
+def test_lanes_are_judged_from_the_second_second_of_work_and_the_generation_from_the_fifth() -> None:
+    for name, value, first in ((WIDTH, 8.0, 2), (GENERATION, 3.0, 5)):
+        data = put(put(busy(0), LOAD, 5, 0.0, start=20, stop=40), name, 5, value)
+        (finding,) = findings_of(data)
+        assert finding.time == data.t[40 + first], "work begins at 40, and two seconds must be low"
+
+
+@pytest.mark.parametrize(("low", "told"), [("101", True), ("1001", False), ("1", False), ("011", True)])
+def test_two_of_three_seconds_of_work_must_be_low(low: str, told: bool) -> None:
+    data = busy(0)
+    for second, one in enumerate(low):
+        put(data, WIDTH, 5, 8.0 if one == "1" else 16.0, start=40 + second, stop=41 + second)
+    assert bool([f for f in findings_of(data) if f.active]) is told
+
+
+@pytest.mark.parametrize(("traffic", "load", "told"), [(1e9, 0.3, True), (9.9e8, 0.3, False), (2e9, 0.0, False)])
+def test_traffic_shows_that_a_link_is_awake(traffic: float, load: float, told: bool) -> None:
+    data = put(put(busy(0), LOAD, 5, load, start=0), "gpu_pcie_transmit_bytes_total", 5, traffic, start=0)
+    assert bool(findings_of(put(data, WIDTH, 5, 8.0))) is told
+
+
+@pytest.mark.parametrize(("gpus", "severity"), [(8, Severity.INFO), (7, Severity.WARNING)])
+def test_eight_peers_tell_how_machines_are_built(gpus: int, severity: Severity) -> None:
+    data = put(busy(0, gpus), WIDTH, slice(None), 8.0, start=0)
+    assert [f.severity for f in findings_of(data)] == [severity] * gpus
+    half = put(busy(0, 16), WIDTH, slice(0, 8), 8.0, start=0)
+    assert {f.severity for f in findings_of(half)} == {Severity.INFO}
+    fewer = put(busy(0, 16), WIDTH, slice(0, 7), 8.0, start=0)
+    assert {f.severity for f in findings_of(fewer)} == {Severity.WARNING}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "most", "told"), [(8, 8.0, True), (7, 8.0, False), (16, 15.0, False), (16, 14.0, True)]
+)
+def test_a_slot_is_narrow_below_nine_tenths_of_the_mean_of_eight(gpus: int, most: float, told: bool) -> None:
+    data = put(put(busy(0, gpus), "gpu_pcie_width_max", 5, most, start=0), WIDTH, 5, most, start=0)
+    assert bool(findings_of(data)) is told
+
+
+def test_an_error_is_held_for_an_hour() -> None:
+    name, config = "gpu_pcie_nonfatal_errors_total", PcieDetector.Config(news_seconds=30.0)
+    data = put(put(busy(0), name, slice(None), 0.0, start=0), name, 3, 0.1, stop=41)
+    begins, ends = PcieDetector(config).update(data)
+    assert (begins.time, ends.time, ends.active) == (data.t[40], data.t[70], False)
+    assert begins.evidence.summary == "PCIe of n0000 GPU-0000-3: an uncorrected error."
+    assert ends.evidence.summary == "The PCIe link of n0000 GPU-0000-3 runs as it should."
+    assert PcieDetector.Config().news_seconds == 3600.0

@@ -131,3 +131,70 @@ def test_peers_that_are_absent_do_not_matter() -> None:
     data = put(busy(0, gpus=8), HARD, 5, 9e8)
     alone = replace(data, groups=tuple(f"alone:{i}" for i in range(8)))
     assert [f.kind for f in findings_of(alone)] == [FindingKind.THERMAL_THROTTLE]
+
+
+@pytest.mark.parametrize(
+    ("load", "share", "ends"),
+    [
+        (0.0, 0.0, 50 + 4),  # five seconds at rest without it
+        (0.049, 0.0, 50 + 4),
+        (0.051, 0.0, None),
+        (0.0, 9e8, None),  # at rest, and the counter still runs
+        (0.3, 0.0, None),  # neither at work nor at rest
+        (0.97, 0.0, 50 + 59),  # at work a minute is needed
+        (0.0, np.nan, None),
+    ],
+)
+def test_what_ends_it(load: float, share: float, ends: int | None) -> None:
+    data = put(put(busy(0, 8), BRAKE, 5, 1e9), BRAKE, 5, share, start=50)
+    put(data, "gpu_utilization_ratio", 5, load, start=50)
+    begins, *over = ThrottleDetector(ThrottleDetector.Config(idle_samples=5)).update(data)
+    assert begins.active
+    assert [(f.active, f.time) for f in over] == ([] if ends is None else [(False, data.t[ends])])
+
+
+def test_seconds_at_rest_need_not_follow_each_other_but_a_held_second_at_work_starts_them_anew() -> None:
+    def ends(*between: tuple[int, str, float]) -> float:
+        data = put(put(busy(0, 8), BRAKE, 5, 1e9), BRAKE, 5, 0.0, start=50)
+        put(data, "gpu_utilization_ratio", 5, 0.0, start=50)
+        for second, name, value in between:
+            put(data, name, 5, value, start=second, stop=second + 1)
+        found = ThrottleDetector(ThrottleDetector.Config(idle_samples=5)).update(data)
+        return float(found[1].time - data.t[0])
+
+    assert ends((52, "gpu_utilization_ratio", 0.97)) == 55
+    assert ends((52, "gpu_utilization_ratio", 0.97), (52, BRAKE, 9e8)) == 57
+
+
+@pytest.mark.parametrize(("share", "told"), [(2.01e8, True), (1.99e8, False)])
+@pytest.mark.parametrize("name", [HARD, BRAKE, SOFT])
+def test_a_fifth_of_a_second_counts(name: str, share: float, told: bool) -> None:
+    assert bool(findings_of(put(busy(0), name, 5, share))) is told
+
+
+@pytest.mark.parametrize(("held", "warned"), [("101", True), ("1001", False), ("0110", True)])
+def test_two_of_three_seconds_must_be_held(held: str, warned: bool) -> None:
+    data = busy(0)
+    for second, one in enumerate(held):
+        put(data, HARD, 5, 1e9 * (one == "1"), start=40 + second, stop=41 + second)
+    assert bool([f for f in findings_of(data) if f.active]) is warned
+
+
+@pytest.mark.parametrize(("slowed", "severity"), [(2, Severity.WARNING), (3, Severity.INFO)])
+def test_software_slowdown_of_one_peer_in_twenty_is_no_matter_of_the_room(slowed: int, severity: Severity) -> None:
+    """Of twenty peers one may be slowed too; the finding comes after twenty of thirty seconds."""
+    data = put(busy(0, 21), SOFT, slice(0, slowed), 8e8)
+    found = findings_of(data)
+    assert [(f.severity, f.time) for f in found] == [(severity, data.t[59])] * slowed
+    assert found[0].confidence == 0.9
+    assert "held down by heat in software for 80 % of the last second." in found[0].evidence.summary
+    few = put(busy(0, 7), SOFT, 0, 8e8)
+    assert [f.severity for f in findings_of(few)] == [Severity.INFO], "six peers cannot tell"
+
+
+@pytest.mark.parametrize(("held", "gpus", "told"), [(32, 64, 1), (31, 64, 31), (60, 63, 60)])
+def test_a_room_is_half_of_at_least_sixty_four(held: int, gpus: int, told: int) -> None:
+    found = findings_of(put(busy(0, gpus), HARD, slice(0, held), 8e8))
+    assert len(found) == told
+    assert ("look at the room" in found[0].evidence.summary) is (told == 1)
+    assert told > 1 or found[0].evidence.numbers == pytest.approx({"share": 0.8, "affected": 32, "watched": 64})

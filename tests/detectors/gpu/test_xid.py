@@ -458,3 +458,14 @@ def test_the_memory_of_one_device_is_bounded() -> None:
     (history,) = (h for p, h in detector._histories.items() if p.device)
     assert len(history.bursts) <= 24
     assert all(len(b.processes) <= 8 and len(b.text) <= 400 for b in history.bursts)
+
+
+@pytest.mark.parametrize("code", [13, 45, 63, 79])
+def test_what_is_told_of_the_node_in_the_same_second_says_nothing_new_of_the_error(code: int) -> None:
+    for context in (
+        event(K.NODE_STOPPING),
+        event(K.NODE_STARTED, uptime=5 * DAY, boot_id="known"),
+        event(K.GPU_EVENT, 0.0, "GPU-1", what="reset", success="false"),
+    ):
+        first, *more = findings_of(xid(code), context)
+        assert (first.active, more) == (True, [])

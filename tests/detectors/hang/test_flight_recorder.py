@@ -12,7 +12,7 @@ import pytest
 
 from mainstay.detectors.finding import FindingKind
 from mainstay.detectors.hang.analysis import HangDiagnosis, diagnose
-from mainstay.detectors.hang.collective_match import MatchState
+from mainstay.detectors.hang.collective_match import MatchState, compare
 from mainstay.detectors.hang.flight_recorder import DumpError, decode, dumps_of, parse
 from tests.data import DATA, needs
 
@@ -250,3 +250,107 @@ def test_nonsense_inside_a_dump_is_left_out() -> None:
 def test_bytes_that_are_neither_are_refused(data: bytes) -> None:
     with pytest.raises(DumpError):
         decode(data)
+
+
+@pytest.mark.parametrize(
+    ("state", "retired", "done"),
+    [
+        ("completed", False, True), ("completed", None, True), ("started", False, False), ("scheduled", False, False),
+        ("", False, False), ("aborted", False, False), ("scheduled", True, True), ("scheduled", "True", True),
+        ("scheduled", "false", False), ("scheduled", 1, False),
+    ],
+)  # fmt: skip
+def test_which_calls_are_over(state: str, retired: object, done: bool) -> None:
+    (one,) = parse({"entries": [{"state": state, "retired": retired}]}, 0).calls
+    assert (one.state, one.done) == (state, done)
+
+
+def test_what_a_call_is_read_from() -> None:
+    entry = {
+        "pg_id": 3, "collective_seq_id": "7", "p2p_seq_id": 5, "is_p2p": "true", "profiling_name": "nccl:send 0->1",
+        "time_created_ns": 1_500_000_000, "input_sizes": [[2, 3]], "output_sizes": [], "input_dtypes": ["Float"],
+    }  # fmt: skip
+    older = {"seq_id": 4, "time_created_us": "2500000", "profiling_name": "all_reduce"}
+    first, second = parse({"entries": [older, entry]}, 0).calls
+    assert (first.pg, first.seq, first.p2p_seq, first.p2p, first.name) == ("3", 7, 5, True, "send 0->1")
+    assert (first.time, first.sizes, first.dtypes) == (1.5, ("[[2,3]]", ""), ('["Float"]', ""))
+    assert (second.pg, second.seq, second.p2p_seq, second.p2p, second.name, second.time) == (
+        "", 4, -1, False, "all_reduce", 2.5,
+    )  # fmt: skip
+    assert parse({"entries": [{}]}, 0).calls[0].time == 0.0
+
+
+def test_groups_are_read_from_config_entries_and_counters() -> None:
+    twins = {"name": "2", "desc": "tp", "ranks": [0, 1]}
+    config = {"b": {"name": "10", "desc": "dp", "ranks": "[0, 2]"}, "a": twins, "c": twins | {"name": "3"}}
+    status = {"7": {"last_enqueued_collective": "4"}, "10": {}, "9": {}}
+    found = parse({"pg_config": config | {"": {"name": "", "desc": "", "ranks": "[]"}}, "pg_status": status}, 0)
+    assert [(g.name, g.desc, g.ranks, g.ordinal) for g in found.listed] == [
+        ("2", "tp", (0, 1), 0), ("3", "tp", (0, 1), 1), ("10", "dp", (0, 2), 0),
+    ]  # fmt: skip
+    assert found.groups == dict(zip(("7", "9", "10"), found.listed, strict=True)), "in order of creation"
+    assert (found.status["7"].enqueued, found.status["7"].started, found.status["7"].completed) == (4, -1, -1)
+    assert [g.label for g in found.listed] == ["tp", "tp", "dp"]
+    told = parse({"entries": [{"pg_id": 1, "process_group": ["5"]}], "pg_status": status}, 0)
+    assert (told.groups["1"].label, told.groups["1"].key) == ("group 5", ("5", ""))
+    unnamed = parse({"entries": [{"pg_id": 1, "process_group": ["", "undefined"]}]}, 0)
+    assert unnamed.groups["1"].label == "group ?"
+
+
+def test_counters_of_an_old_dump_are_the_highest_numbers() -> None:
+    def entry(seq: int, done: bool, **more: Any) -> dict[str, Any]:
+        return {"pg_id": 0, "collective_seq_id": seq, "retired": done, "time_created_ns": seq, **more}
+
+    def counters(*entries: dict[str, Any]) -> tuple[int, int, int]:
+        status = parse({"entries": list(entries)}, 0).status["0"]
+        return status.enqueued, status.started, status.completed
+
+    assert counters(entry(4, True), entry(5, False), entry(6, False)) == (6, -1, 4)
+    assert counters(entry(5, False), entry(6, False)) == (6, -1, 4), "what was before the ring is over"
+    assert counters(entry(5, True), entry(6, True)) == (6, -1, 6)
+    assert counters(entry(5, False), entry(6, True)) == (6, -1, 6)
+    assert counters(entry(3, False, is_p2p=True, p2p_seq_id=9)) == (9, -1, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match", "others"),
+    [
+        ([{}, {}, {}], MatchState.FULLY_MATCHED, None),
+        ([{}, {}, {"state": "completed"}], MatchState.COLLECTIVE_STATE_MISMATCH, None),
+        ([{}, {}, {"retired": True}], MatchState.COLLECTIVE_STATE_MISMATCH, None),
+        ([{"retired": True}, {"retired": True, "state": "scheduled"}], MatchState.COLLECTIVE_STATE_MISMATCH, None),
+        ([{}, {"profiling_name": "x:b"}, {}], MatchState.COLLECTIVE_TYPE_MISMATCH, {1: "b"}),
+        ([{"profiling_name": "x:b"}, {}, {}], MatchState.COLLECTIVE_TYPE_MISMATCH, {0: "b"}),
+        ([{"profiling_name": ""}, {}, {}], MatchState.FULLY_MATCHED, None),
+        ([{}, {"output_dtypes": ["B"]}, {}], MatchState.COLLECTIVE_DTYPE_MISMATCH, {1: '["A"] -> ["B"]'}),
+        ([{}, {"input_sizes": [[3]]}, {}], MatchState.SIZE_OR_SYNTAX_MISMATCH, {1: "[[3]] -> [[2]]"}),
+    ],
+)
+def test_members_that_are_laid_side_by_side(
+    changes: list[dict[str, Any]], match: MatchState, others: dict[int, str] | None
+) -> None:
+    usual = {
+        "profiling_name": "x:a", "state": "started", "input_dtypes": ["A"], "output_dtypes": ["A"],
+        "input_sizes": [[2]], "output_sizes": [[2]],
+    }  # fmt: skip
+    calls = {rank: parse({"entries": [usual | change]}, rank).calls[0] for rank, change in enumerate(changes)}
+    found, odd = compare(calls, 7)
+    assert (found, None if odd is None else (odd.seq, odd.match, dict(odd.others))) == (
+        match, None if others is None else (7, match, others),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "match"),
+    [
+        ("all_to_all", MatchState.UNDECIDED), ("gather", MatchState.UNDECIDED), ("scatter", MatchState.UNDECIDED),
+        ("_allgather_base", MatchState.SIZE_OR_SYNTAX_MISMATCH), ("all_reduce", MatchState.SIZE_OR_SYNTAX_MISMATCH),
+        ("reduce_scatter_tensor", MatchState.SIZE_OR_SYNTAX_MISMATCH),
+    ],
+)  # fmt: skip
+def test_calls_whose_sizes_may_differ(name: str, match: MatchState) -> None:
+    calls = {
+        rank: parse({"entries": [{"profiling_name": f"nccl:{name}", "input_sizes": [[rank + 1]]}]}, rank).calls[0]
+        for rank in range(3)
+    }
+    assert compare(calls, 1)[0] is match

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity, Finding, FindingKind
@@ -107,3 +108,107 @@ def test_idle_cards_and_checkpoints_are_quiet() -> None:
 def test_a_healthy_fleet_is_quiet() -> None:
     detector = StalledCollectiveDetector()
     assert [f for part in healthy_chunks(800, 5400, 3) for f in detector.update(part)] == []
+
+
+def even(*parts: tuple[int, float], limit: float = 700.0, gpus: int = 2) -> Samples:
+    """One node whose cards are full all the time and draw so many watts for so many seconds, without noise."""
+    watts = np.concatenate([np.full(seconds, float(draw), np.float32) for seconds, draw in parts])
+    data = fleet(0, gpus=gpus, seconds=len(watts))
+    data.x[:, UTIL], data.x[:, POWER], data.x[:, LIMIT] = 1.0, watts[:, None], limit
+    return data
+
+
+def seconds_of(data: Samples, detector: StalledCollectiveDetector | None = None) -> list[tuple[float, bool]]:
+    return [(f.time - 1.7e9, f.active) for f in (detector or StalledCollectiveDetector()).update(data)]
+
+
+def test_when_it_is_told_and_when_it_is_over() -> None:
+    """A fall by 410 W leaves a mean change of 41 W, which a tenth a second brings below 15 W in ten seconds.
+
+    The finding comes after 60 s of that, is severe after 300 s, and ends with the fifth second of work.
+    """
+    data = even((120, 600), (320, 190), (20, 600))
+    assert seconds_of(data) == [(120 + 10 + 59, True), (120 + 10 + 299, True), (440 + 4, False)]
+    told, grave, _ = findings_of(data)
+    assert told.evidence.numbers == {"waiting": 2, "busy": 2, "watts": 190, "busy_watts": 600, "seconds": 60}
+    assert told.evidence.summary == (
+        "2 of 2 busy GPUs of n0 are fully used at 190 W instead of 600 W for 60 s: their job waits for another rank."
+    )
+    assert told.evidence.series[0].threshold == pytest.approx(0.55 * 600)
+    assert (told.severity, grave.severity, grave.evidence.numbers["seconds"]) == (Severity.INFO, Severity.WARNING, 300)
+
+
+@pytest.mark.parametrize(
+    ("learned", "watts", "stalled", "limit", "told"),
+    [
+        (120, 600, 190, 700, True),
+        (119, 600, 190, 700, False),  # two minutes of work make a card's busy power known
+        (120, 600, 325, 700, True),
+        (120, 600, 335, 700, False),  # 55 % of its busy power
+        (120, 360, 100, 700, True),
+        (120, 340, 100, 700, False),  # work below half of the limit is too light
+        (120, 340, 100, 680, True),
+        (120, 600, 190, np.nan, False),
+    ],
+)
+def test_what_is_known_to_wait(learned: int, watts: float, stalled: float, limit: float, told: bool) -> None:
+    assert bool(seconds_of(even((learned, watts), (110, stalled), limit=limit))) is told
+
+
+@pytest.mark.parametrize(("full", "told"), [(0.98, True), (0.97, False)])
+def test_a_card_that_is_not_full_works(full: float, told: bool) -> None:
+    data = even((120, 600), (100, 190))
+    data.x[120:, UTIL] = full
+    assert bool(seconds_of(data)) is told
+
+
+@pytest.mark.parametrize(("change", "told"), [(14.0, True), (16.0, False)])
+def test_a_power_that_changes_from_second_to_second_is_work(change: float, told: bool) -> None:
+    data = even((120, 600), (200, 190))
+    data.x[120:, POWER] += change * (np.arange(200) % 2)[:, None]
+    assert bool(seconds_of(data)) is told
+
+
+@pytest.mark.parametrize(
+    ("signal", "value", "seconds", "over"),
+    [
+        (UTIL, 0.0, 30, True),  # rest of half a minute belongs to the end of a job
+        (UTIL, 0.049, 30, True),
+        (UTIL, 0.051, 30, False),
+        (UTIL, 0.0, 29, False),
+        (UTIL, np.nan, 40, False),
+        (MEMORY, 1.3e10, 1, True),  # so is memory given back: less than a fifth of the most
+        (MEMORY, 1.5e10, 1, False),
+        (MEMORY, np.nan, 1, False),
+    ],
+)
+def test_what_ends_a_run_of_work(signal: int, value: float, seconds: int, over: bool) -> None:
+    """After it the new job's busy power is unknown, and what follows tells nothing."""
+    data = even((120, 600), (seconds, 600), (120, 190))
+    data.x[120 : 120 + seconds, signal] = value
+    assert bool(seconds_of(data)) is not over
+
+
+def test_the_next_job_is_learned_for_as_long_as_the_first() -> None:
+    for work in (119, 120):
+        data = even((150, 600), (30, 600), (work, 500), (110, 190))
+        data.x[150:180, UTIL] = 0.0
+        assert len(seconds_of(data)) == work - 119
+
+
+def test_what_a_card_waited_in_an_earlier_job_counts_no_more() -> None:
+    config = StalledCollectiveDetector.Config(learning_seconds=1.0, steady_watts=1e9, info_seconds=60.0)
+    data = even((1, 600), (50, 190), (1, 600), (70, 190))
+    data.x[51, MEMORY] = 1e9
+    # The first job waited for 50 s. The second has its one second of work at 51 and waits from then on.
+    assert seconds_of(data, StalledCollectiveDetector(config)) == [(51 + 60, True)]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "cards", "told"),
+    [(1, 1, False), (1, 2, False), (2, 2, True), (2, 4, True), (2, 5, False), (3, 6, True), (3, 7, False)],
+)
+def test_half_of_the_busy_cards_must_wait_and_at_least_two(waiting: int, cards: int, told: bool) -> None:
+    data = even((120, 600), (100, 600), gpus=cards)
+    data.x[120:, POWER, :waiting] = 190.0
+    assert bool(seconds_of(data)) is told

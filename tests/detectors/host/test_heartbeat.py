@@ -142,3 +142,115 @@ def test_a_slower_rhythm_is_learned_in_the_end() -> None:
     found = detector.update(shifted)
     assert len(found) <= 20
     assert all(f.time < START + 300 for f in found), "no alarm once the new rhythm is known"
+
+
+def beats_of_one(beats_at: list[float], *, seconds: float = 60.0, others_at: tuple[float, ...] = ()) -> list[Finding]:
+    """One node whose frames arrive at these seconds; the detector looks each quarter of a second."""
+    t = START + np.arange(0.0, seconds, TICK)
+    x = np.full((len(t), 2, 1), np.nan)
+    for signal, arrivals in enumerate((beats_at, others_at)):
+        for at in arrivals:
+            x[t >= START + at, signal, 0] = START + at
+    detector = HeartbeatDetector()
+    return detector.update(
+        Samples(entities=(Entity(node="n0"),), groups=("",), signals=HeartbeatDetector.signals, t=t, x=x)
+    )
+
+
+def seconds_of(found: list[Finding]) -> list[tuple[FindingKind, bool, float]]:
+    return [(f.kind, f.active, f.time - START) for f in found]
+
+
+LOST, PROBE = FindingKind.NODE_LOST, FindingKind.PROBE_UNRESPONSIVE
+
+
+@pytest.mark.parametrize(
+    ("beats_at", "expected"),
+    [
+        # A perfect rhythm of a second has a deadline of three: the first look beyond it is a quarter later.
+        ([*range(31)], [(LOST, True, 33.25)]),
+        ([*range(31), 40, 41, 42], [(LOST, True, 33.25), (LOST, False, 41.0)]),
+        ([*range(31), 40], [(LOST, True, 33.25)]),  # one frame ends nothing
+        ([*np.arange(0.0, 30.25, 0.25)], [(LOST, True, 31.75)]),  # never sooner than 1.5 s
+        ([16, 17, 18], [(LOST, True, 28.25)]),  # two gaps are no rhythm: ten seconds
+        ([16, 17, 18, 19], [(LOST, True, 22.25)]),
+        ([0, 1, 2, 3, 4], [(LOST, True, 16.0)]),  # no node is accused before that
+        ([], []),
+    ],
+)
+def test_when_exactly_a_node_is_lost(beats_at: list[float], expected: list[tuple[FindingKind, bool, float]]) -> None:
+    assert seconds_of(beats_of_one(beats_at, seconds=46.0)) == expected
+
+
+def test_the_other_stream_must_have_reported_since_and_of_late() -> None:
+    speaks = tuple(range(0, 40, 2))
+    assert seconds_of(beats_of_one([*range(31)], others_at=speaks))[0] == (PROBE, True, 33.25)
+    # It is over fifteen seconds after the last report of the other stream, at 38.
+    assert seconds_of(beats_of_one([*range(31)], others_at=speaks))[1:] == [(PROBE, False, 53.25), (LOST, True, 53.25)]
+    assert seconds_of(beats_of_one([*range(31)], others_at=(31.5,)))[0][:2] == (LOST, True), "within half the deadline"
+    assert seconds_of(beats_of_one([*range(31)], others_at=(31.75,)))[0][:2] == (PROBE, True)
+
+
+def test_what_is_said_of_a_lost_node() -> None:
+    (finding,) = beats_of_one([*range(31)], seconds=34.0)
+    assert finding.evidence.summary == (
+        "No frame from node n0 for 3.2 s (expected every 1 s); nothing else from it is heard."
+    )
+    assert finding.evidence.numbers == {"silence_seconds": 3.25, "deadline_seconds": 3.0, "beat_seconds": 1.0}
+    (gaps,) = finding.evidence.series
+    assert gaps.x == (*(START + second for second in range(16, 31)), START + 33.25), "the last sixteen beats"
+    assert gaps.y == (*[1.0] * 15, 3.25)
+    assert finding.confidence == 0.8, "one silent stream cannot tell the node from its probe"
+    (unknown,) = beats_of_one([16, 17], seconds=30.0)
+    assert "(expected every 1 s)" in unknown.evidence.summary
+    (never,) = beats_of_one([16], seconds=30.0)
+    assert "(rhythm not yet learned)" in never.evidence.summary
+    both = beats_of_one([*range(31)], others_at=tuple(range(31)), seconds=34.0)
+    assert [(f.kind, f.confidence) for f in both] == [(LOST, 0.95)]
+
+
+@pytest.mark.parametrize(
+    ("mean", "variance", "gaps", "deadline"),
+    [
+        (1.0, 0.0, 2, 10.0),
+        (1.0, 0.0, 3, 3.0),
+        (0.2, 0.0, 3, 1.5),
+        (1.0, 0.25, 3, 1.0 + 5.6 * 0.5),
+        (1.0, 0.36**2, 3, 3.016),
+        (1.0, 0.35**2, 3, 3.0),
+        (np.nan, 0.0, 0, 10.0),
+    ],
+)
+def test_the_deadline_follows_from_the_rhythm(mean: float, variance: float, gaps: int, deadline: float) -> None:
+    detector = HeartbeatDetector()
+    detector.rows.align((Entity(node="n0"),))
+    for name, value in (("mean", mean), ("variance", variance), ("gaps", gaps)):
+        detector.rows[name] = np.array([value])
+    assert detector.deadline()[0] == pytest.approx(deadline)
+
+
+def test_the_rhythm_is_mean_and_variance_of_the_first_gaps_and_then_follows_slowly() -> None:
+    detector = HeartbeatDetector()
+    rows = detector.rows
+    rows.align((Entity(node="n0"),))
+
+    def learn(gap: float) -> tuple[float, float]:
+        detector._learn(np.array([True]), np.array([gap]), np.array([10.0]))
+        return float(rows["mean"][0]), float(rows["variance"][0])
+
+    assert learn(1.0) == (1.0, 0.0)
+    assert learn(2.0) == pytest.approx((1.5, 0.25))
+    assert learn(3.0) == pytest.approx((2.0, 2 / 3))
+    rows["gaps"], rows["variance"] = np.array([50]), np.array([0.0])
+    assert learn(3.0) == pytest.approx((2.1, 0.9 * 0.1 * 1.0))
+    rows["mean"] = np.array([2.0])
+    assert learn(500.0)[0] == pytest.approx(2.0 + 0.1 * 8.0), "an outage counts as its deadline"
+
+
+def test_only_time_in_which_it_listened_counts() -> None:
+    detector = HeartbeatDetector()
+    steps = [detector._listen(now) for now in (100.0, 101.0, 104.0, 104.5, 114.5)]
+    assert (steps, detector._listened, detector._accused_from) == ([0.0, 1.0, 2.0, 0.5, 2.0], 5.5, 16.0)
+    assert detector._listen(124.75) == 2.0, "a gap of more than ten seconds: senders may be in back-off"
+    assert detector._accused_from == 7.5 + 16.0
+    assert detector._listen(120.0) == 0.0, "a clock that is set back"

@@ -207,3 +207,25 @@ def test_every_check_reads_a_declared_signal_or_a_derived_one() -> None:
 
     assert set(HostDetector.signals) <= DECLARED.keys()
     assert all(check.off <= check.on for check in CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "severity"),
+    [
+        ("disk_used_ratio", 0.89, None), ("disk_used_ratio", 0.91, Severity.INFO),
+        ("disk_used_ratio", 0.96, Severity.INFO), ("disk_used_ratio", 0.98, Severity.WARNING),
+        ("inodes_used_ratio", 0.89, None), ("inodes_used_ratio", 0.91, Severity.INFO),
+        ("inodes_used_ratio", 0.96, Severity.INFO), ("inodes_used_ratio", 0.98, Severity.WARNING),
+        ("shm_used_ratio", 0.98, None), ("shm_used_ratio", 0.995, Severity.INFO),
+        ("clock_error_seconds", 0.09, None), ("clock_error_seconds", 0.11, Severity.INFO),
+        ("clock_error_seconds", 0.49, Severity.INFO), ("clock_error_seconds", 0.51, Severity.WARNING),
+        ("processes_stuck", 0.9, None), ("processes_stuck", 1.0, Severity.INFO),
+        ("filesystems_read_only", 0.9, None), ("filesystems_read_only", 1.0, Severity.WARNING),
+        ("fabric_manager_up", 0.0, Severity.CRITICAL), ("dram_uncorrected_total", 0.01, Severity.WARNING),
+    ],
+)  # fmt: skip
+def test_from_which_value_each_check_reports_and_how_severe_it_is(
+    name: str, value: float, severity: Severity | None
+) -> None:
+    found = statements_of(put(hosts(ticks=180, count=2), name, 20, None, value, host=1))
+    assert [grade for _, grade, _ in found][-1:] == ([] if severity is None else [severity])

@@ -129,3 +129,99 @@ def test_a_healthy_day_has_no_alarm(seed: int) -> None:
         for start in rng.integers(0, len(used), 4):
             used[start : start + int(rng.integers(60, 800)), host] += rng.uniform(50, 600) * GIB
     assert [f.evidence.summary for f in findings_of(used, 30.0)] == []
+
+
+def line(per_hour: float, hours: float, *, base: float = 400.0, step: float = 30.0) -> np.ndarray:
+    """One host whose memory grows by so many GiB an hour, without noise."""
+    return GIB * (base + per_hour * np.arange(int(hours * 3600 / step)) * step / 3600)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("per_hour", "told"),
+    [
+        (30.0, True),
+        (3.6, True),  # 35 steps of ten minutes are 21 GiB: a hundredth of 2 TiB is 20.5
+        (3.4, False),
+        (0.0, False),
+        (-30.0, False),
+    ],
+)
+def test_a_leak_is_told_when_thirty_of_thirty_five_steps_of_ten_minutes_are_known(per_hour: float, told: bool) -> None:
+    found = findings_of(line(per_hour, 6.0), 30.0)
+    assert [f.time - T0 for f in found] == [31 * 600.0] * told
+    if told:
+        assert found[0].evidence.numbers["bytes_per_second"] * 3600 / GIB == pytest.approx(per_hour, rel=1e-3)
+        (series,) = found[0].evidence.series
+        assert series.x == tuple(T0 + 600.0 * n for n in range(1, 32))
+        assert series.y[0] == pytest.approx(400 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("per_hour", "reached", "told"),
+    [
+        (400.0, 0.91, True),
+        (400.0, 0.89, False),  # nine tenths must be in use
+        (150.0, 0.935, True),  # 133 GiB are left, for less than an hour
+        (150.0, 0.92, False),  # 164 GiB are left, for more
+    ],
+)
+def test_a_leak_is_grave_an_hour_before_the_end_where_memory_is_nearly_full(
+    per_hour: float, reached: float, told: bool
+) -> None:
+    """Two hours of it are known when it has ``reached`` so much."""
+    found = findings_of(line(per_hour, 2.5, base=2048.0 * reached - 2.5 * per_hour), 30.0)
+    assert [f.severity for f in found] == [Severity.WARNING] * told
+    for finding in found:
+        assert finding.evidence.numbers["seconds_left"] <= 3600.0
+        assert finding.evidence.numbers["used_ratio"] >= 0.9
+
+
+def test_five_blocks_that_do_not_rise_end_it() -> None:
+    used = np.vstack([line(30.0, 6.0), np.full((720, 1), 400.0 * GIB)])
+    begins, ends = findings_of(used, 30.0)
+    assert (begins.active, ends.active) == (True, False)
+    # The first block of the fall makes the last third as low as the first: from it on five blocks are calm.
+    assert ends.time - T0 == (36 + 5) * 600.0
+
+
+@pytest.mark.parametrize(
+    ("level", "slope", "share", "words"),
+    [
+        (1, 1.0049, 0.5, "Host n0 uses 1 GiB more memory every hour, 50% of 2048 GiB now: none is left in 1.02e+03 h."),
+        (1, 512.0, 0.5, "Host n0 uses 512 GiB more memory every hour, 50% of 2048 GiB now: none is left in 2 h."),
+        (2, 600.0, 0.75, "Host n0 uses 600 GiB more memory every hour, 75% of 2048 GiB now: none is left in 51 min."),
+        (1, 0.0, 0.75, "Host n0 uses 0 GiB more memory every hour, 75% of 2048 GiB now: none is left in a long time."),
+    ],
+)
+def test_what_is_told_of_a_leak(level: int, slope: float, share: float, words: str) -> None:
+    detector = MemoryDetector()
+    rows = detector.rows
+    rows.align((Entity(node="n0", device=HOST_DEVICE),))
+    rows["total"], rows["share"] = np.array([TOTAL]), np.array([share])
+    rows["slope"][1], rows["level"][1] = slope * GIB / 3600, level
+    found = detector._say(0, level, T0)
+    assert found.evidence.summary == words
+    assert found.severity is (Severity.WARNING if level == 2 else Severity.INFO)
+    left = found.evidence.numbers.get("seconds_left")
+    assert left == (pytest.approx(2048 * (1 - share) / slope * 3600) if slope else None)
+
+
+@pytest.mark.parametrize(
+    ("used", "share", "uptime", "total", "low"),
+    [
+        (100.0, 0.5, 600.0, 200.0, 100.0),
+        (100.0, 0.0, 600.0, np.nan, 100.0),  # a share of nothing tells no total
+        (100.0, -0.5, 600.0, np.nan, 100.0),
+        (100.0, np.nan, 600.0, np.nan, 100.0),
+        (np.nan, 0.5, 600.0, np.nan, np.nan),
+        (100.0, 0.5, 599.0, np.nan, np.nan),  # it boots
+        (100.0, 0.5, np.nan, 200.0, 100.0),
+    ],
+)
+def test_what_a_sample_tells(used: float, share: float, uptime: float, total: float, low: float) -> None:
+    data = hosts(np.full((1, 1), 1.0))
+    data.x[0, :, 0] = used, share, uptime
+    detector = MemoryDetector()
+    assert detector.update(data) == []
+    assert detector.rows["total"].tolist() == pytest.approx([total], nan_ok=True)
+    assert detector.rows["low"][:, 0].tolist() == pytest.approx([low, low], nan_ok=True)

@@ -295,3 +295,82 @@ def test_every_rule_names_a_declared_signal() -> None:
     from mainstay.probes.signals import SIGNALS as DECLARED
 
     assert {*RULES, *NicDetector.signals, *NicDetector.host_signals} <= DECLARED.keys()
+
+
+def waiting(shares: list[float], ticks: int = 155, sent: float = 40e9) -> Samples:
+    """Ports of one name that wait for these shares of their sending time: ``8 x wait / (8 x wait + sent)``."""
+    data = ports(0, nodes=len(shares), rails=1, ticks=ticks)
+    share = np.array(shares)
+    data.x[:, _at(SENT)], data.x[:, _at(WAIT)] = sent, share / (1.0 - share) * sent / 8.0
+    return data
+
+
+@pytest.mark.parametrize(
+    ("shares", "told"),
+    [
+        ([0.31] + [0.0] * 9, 1),
+        ([0.29] + [0.0] * 9, 0),  # less than three tenths
+        ([0.61] + [0.2] * 9, 1),
+        ([0.59] + [0.2] * 9, 0),  # less than three times its peers
+        ([0.5] * 7 + [0.0] * 22, 7),
+        ([0.5] * 7 + [0.0] * 21, 0),  # a quarter of the ports: the fabric is full
+        ([0.5] * 7, 7),  # too few to tell
+        ([0.5] * 8, 0),
+    ],
+)
+def test_which_ports_wait_unlike_their_peers(shares: list[float], told: int) -> None:
+    found = findings_of(waiting(shares))
+    assert [f.kind for f in found] == [FindingKind.CONGESTION] * told
+    for finding in found:  # the minutes of congestion end 30 s after T0, 90 s and 150 s: the third
+        assert finding.time - T0 == 150
+        assert finding.evidence.numbers["wait_ratio"] == pytest.approx(shares[0], rel=1e-4)
+        assert f"{shares[0]:.0%} of its sending time" in finding.evidence.summary
+
+
+@pytest.mark.parametrize(("sent", "told"), [(4.9e8, 0), (5.1e8, 1)])
+def test_a_port_below_a_hundredth_of_its_rate_is_idle(sent: float, told: int) -> None:
+    """400 Gbit/s are 5e10 bytes a second."""
+    assert len(findings_of(waiting([0.5] + [0.0] * 9, 215, sent))) == told
+
+
+def test_congestion_is_over_after_ten_calm_minutes() -> None:
+    data = waiting([0.5] + [0.0] * 9, 760)
+    data.x[151:, _at(WAIT)] = 0.0
+    begins, ends = findings_of(data)
+    assert (begins.active, ends.active, ends.time - T0) == (True, False, 150 + 10 * 60)
+
+
+@pytest.mark.parametrize(
+    ("loud", "told"), [("11100", True), ("11000", False), ("10101", True), ("101001", False), ("100101", False)]
+)
+def test_three_of_five_minutes_must_be_loud(loud: str, told: bool) -> None:
+    data = waiting([0.5] + [0.0] * 9, 60 * len(loud))
+    for number, one in enumerate(loud):
+        if one == "0":
+            data.x[max(60 * number - 29, 0) : 60 * number + 31, _at(WAIT)] = 0.0
+    assert bool(findings_of(data)) is told
+
+
+@pytest.mark.parametrize(("nodes", "ratio", "told"), [(4, 0.94, 1), (4, 0.96, 0), (3, 0.5, 0)])
+def test_a_rate_from_the_start_is_compared_with_a_rail_of_four(nodes: int, ratio: float, told: int) -> None:
+    data = ports(0, nodes=nodes, rails=1, ticks=20)
+    put(data, RATE, 0, None, 1, ratio * 400e9)
+    found = findings_of(data)
+    assert len(found) == told
+    if told:
+        assert found[0].time - T0 == 1
+        assert found[0].evidence.series[0].threshold == pytest.approx(0.95 * 400e9)
+
+
+@pytest.mark.parametrize(
+    ("up", "least", "share"),
+    [
+        ([1.0, 1.0, 1.0, 0.0], 4, [2 / 3, 2 / 3, 2 / 3, 1.0]),
+        ([1.0, 1.0, 1.0, 0.0], 5, [np.nan] * 4),
+        ([1.0, np.nan, 1.0, 0.0], 3, [1 / 2, 2 / 3, 1 / 2, 1.0]),  # who is not heard has three others that are
+        ([1.0, np.nan, 1.0, 0.0], 4, [np.nan, 2 / 3, np.nan, np.nan]),
+    ],
+)
+def test_how_many_of_the_others_are_up(up: list[float], least: int, share: list[float]) -> None:
+    found = NicDetector()._share_up(np.array(up), [np.arange(4)], least=least)
+    assert found.tolist() == pytest.approx(share, nan_ok=True)

@@ -11,7 +11,10 @@ from bench.lib_comm import START, Network, network, simulate, slow, spoil
 from bench.lib_mesh import regular
 from mainstay.detectors.base import DetectorState, Samples
 from mainstay.detectors.finding import Entity, Finding, FindingKind
+from mainstay.detectors.network.transfer_delay_config import DelaysConfig
+from mainstay.detectors.network.transfer_delay_limits import DelayThresholds
 from mainstay.detectors.network.transfer_delay_noise import calibrate
+from mainstay.detectors.network.transfer_delay_pools import LinkPools
 from mainstay.detectors.network.transfer_delays import TransferDelayDetector
 
 ONSET = 40
@@ -230,3 +233,120 @@ def test_false_alarms_come_as_rarely_as_asked() -> None:
         alarms += int(np.count_nonzero(score >= limit.h))
         score[score >= limit.h] = 0.0
     assert alarms <= 20
+
+
+def test_a_pair_slow_from_the_start_is_not_judged_where_ways_may_differ_in_length() -> None:
+    """Without switches a longer way looks like a slow one."""
+    net = network("hierarchical", 128)
+    data = slow(simulate(net, 60, 5), ~net.local & (net.pairs[:, 0] == 9), 2.0, 0)
+    assert findings_of(replace(data, mesh=replace(net.mesh, switches=()))) == []
+    assert findings_of(replace(data, mesh=None)) == []
+
+
+def test_a_transfer_without_a_known_peer_is_not_one_with_rank_zero() -> None:
+    data = Samples(
+        entities=(Entity(job="job", rank=1, peer=0), Entity(job="job", rank=1), Entity(job="job", rank=0, peer=1)),
+        groups=("",) * 3,
+        signals=TransferDelayDetector.signals,
+        t=np.array([START]),
+        x=np.ones((1, 2, 3)),
+        steps=np.array([0]),
+    )
+    detector = TransferDelayDetector()
+    assert detector.update(data) == []
+    assert detector._ends.tolist() == [[1, 0], [1, -1], [0, 1]]
+    assert detector._order.tolist() == [2, 1, 0]
+
+
+def limits(memory: np.ndarray, kind: np.ndarray | None = None, calm: np.ndarray | None = None) -> DelayThresholds:
+    pairs = memory.shape[1]
+    found = DelayThresholds(pairs, DelaysConfig())
+    assert not found.is_known
+    found.measure(
+        memory, np.zeros(pairs, np.intp) if kind is None else kind, np.ones(pairs, np.bool_) if calm is None else calm
+    )
+    return found
+
+
+def test_pairs_at_one_slow_level_last() -> None:
+    memory = np.random.default_rng(0).normal(0.0, 0.05, (32, 60))
+    known = limits(memory, np.repeat([0, 1], 30))
+    now = memory.copy()
+    now[-3:, [4, 40]] = np.log(3.0)
+    slow_for = np.zeros(60, np.int64)
+    slow_for[[4, 40]] = 3
+    assert np.flatnonzero(known.lasting(now, slow_for)).tolist() == [4, 40]
+    slow_for[40] = 2
+    assert np.flatnonzero(known.lasting(now, slow_for)).tolist() == [4], "two steps are no level"
+
+
+def test_noise_is_that_of_the_kind_and_of_the_pair_where_that_is_louder() -> None:
+    rng = np.random.default_rng(1)
+    memory = rng.normal(0.0, 0.05, (32, 60))
+    memory[:, 7] *= 4.0
+    memory[:, 30:] *= 2.0
+    known = limits(memory, np.repeat([0, 1], 30))
+    quiet = np.delete(np.arange(30), 7)
+    assert np.median(known.bulk[quiet]) == pytest.approx(0.05, rel=0.1)
+    assert np.median(known.bulk[30:]) == pytest.approx(0.1, rel=0.1)
+    own = 1.4826 * float(np.median(np.abs(memory[:, 7])))
+    assert known.bulk[7] == pytest.approx(own / 1.5), "chance widens the deviation of 32 samples by half"
+    assert np.isfinite(known.weight).all()
+    assert (known.is_known, known.loud) == (True, 0)
+    known.forget()
+    assert not known.is_known
+
+
+def test_pairs_too_loud_to_judge_are_counted_and_suspects_teach_nothing() -> None:
+    rng = np.random.default_rng(2)
+    memory = rng.normal(0.0, 2.0, (32, 20))
+    assert limits(memory).loud == 20
+    calm = np.arange(20) >= 5
+    known = limits(rng.normal(0.0, 0.05, (32, 20)), calm=calm)
+    assert np.isfinite(known.bulk).tolist() == calm.tolist()
+    memory[:, 15:] *= 0.02  # a quarter is quiet: it is judged apart
+    mixed = limits(memory)
+    assert np.isfinite(mixed.weight).tolist() == [False] * 15 + [True] * 5
+    assert mixed.loud == 15
+
+
+@pytest.mark.parametrize(
+    ("shifts", "changes"),
+    [
+        ([0.0] * 20 + [1.0] * 4, [(23, True)]),  # four at the clip of 4 less a drift of 1 make 12
+        ([0.0] * 20 + [1.0] * 3, []),
+        ([0.0] * 19 + [1.0] * 3, []),  # twenty steps make a past
+        ([0.0] * 20 + [1.0] * 4 + [0.0] * 9, [(23, True), (29, False)]),
+        ([0.0] * 20 + [np.nan] * 9 + [1.0] * 4, [(32, True)]),
+    ],
+)
+def test_a_pool_departs_from_its_own_past(shifts: list[float], changes: list[tuple[int, bool]]) -> None:
+    """Each slow step counts 3, each other one -1.67, since the usual shift has followed by 0.02; below 3 it ends."""
+    pools, found = LinkPools(0.03, 8), []
+    for step, shift in enumerate(shifts):
+        for pool, departure in pools.judge(np.array([np.nan, shift])):
+            found.append((step, bool(pools.on[pool])))
+            assert (pool, departure) == (1, pytest.approx(shift - 0.02, abs=1e-3))
+    assert found == changes
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], np.nan),
+        ([1.0], np.nan),
+        ([1.0, 2.0], 1.0),
+        ([1.0, 2.0, 3.0], 2.0),
+        ([4.0, 3.0, 2.0, 1.0], 2.0),  # the lower median
+        ([*range(7)], 3.0),
+        ([*range(8)], 2.0 + 0.6745 * 0.1),  # a quartile above the faster quarter
+        ([0.0, 0.0, 0.0, 0.0, 0.0, 9.0, 9.0, 9.0], 0.0),  # but never above the middle
+        ([np.nan, 1.0, 2.0, 3.0], 2.0),
+    ],
+)
+def test_the_shift_that_pairs_share(values: list[float], expected: float) -> None:
+    y, pool = np.array([*values, 50.0, 60.0], float), np.array([0] * len(values) + [1, 1])
+    shift = LinkPools(0.1, 8).shift(y, pool, np.full(len(y), 0.1))
+    assert shift.tolist() == pytest.approx([expected, 50.0], nan_ok=True)
+    unknown = LinkPools(0.1, 8).shift(np.arange(8.0), np.zeros(8, np.intp), np.full(8, np.nan))
+    assert unknown[0] == 2.0
