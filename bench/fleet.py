@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -147,8 +148,8 @@ class Run:
         sending = asyncio.create_task(self.fleet.send(FIND_SECONDS))
         for sick in random.Random(3).sample(list(self.fleet.names), FINDINGS):
             samples.sick_since, samples.sick = None, sick
-            await self._until(self._any_incident, 20.0, time.monotonic(), every=0.02)
-            seconds.append(time.time() - ((samples.sick_since or 0.0) + ThrottleDetector.Config().needed))
+            await self._until(partial(self._has_incident, sick), 20.0, time.monotonic(), every=0.02)
+            seconds.append(time.time() - (samples.sick_since or 0.0) - ThrottleDetector.Config().needed)
             samples.sick = None
             await self._until(self._all_clear, 60.0, time.monotonic())
         sending.cancel()
@@ -203,6 +204,10 @@ class Run:
     async def _any_incident(self) -> bool:
         found = await self.watcher.client.json("/v1/incidents?state=open&limit=1")
         return bool(found and found["items"])
+
+    async def _has_incident(self, node: str) -> bool:
+        found = await self.watcher.client.json("/v1/incidents?state=open&limit=20")
+        return any(item["node"] == node for item in found["items"]) if found else False
 
     async def _all_clear(self) -> bool:
         return await self._all_healthy() and not await self._any_incident()

@@ -1,11 +1,15 @@
 """Kills a real ``mainstay serve`` with SIGKILL at random points of a running ingest and counts what became of frames.
 
-The promise: an acknowledged frame is never missing and no frame is stored twice, at any moment of the kill.
-Senders behave as a node daemon does: one frame at a time, in order, the same bytes again until they are acknowledged.
+``python -m bench.ingest_kill [--relays N] [--points N] [--json FILE]``. The promise: an acknowledged frame is never
+missing and no frame is stored twice, at any moment of the kill. Senders behave as a node daemon does: one frame at a
+time, in order, the same bytes again until they are acknowledged. With ``--relays``, each sender is a relay of 128 nodes
+with 8 GPUs that sends a bundle a second: 79 relays are 10,000 nodes.
 """
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import os
 import random
 import signal
@@ -16,24 +20,26 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from bench.report import Row, publish, target_file
+from bench.lib_fleet import BUNDLE, GPU, Samples
+from bench.report import RESULTS, Row, publish
 from mainstay.probes.frame import FRAME_VERSION, Axis, Frame, checksum, encode
 from mainstay.probes.signals import SignalSource, catalog
 from mainstay.probes.transport import RetryableError, Transport
 from mainstay.service.common.db import Database
 from mainstay.service.demo.stack import free_port
+from mainstay.service.fleet.models import NodeRow
 from mainstay.service.settings import Settings
 from mainstay.service.telemetry.blocks import BlockKind
 from mainstay.service.telemetry.factory import open_blocks
 
-POINTS = 20
 SENDERS = 8
 READY_SECONDS = 60.0
 HOST = catalog(SignalSource.HOST)
@@ -101,9 +107,16 @@ class Sender(threading.Thread):
     """One node: sends frame after frame and remembers which were acknowledged."""
 
     node: str
+    """Or relay."""
     transport: Transport
     stopping: threading.Event
+    path: str
+    make: Callable[[int], bytes]
+    """Sequence → body."""
+    pause: float = 0.0
+    """Seconds between two bodies."""
     sent: dict[int, bytes] = field(default_factory=dict)
+    """Sequence → digest of the body."""
     acknowledged: set[int] = field(default_factory=set)
     repeats: int = 0
 
@@ -116,19 +129,27 @@ class Sender(threading.Thread):
         sequence = 0
         while not self.stopping.is_set():
             sequence += 1
-            self.sent[sequence] = _frame(self.node, sequence)
-            while not self._deliver(sequence):
+            body = self.make(sequence)
+            self.sent[sequence] = _digest(body)
+            while not self._deliver(sequence, body):
                 if self.stopping.wait(0.05):
                     return
+            self.stopping.wait(self.pause)
 
-    def _deliver(self, sequence: int) -> bool:
+    def _deliver(self, sequence: int, body: bytes) -> bool:
         try:
-            self.transport.send_frame(self.sent[sequence])
+            answer = self.transport.request("POST", self.path, content=body, content_type="application/msgpack")
+            if answer.status != 204:
+                raise RuntimeError(f"frames were refused: {answer.data[:200]!r}")
         except RetryableError:
             self.repeats += 1
             return False
         self.acknowledged.add(sequence)
         return True
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=16).digest()
 
 
 def _frame(node: str, sequence: int) -> bytes:
@@ -157,13 +178,38 @@ class Outcome:
     changed: int
     """Stored with other bytes than were sent."""
     repeats: int
+    """Bodies that were sent again."""
     start_seconds: list[float]
 
 
+def _nodes(server: Server, stopping: threading.Event) -> list[Sender]:
+    return [
+        Sender(name, Transport(server.url, _enroll(server, name)), stopping, "/telemetry/frames", partial(_frame, name))
+        for name in (f"n{i}" for i in range(SENDERS))
+    ]
+
+
+def _relays(server: Server, stopping: threading.Event, count: int) -> list[Sender]:
+    names = [f"n{i:05d}" for i in range(count * BUNDLE)]
+    database = Database(server.settings.resolved_database_url)
+    with database.session() as session:
+        session.add_all(NodeRow(name=name, first_seen_at=time.time()) for name in names)
+    database.close()
+    server.admin().put_catalog(GPU)
+    samples, racks = Samples(1), [tuple(names[i : i + BUNDLE]) for i in range(0, len(names), BUNDLE)]
+    return [
+        Sender(
+            f"relay{i}", server.admin(), stopping, "/telemetry/bundles",
+            partial(samples.bundle, rack, relay=f"relay{i}"), 1.0,
+        )
+        for i, rack in enumerate(racks)
+    ]  # fmt: skip
+
+
 @contextmanager
-def _sending(server: Server) -> Iterator[list[Sender]]:
+def _sending(server: Server, relays: int) -> Iterator[list[Sender]]:
     stopping = threading.Event()
-    senders = [Sender(f"n{i}", Transport(server.url, _enroll(server, f"n{i}")), stopping) for i in range(SENDERS)]
+    senders = _relays(server, stopping, relays) if relays else _nodes(server, stopping)
     for sender in senders:
         sender.start()
     try:
@@ -179,13 +225,13 @@ def _enroll(server: Server, node: str) -> str:
     return str(Transport(server.url, join).json("POST", "/nodes:enroll", {"name": node})["token"])
 
 
-def measure(directory: Path, *, points: int, seed: int, database_url: str = "") -> Outcome:
+def measure(directory: Path, *, points: int, seed: int, database_url: str = "", relays: int = 0) -> Outcome:
     """Kill the service ``points`` times during ingest; then look at what is stored."""
     rng = random.Random(seed)
     server = Server(directory, database_url)
     server.start()
     try:
-        with _sending(server) as senders:
+        with _sending(server, relays) as senders:
             for _ in range(points):
                 _wait_for_progress(senders)
                 time.sleep(rng.uniform(0.05, 0.8))
@@ -215,7 +261,7 @@ def _look(server: Server, senders: list[Sender], points: int) -> Outcome:
     sent = {sender.node: sender.sent for sender in senders}
     for block in store.read(time.time() - 4 * 3600, time.time() + 3600, kinds=[BlockKind.TIME, BlockKind.BUNDLE]):
         stored[block.subject, block.sequence] += 1
-        changed += sent[block.subject][block.sequence] != block.body
+        changed += sent[block.subject][block.sequence] != _digest(block.body)
     store.close()
     database.close()
     acknowledged = [(sender.node, number) for sender in senders for number in sender.acknowledged]
@@ -230,19 +276,15 @@ def _look(server: Server, senders: list[Sender], points: int) -> Outcome:
     )
 
 
-def _none(claim: str, figure: int, note: str) -> Row:
-    return Row(
-        claim=claim, figure=figure, unit="frames", target="0", holds=figure == 0, kind="live", n=POINTS, note=note
-    )
-
-
-def main() -> None:
-    target = target_file("ingest_kill")
-    with tempfile.TemporaryDirectory(prefix="mainstay-kill-") as directory:
-        outcome = measure(Path(directory), points=POINTS, seed=1)
-    note = f"{outcome.acknowledged} frames acknowledged to {SENDERS} senders, SIGKILL at {POINTS} random points"
+def _rows(outcome: Outcome, what: str, sent_by: str) -> list[Row]:
+    note = f"{outcome.acknowledged} {what} acknowledged to {sent_by}, SIGKILL at {outcome.points} random points"
+    none = {
+        f"acknowledged {what} missing after kill -9": outcome.missing,
+        f"{what} stored twice after kill -9": outcome.double,
+        f"{what} stored with other bytes than were sent": outcome.changed,
+    }
     start = Row(
-        claim="start to first answer after a kill, median",
+        claim=f"{what}: start to first answer after a kill, median",
         figure=statistics.median(outcome.start_seconds),
         unit="s",
         target="",
@@ -250,13 +292,28 @@ def main() -> None:
         kind="live",
         n=len(outcome.start_seconds),
     )
-    rows = [
-        _none("acknowledged frames missing after kill -9", outcome.missing, note),
-        _none("frames stored twice after kill -9", outcome.double, note),
-        _none("frames stored with other bytes than were sent", outcome.changed, note),
+    return [
+        *(
+            Row(claim=claim, figure=figure, unit=what, target="0", holds=figure == 0, kind="live", n=outcome.points,
+                note=note)
+            for claim, figure in none.items()
+        ),
         start,
-    ]
-    publish("ingest_kill", rows, target)
+    ]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.ingest_kill")
+    parser.add_argument("--points", type=int, default=50)
+    parser.add_argument("--relays", type=int, default=79)
+    parser.add_argument("--json", type=Path, default=RESULTS / "ingest_kill.json", metavar="FILE")
+    told = parser.parse_args()
+    rows = []
+    for relays, what, sent_by in ((0, "frames", f"{SENDERS} nodes"), (told.relays, "bundles", f"{told.relays} relays")):
+        with tempfile.TemporaryDirectory(prefix="mainstay-kill-") as directory:
+            outcome = measure(Path(directory), points=told.points, seed=1, relays=relays)
+        rows += _rows(outcome, what, sent_by)
+    publish("ingest_kill", rows, told.json)
 
 
 if __name__ == "__main__":

@@ -211,12 +211,12 @@ class Samples:
     def frame(self, name: str, sequence: int) -> bytes:
         return encode(self._frame(name, sequence))
 
-    def bundle(self, names: tuple[str, ...], sequence: int) -> bytes:
+    def bundle(self, names: tuple[str, ...], sequence: int, *, relay: str = "bench") -> bytes:
         """One frame of each node as a relay sends them; compressed once for the same nodes."""
         now, made = self._now(), self._bundles.get(names)
         if made is None or self.sick in names:
             self.sick_since = (self.sick_since or now) if self.sick in names else self.sick_since
-            packed = pack([self._frame(name, 0) for name in names], relay="bench", stream=uuid7(), sequence=0)
+            packed = pack([self._frame(name, 0) for name in names], relay=relay, stream=uuid7(), sequence=0)
             made = msgspec.msgpack.decode(encode_bundle(packed), type=Bundle)
             if self.sick not in names:
                 self._bundles[names] = made
