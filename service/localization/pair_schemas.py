@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from mainstay.probes.benchmarks.pair_protocol import Role
-from mainstay.service.common.schemas import Output
+from mainstay.probes.benchmarks.pair_protocol import PairTask
+from mainstay.service.common.schemas import Output, fields_of
 
 
+@fields_of(PairTask)
 class PairTaskRead(Output):
     """A task to measure with a peer; see ``mainstay.probes.benchmarks.pair_protocol``."""
-
-    id: str
-    kind: Literal["pair"]
-    validation_id: str
-    benchmark: str
-    role: Role
-    peer: str
-    address: str
-    port: int
-    sizes: list[int]
-    nic: str
-    gpu: str
-    seconds: float
-    deadline_at: float

@@ -12,6 +12,7 @@ from pydantic.config import JsonDict
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.result import BenchmarkState, Better
 from mainstay.probes.core_types import Verdict
+from mainstay.probes.validation_tasks import ValidationProgress, ValidationTask
 from mainstay.service.common.schemas import (
     Count,
     Input,
@@ -22,6 +23,7 @@ from mainstay.service.common.schemas import (
     Output,
     ShortText,
     UnixSeconds,
+    fields_of,
 )
 from mainstay.service.localization.pair_schemas import PairTaskRead
 from mainstay.service.validation.schedule import next_run
@@ -105,14 +107,9 @@ class ValidationProgressCreate(Lenient):
     done: Annotated[list[ShortText], Field(max_length=10_000)]
 
 
+@fields_of(ValidationProgress)
 class ValidationProgressRead(Output):
-    index: int
-    """Runs of benchmarks that have ended."""
-    total: int
-    benchmark: str
-    device: str
-    state: Literal["running", "done"]
-    done: list[str]
+    pass
 
 
 class ResultCriterion(Output):
@@ -160,17 +157,9 @@ class ValidationRead(Output):
     results: list[ValidationResult]
 
 
+@fields_of(ValidationTask)
 class ValidationTaskRead(Output):
-    id: str
     kind: Literal["validate", "cancel"]
-    suite: str
-    benchmarks: list[str]
-    validation_id: str
-    deadline_at: float
-    reason: str
-    remeasure: int
-    criteria: dict[str, Any] | None
-    """What ``mainstay validate --criteria`` takes; null where nothing is to be measured again."""
 
 
 class NodeTaskList(Output):
