@@ -24,8 +24,13 @@ def require_row(session: AnySession, kind: type[_Row], key: Any, missing: Proble
     return row
 
 
-def compare_and_set(session: WriteSession, row: Base, *unchanged: ColumnElement[bool], **values: Any) -> bool:
-    """Write ``values`` if the stored row is still ``unchanged``, and read it again; false if another came first."""
+def compare_and_set(
+    session: WriteSession, row: Base, *unchanged: ColumnElement[bool], reread: bool = True, **values: Any
+) -> bool:
+    """Write ``values`` if the stored row is still ``unchanged``, and read it again; false if another came first.
+
+    Without ``reread``, a row that another changed stays as it was read.
+    """
     key = inspect(type(row)).primary_key
     statement = (
         update(type(row))
@@ -35,5 +40,6 @@ def compare_and_set(session: WriteSession, row: Base, *unchanged: ColumnElement[
         .execution_options(synchronize_session=False)
     )
     written = session.execute(statement).first() is not None
-    session.refresh(row)
+    if written or reread:
+        session.refresh(row)
     return written

@@ -84,7 +84,7 @@ def amend(session: WriteSession, incident: IncidentRow, **values: Any) -> None:
         IncidentChangedError: another process changed it.
     """
     unchanged = (IncidentRow.state == incident.state, IncidentRow.version == incident.version)
-    if not compare_and_set(session, incident, *unchanged, version=incident.version + 1, **values):
+    if not compare_and_set(session, incident, *unchanged, reread=False, version=incident.version + 1, **values):
         raise IncidentChangedError(f"incident {incident.id} was changed by someone else; read it again")
 
 
