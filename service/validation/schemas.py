@@ -199,18 +199,21 @@ def _fires(schedule: str) -> str:
     return schedule
 
 
-class SweepCreate(Input):
-    name: Label
-    suite: Label
+class _SweepLimits(Input):
     schedule: Annotated[str, Field(max_length=200), AfterValidator(_fires)] | None = None
     nodes: Annotated[list[Name], Field(max_length=100_000)] | None = None
-    enabled: Annotated[bool, Strict()] = True
     cohort: Label | None = None
     benchmarks: Part | None = None
     max_concurrent: Annotated[Count, Field(ge=1)] | None = None
     max_per_switch: Annotated[Count, Field(ge=1)] | None = None
-    retries: Annotated[Count, Field(le=10)] = 0
     timeout_seconds: Annotated[float, Field(ge=1, le=14_400), JsonNumber] | None = None
+
+
+class SweepCreate(_SweepLimits):
+    name: Label
+    suite: Label
+    enabled: Annotated[bool, Strict()] = True
+    retries: Annotated[Count, Field(le=10)] = 0
     remeasure: Again = 0
 
 
@@ -222,21 +225,14 @@ _UNCHANGED = Field(json_schema_extra=_no_default)
 """Fields that are not sent keep their value: the API document states no default, and null is none."""
 
 
-class SweepChange(Input):
+class SweepChange(_SweepLimits):
     """The changed fields of a sweep. ``version`` is the version that was read; it prevents lost updates."""
 
     version: Annotated[Count, Field(ge=1)]
     name: Annotated[Label, _UNCHANGED] = ""
     suite: Annotated[Label, _UNCHANGED] = ""
-    schedule: Annotated[str, Field(max_length=200), AfterValidator(_fires)] | None = None
-    nodes: Annotated[list[Name], Field(max_length=100_000)] | None = None
     enabled: Annotated[bool, Strict(), _UNCHANGED] = True
-    cohort: Label | None = None
-    benchmarks: Part | None = None
-    max_concurrent: Annotated[Count, Field(ge=1)] | None = None
-    max_per_switch: Annotated[Count, Field(ge=1)] | None = None
     retries: Annotated[Count, Field(le=10), _UNCHANGED] = 0
-    timeout_seconds: Annotated[float, Field(ge=1, le=14_400), JsonNumber] | None = None
     remeasure: Annotated[Again, _UNCHANGED] = 0
 
     @property
