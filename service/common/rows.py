@@ -34,7 +34,7 @@ def compare_and_set(
     key = inspect(type(row)).primary_key
     statement = (
         update(type(row))
-        .where(*(column == getattr(row, column.key) for column in key), *unchanged)
+        .where(*(column == getattr(row, str(column.key)) for column in key), *unchanged)
         .values(**values)
         .returning(*key)
         .execution_options(synchronize_session=False)

@@ -57,10 +57,10 @@ def fields_of(domain: type, *, without: Collection[str] = ()) -> Callable[[type[
         told = get_type_hints(domain, include_extras=True)
         fields: dict[str, Any] = {name: (kind, ...) for name, kind in told.items() if name not in without}
         base: Any = schema.__bases__
-        made: type[_Read] = create_model(
-            schema.__name__, __base__=base, __module__=schema.__module__, __doc__=schema.__doc__, **fields | own
-        )
-        return made
+        name, place = schema.__name__, {"__module__": schema.__module__, "__doc__": schema.__doc__}
+        build: Any = create_model
+        extended: type[_Read] = build(name, __base__=base, **place, **fields | own)
+        return extended
 
     return extend
 

@@ -173,8 +173,8 @@ def _again(session: WriteSession, row: ValidationRow, why: str, *, now: float, s
         ValidationRow.attempt <= ValidationRow.retries,
         ValidationRow.cancelled_at.is_(None),
     )
-    queued = {"state": ValidationState.QUEUED.value, "attempt": ValidationRow.attempt + 1}
-    if not compare_and_set(session, row, *unchanged, **queued):
+    queued = ValidationState.QUEUED.value
+    if not compare_and_set(session, row, *unchanged, state=queued, attempt=ValidationRow.attempt + 1):
         return False
     pause = RETRY_SECONDS * 2 ** (row.attempt - 2)
     row.not_before_at, row.taken_at, row.progress = now + pause, None, None
