@@ -39,10 +39,10 @@ from mainstay.service.fleet.models import NodeRow
 from mainstay.service.fleet.service import require_node
 from mainstay.service.jobs import repository as jobs
 from mainstay.service.localization.models import LocalizationRow, LocalizationRunState, LocalizationTaskRow, SideState
-from mainstay.service.localization.pair_schemas import PairTaskRead
 from mainstay.service.localization.schemas import LocalizationCreate, PairReportIn
 from mainstay.service.stream.changes import Topic, record_change
 from mainstay.service.validation.models import NodeVerdictRow
+from mainstay.service.validation.schemas import PairTaskRead
 
 FEWEST: Final = 4
 """Nodes that can identify a slow one among them; with fewer of its own, a localization adds partners."""

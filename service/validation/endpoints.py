@@ -18,7 +18,6 @@ from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.schemas import Name
 from mainstay.service.fleet.service import require_node
 from mainstay.service.localization import service as localization_service
-from mainstay.service.localization.pair_schemas import PairTaskRead
 from mainstay.service.operation import Acting
 from mainstay.service.services import Services, ServicesDep
 from mainstay.service.validation import node_comparison, node_tasks, service
@@ -28,6 +27,7 @@ from mainstay.service.validation.node_comparison import ComparisonRead
 from mainstay.service.validation.schemas import (
     NodesPreemption,
     NodeTaskList,
+    PairTaskRead,
     Preemption,
     ResultsIn,
     SuiteRead,

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, Strict
 from pydantic.config import JsonDict
 
 from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.pair_protocol import PairTask
 from mainstay.probes.benchmarks.result import BenchmarkState, Better
 from mainstay.probes.core_types import Verdict
 from mainstay.probes.validation_tasks import ValidationProgress, ValidationTask
@@ -25,7 +26,6 @@ from mainstay.service.common.schemas import (
     UnixSeconds,
     fields_of,
 )
-from mainstay.service.localization.pair_schemas import PairTaskRead
 from mainstay.service.validation.schedule import next_run
 
 Label = Annotated[ShortText, Field(min_length=1)]
@@ -160,6 +160,11 @@ class ValidationRead(Output):
 @fields_of(ValidationTask)
 class ValidationTaskRead(Output):
     kind: Literal["validate", "cancel"]
+
+
+@fields_of(PairTask)
+class PairTaskRead(Output):
+    """A task to measure with a peer; see ``mainstay.probes.benchmarks.pair_protocol``."""
 
 
 class NodeTaskList(Output):
