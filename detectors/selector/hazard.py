@@ -6,7 +6,6 @@ longest, and every job that fits between two steps, free of risk: unknown is nev
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -135,22 +134,3 @@ def _tail(data: Spells, times: Floats, weights: Floats) -> float:
     if events == 0 or hours <= 0:  # all incidents at one time
         start, events, hours = 0.0, len(times), data.exposure(0.0, np.inf, weights)
     return events / hours
-
-
-def wanted_share(target: float | None, keep: float | None) -> float:
-    """What a plan shall reach: a risk, or the share to keep of all that the full set takes away.
-
-    Raises:
-        ValueError: neither or both are given, or not as a share.
-    """
-    if (target is None) == (keep is None):
-        raise ValueError("give either a target for the risk or the share of the full set's effect to keep")
-    wanted = target if target is not None else keep
-    if wanted is None or not 0 <= wanted <= 1:
-        raise ValueError(f"{wanted} is no share between 0 and 1")
-    return wanted
-
-
-def hazard_of_risk(risk: float) -> float:
-    """-log(1 - R)."""
-    return math.inf if risk == 1 else -math.log1p(-risk)

@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from mainstay.detectors.selector.coverage import Coverage
-from mainstay.detectors.selector.hazard import Bools, Floats, hazard_of_risk, wanted_share
+from mainstay.detectors.selector.hazard import Bools, Floats
 from mainstay.detectors.selector.set_search import PAIRS_LIMIT, loose, search
 
 _LONGEST: Final = 7.0
@@ -94,9 +94,13 @@ class NodeBenchmarkPairs:
         Raises:
             ValueError: neither or both are given, or not as a share.
         """
-        wanted = wanted_share(target, keep)
+        if (target is None) == (keep is None):
+            raise ValueError("give either a target for the risk or the share of the full set's effect to keep")
+        wanted = target if target is not None else keep
+        if wanted is None or not 0 <= wanted <= 1:
+            raise ValueError(f"{wanted} is no share between 0 and 1")
         if target is not None:
-            return hazard_of_risk(target)
+            return math.inf if target == 1 else -math.log1p(-target)
         before, after = self.hazard(self.none()), self.hazard(self.all())
         return before - wanted * (before - after)
 

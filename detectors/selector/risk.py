@@ -6,12 +6,13 @@ benchmark finds is taken off the node before the job starts; what it misses stri
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mainstay.detectors.selector.coverage import Coverage
-from mainstay.detectors.selector.hazard import Bools, Floats, hazard_of_risk, wanted_share
+from mainstay.detectors.selector.hazard import Bools, Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +89,13 @@ class SelectionProblem:
         Raises:
             ValueError: neither or both are given, or not as a share.
         """
-        wanted = wanted_share(target, keep)
+        if (target is None) == (keep is None):
+            raise ValueError("give either a target for the risk or the share of the full set's effect to keep")
+        wanted = target if target is not None else keep
+        if wanted is None or not 0 <= wanted <= 1:
+            raise ValueError(f"{wanted} is no share between 0 and 1")
         if target is not None:
-            return hazard_of_risk(target)
+            return float("inf") if target == 1 else -math.log1p(-target)
         before, after = self.hazard(self.none()), self.hazard(self.all())
         n = self.coverage.findable
         spared = max(0.0, (1 - wanted) * (n + 2) - 1) / max(n, 1)
