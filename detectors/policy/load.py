@@ -175,7 +175,7 @@ def _rule(table: TomlTable, family: Family, code: int | None) -> XidRule:
 
 
 def _ruling(table: TomlTable, **given: Any) -> RuleAction:
-    ruling = table.take(RuleAction, **given)
+    ruling = table.take_values(RuleAction, **given)
     if ruling.recommended_action.evicts and ruling.severity is not Severity.CRITICAL:
         table.fail(
             f"recommended action {ruling.recommended_action} takes the node out of service, "

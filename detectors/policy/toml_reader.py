@@ -53,12 +53,12 @@ class TomlTable:
         Raises:
             PolicyError: a value is missing or wrong, or a key is unknown.
         """
-        made = self.take(kind, **given)
+        made = self.take_values(kind, **given)
         for key in self._values:
             self.fail("is not a known key", key[:60])
         return made
 
-    def take(self, kind: type[_Record], **given: Any) -> _Record:
+    def take_values(self, kind: type[_Record], **given: Any) -> _Record:
         """A dataclass of this table's values, each as its annotation demands, in its order.
 
         Args:
