@@ -61,7 +61,7 @@ from mainstay.service.jobs.repository import world_size
 from mainstay.service.localization import endpoints as localizations
 from mainstay.service.overview import endpoints as overview
 from mainstay.service.remediation import endpoints as remediation
-from mainstay.service.remediation import loops as remediation_loops
+from mainstay.service.remediation import reconcile
 from mainstay.service.remediation.metrics import RemediationCollector
 from mainstay.service.retention import loops as retention_loops
 from mainstay.service.services import Services
@@ -125,7 +125,7 @@ LOOPS: Final[tuple[Callable[[Services], list[Loop]], ...]] = (
     stream_loops.make,
     detection_loop.make_loops,
     lemon_scan.make_loops,
-    remediation_loops.make,
+    reconcile.make_loops,
     retention_loops.make,
     validation_loops.make,
     source_loops.make,

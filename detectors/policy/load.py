@@ -13,34 +13,31 @@ import json
 import re
 import tomllib
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib import resources
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from mainstay.detectors.policy.device_history import plain
 from mainstay.detectors.policy.model import (
-    Architecture,
+    MAX_CODE,
     Cooccurrence,
-    ErrorGroup,
     Family,
     MessageMatch,
     PolicySettings,
     RegisterMatch,
     Repeat,
-    RepeatScope,
     RuleAction,
     XidPolicy,
     XidRule,
 )
 from mainstay.detectors.policy.toml_reader import PolicyError, TomlTable
-from mainstay.probes.core_types import RecommendedAction, Severity
+from mainstay.probes.core_types import Severity
 
 MAX_BYTES: Final = 256 * 1024
-MAX_CODE: Final = 99_999  # SXIDs have five digits
 _MAX_SPAN: Final = 1000
 _CODES: Final = re.compile(r"\d{1,5}(-\d{1,5})?")
-_HOURS: Final = (1 / 60, 24.0 * 90)
 _Tree = dict[str, Any]
+_Part = TypeVar("_Part", Repeat, Cooccurrence, MessageMatch, RegisterMatch)
 
 
 @cache
@@ -141,7 +138,7 @@ def _merge(base: _Tree, over: _Tree) -> _Tree:
 
 
 def _policy(tree: _Tree, name: str = "built-in") -> XidPolicy:
-    settings = _settings(TomlTable(f"{name}: settings", tree.get("settings", {})))
+    settings = TomlTable(f"{name}: settings", tree.get("settings", {})).read(PolicySettings)
     rules: dict[str, XidRule] = {}
     for family in Family:
         for code, values in tree.get(family.value, {}).items():
@@ -152,48 +149,21 @@ def _policy(tree: _Tree, name: str = "built-in") -> XidPolicy:
     return XidPolicy(rules=rules, settings=settings, digest=hashlib.sha256(canonical).hexdigest())
 
 
-def _settings(table: TomlTable) -> PolicySettings:
-    plain = PolicySettings()
-    made = PolicySettings(
-        together_seconds=table.number("together_seconds", plain.together_seconds, low=1, high=3600),
-        twin_seconds=table.number("twin_seconds", plain.twin_seconds, low=0, high=300),
-        spread=table.whole("spread", plain.spread, low=1, high=1000),
-        boot_grace_seconds=table.number("boot_grace_seconds", plain.boot_grace_seconds, low=0, high=7200),
-        planned_seconds=table.number("planned_seconds", plain.planned_seconds, low=0, high=7200),
-        forgiven=table.read_words("forgiven", ErrorGroup, plain.forgiven),
-        tries=table.whole("tries", plain.tries, low=1, high=20),
-        replace_tries=table.whole("replace_tries", plain.replace_tries, low=1, high=40),
-        tries_days=table.number("tries_days", plain.tries_days, low=0.01, high=90),
-        quiet_info_hours=table.number("quiet_info_hours", plain.quiet_info_hours, low=_HOURS[0], high=_HOURS[1]),
-        quiet_warning_hours=table.number(
-            "quiet_warning_hours", plain.quiet_warning_hours, low=_HOURS[0], high=_HOURS[1]
-        ),
-    )
-    table.end()
-    return made
-
-
 def _rule(table: TomlTable, family: Family, code: int | None) -> XidRule:
     if code is not None and not 0 <= code <= MAX_CODE:
         table.fail(f"{code} is not between 0 and {MAX_CODE}")
-    made = XidRule(
+    made = table.read(
+        XidRule,
         family=family,
         code=code,
-        title=table.text("title", limit=120),
-        group=table.word("group", ErrorGroup),
-        ruling=_ruling(table, because=""),
-        note=table.text("note", "", limit=1000),
-        architectures=table.read_words("architectures", Architecture, frozenset()),
-        tries=table.whole("tries", low=1, high=20) if "tries" in table else None,
-        echo=table.flag("echo", default=False),
-        leads=table.flag("leads", default=False),
-        many=table.flag("many", default=False),
-        repeats=tuple(_repeat(name, inner) for name, inner in table.tables("repeat")),
-        companies=tuple(_company(name, inner) for name, inner in table.tables("with")),
-        wordings=tuple(_wording(name, inner) for name, inner in table.tables("says")),
-        registers=tuple(_bits(name, inner) for name, inner in table.tables("bits")),
+        ruling=lambda: _ruling(table, because=""),
+        repeats=lambda: _parts(table, "repeat", Repeat),
+        companies=lambda: _parts(table, "with", Cooccurrence),
+        wordings=lambda: tuple(map(_plain_words, _parts(table, "says", MessageMatch))),
+        registers=lambda: _parts(table, "bits", RegisterMatch),
+        worst=None,
+        overridden=False,
     )
-    table.end()
     parts: tuple[tuple[Repeat | Cooccurrence | MessageMatch | RegisterMatch, ...], ...] = (
         made.repeats, made.companies, made.wordings, made.registers,
     )  # fmt: skip
@@ -204,60 +174,19 @@ def _rule(table: TomlTable, family: Family, code: int | None) -> XidRule:
     )
 
 
-def _ruling(table: TomlTable, because: str | None = None) -> RuleAction:
-    severity, recommended_action = table.word("severity", Severity), table.word("recommended_action", RecommendedAction)
-    if recommended_action.evicts and severity is not Severity.CRITICAL:
+def _ruling(table: TomlTable, **given: Any) -> RuleAction:
+    ruling = table.take_values(RuleAction, **given)
+    if ruling.recommended_action.evicts and ruling.severity is not Severity.CRITICAL:
         table.fail(
-            f"recommended action {recommended_action} takes the node out of service, "
-            f"so severity must be critical, not {severity}"
+            f"recommended action {ruling.recommended_action} takes the node out of service, "
+            f"so severity must be critical, not {ruling.severity}"
         )
-    return RuleAction(
-        severity=severity,
-        recommended_action=recommended_action,
-        because=table.text("because", "", limit=200) if because is None else because,
-    )
+    return ruling
 
 
-def _repeat(name: str, table: TomlTable) -> Repeat:
-    made = Repeat(
-        name=name,
-        count=table.whole("count", low=2, high=1000),
-        hours=table.number("hours", low=_HOURS[0], high=_HOURS[1]),
-        same=table.word("same", RepeatScope),
-        ruling=_ruling(table),
-        enabled=table.flag("enabled", default=True),
-    )
-    table.end()
-    return made
+def _parts(table: TomlTable, key: str, kind: type[_Part]) -> tuple[_Part, ...]:
+    return tuple(inner.read(kind, name=name, ruling=partial(_ruling, inner)) for name, inner in table.tables(key))
 
 
-def _company(name: str, table: TomlTable) -> Cooccurrence:
-    made = Cooccurrence(
-        name=name,
-        codes=table.wholes("codes", low=0, high=MAX_CODE),
-        minutes=table.number("minutes", 60.0, low=0.1, high=24 * 60 * 7),
-        ruling=_ruling(table),
-        enabled=table.flag("enabled", default=True),
-    )
-    table.end()
-    return made
-
-
-def _wording(name: str, table: TomlTable) -> MessageMatch:
-    words = tuple(plain(word) for word in table.texts("words", limit=100))
-    made = MessageMatch(name=name, words=words, ruling=_ruling(table))
-    table.end()
-    return made
-
-
-def _bits(name: str, table: TomlTable) -> RegisterMatch:
-    made = RegisterMatch(
-        name=name,
-        register=table.whole("register", low=0, high=15),
-        bits=table.wholes("bits", low=0, high=31),
-        ruling=_ruling(table),
-        alone=table.flag("alone", default=False),
-        count=table.whole("count", 1, low=1, high=1000),
-    )
-    table.end()
-    return made
+def _plain_words(match: MessageMatch) -> MessageMatch:
+    return replace(match, words=tuple(map(plain, match.words)))

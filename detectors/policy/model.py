@@ -10,8 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated, Final
+
+from msgspec import Meta
 
 from mainstay.probes.core_types import RecommendedAction, Severity
+
+MAX_CODE: Final = 99_999  # SXIDs have five digits
+Code = Annotated[int, Meta(ge=0, le=MAX_CODE)]
+Hours = Annotated[float, Meta(ge=1 / 60, le=24 * 90)]
+Seconds = Annotated[float, Meta(ge=0, le=7200)]
+Tries = Annotated[int, Meta(ge=1, le=20)]
 
 
 class Family(StrEnum):
@@ -62,7 +71,7 @@ class RuleAction:
 
     severity: Severity
     recommended_action: RecommendedAction
-    because: str = ""
+    because: Annotated[str, Meta(max_length=200)] = ""
     """Why it is more (or less) than the code alone, as part of a sentence; empty for the code's own answer."""
 
 
@@ -71,8 +80,8 @@ class Repeat:
     """From ``count`` occasions within ``hours`` on, the ruling is another one."""
 
     name: str
-    count: int
-    hours: float
+    count: Annotated[int, Meta(ge=2, le=1000)]
+    hours: Hours
     same: RepeatScope
     ruling: RuleAction
     enabled: bool = True
@@ -83,8 +92,8 @@ class Cooccurrence:
     """Another code of the same GPU within ``minutes``: the two together mean more than each."""
 
     name: str
-    codes: frozenset[int]
-    minutes: float
+    codes: frozenset[Code]
+    minutes: Annotated[float, Meta(ge=0.1, le=24 * 60 * 7)] = 60.0
     ruling: RuleAction
     enabled: bool = True
 
@@ -94,7 +103,7 @@ class MessageMatch:
     """What the line says in addition to the number: the first entry of which every word occurs decides."""
 
     name: str
-    words: tuple[str, ...]
+    words: tuple[Annotated[str, Meta(max_length=100)], ...]
     """Compared without regard to case; a line without text matches none."""
     ruling: RuleAction
 
@@ -104,12 +113,12 @@ class RegisterMatch:
     """What a register printed with the error says (XID 74): any of ``bits`` of register ``register`` is set."""
 
     name: str
-    register: int
-    bits: frozenset[int]
+    register: Annotated[int, Meta(ge=0, le=15)]
+    bits: frozenset[Annotated[int, Meta(ge=0, le=31)]]
     ruling: RuleAction
     alone: bool = False
     """Only when no other code was reported for the GPU."""
-    count: int = 1
+    count: Annotated[int, Meta(ge=1, le=1000)] = 1
     """Occasions within a day before it counts."""
 
 
@@ -120,13 +129,13 @@ class XidRule:
     family: Family
     code: int | None
     """None for the answer to codes that the table does not know."""
-    title: str
+    title: Annotated[str, Meta(max_length=120)]
     group: ErrorGroup
     ruling: RuleAction
-    note: str = ""
+    note: Annotated[str, Meta(max_length=1000)] = ""
     architectures: frozenset[Architecture] = frozenset()
     """Empty: any, or unknown."""
-    tries: int | None = None
+    tries: Tries | None = None
     """Actions that may fail before an operator has to look; None: as the ladder says."""
     echo: bool = False
     """Follows from another code: said once a job and node, never counted."""
@@ -164,27 +173,27 @@ class XidRule:
 class PolicySettings:
     """What is the same for all codes. Each default has its reason; a site may change every one."""
 
-    together_seconds: float = 60.0
+    together_seconds: Annotated[float, Meta(ge=1, le=3600)] = 60.0
     """Lines of one fault: a warp exception prints dozens within seconds, a crashing job some minutes' worth at most."""
-    twin_seconds: float = 10.0
+    twin_seconds: Annotated[float, Meta(ge=0, le=300)] = 10.0
     """NVML's event and the kernel's line of one error come within milliseconds; spools and restarts cost seconds."""
-    spread: int = 4
+    spread: Annotated[int, Meta(ge=1, le=1000)] = 4
     """A fault of one spot names one or two GPC/TPC; a program's fault names as many as it runs on."""
-    boot_grace_seconds: float = 300.0
+    boot_grace_seconds: Seconds = 300.0
     """Links train and the fabric manager starts within 1-4 min of boot, noisily."""
-    planned_seconds: float = 120.0
+    planned_seconds: Seconds = 120.0
     """An orderly stop takes its time: unloading the driver takes links down up to 2 min around the shutdown notice."""
     forgiven: frozenset[ErrorGroup] = frozenset({ErrorGroup.LINK, ErrorGroup.FABRIC})
     """Groups whose codes mean nothing at boot and during a planned stop."""
-    tries: int = 2
+    tries: Tries = 2
     """Resets or reboots that may fail within ``tries_days``; then an operator has to look."""
-    replace_tries: int = 4
+    replace_tries: Annotated[int, Meta(ge=1, le=40)] = 4
     """And after so many the part is to be replaced."""
-    tries_days: float = 7.0
+    tries_days: Annotated[float, Meta(ge=0.01, le=90)] = 7.0
     """Faults further apart than a week are rarely one story."""
-    quiet_info_hours: float = 1.0
+    quiet_info_hours: Hours = 1.0
     """Mere information ends after this without a repeat."""
-    quiet_warning_hours: float = 24.0
+    quiet_warning_hours: Hours = 24.0
     """A suspicion ends after this: the longest window of the built-in repeat rules."""
 
 

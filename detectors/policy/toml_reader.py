@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields
 from enum import StrEnum
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar, cast, get_args, get_origin, get_type_hints
 
-_MISSING: Final = object()
+from msgspec import Meta
+
+_PLAIN: Final[dict[type, tuple[Any, str]]] = {
+    bool: (bool, "true or false"),
+    int: (int, "a whole number"),
+    float: ((int, float), "a number"),
+    str: (str, "text"),
+}
 _Word = TypeVar("_Word", bound=StrEnum)
+_Record = TypeVar("_Record")
 
 
 class PolicyError(ValueError):
@@ -32,72 +41,70 @@ class TomlTable:
     def fail(self, message: str, key: str | None = None) -> NoReturn:
         raise PolicyError(f"{self.where}{'' if key is None else f'.{key}'}: {message}")
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def _take(self, key: str, default: Any) -> Any:
-        value = self._values.pop(key, default)
-        if value is _MISSING:
-            self.fail("is missing", key)
-        return value
-
-    def text(self, key: str, default: Any = _MISSING, *, limit: int) -> str:
-        value = self._take(key, default)
-        if not isinstance(value, str):
-            self.fail(f"must be text, not {_shown(value)}", key)
-        if len(value) > limit:
-            self.fail(f"has {len(value)} characters, {limit} are allowed", key)
-        if not value.replace("\n", " ").isprintable():
-            self.fail("holds characters that cannot be shown", key)
-        return value
-
-    def word(self, key: str, kind: type[_Word], default: Any = _MISSING) -> _Word:
-        value = self._take(key, default)
-        if isinstance(value, kind):
-            return value
-        return self._as_word(key, kind, value)
-
-    def read_words(self, key: str, kind: type[_Word], default: frozenset[_Word]) -> frozenset[_Word]:
-        values = self._take(key, default)
-        if isinstance(values, frozenset):
-            return values
-        return frozenset(self._as_word(key, kind, value) for value in self._list(key, values))
-
     def _as_word(self, key: str, kind: type[_Word], value: Any) -> _Word:
         known = [str(word) for word in kind]
         if not isinstance(value, str) or value not in known:
             self.fail(f"{_shown(value)} is none of {', '.join(known)}", key)
         return kind(value)
 
-    def flag(self, key: str, default: bool) -> bool:
-        value = self._take(key, default)
-        if not isinstance(value, bool):
-            self.fail(f"must be true or false, not {_shown(value)}", key)
-        return value
+    def read(self, kind: type[_Record], **given: Any) -> _Record:
+        """The same, of all that is left in this table.
 
-    def number(self, key: str, default: Any = _MISSING, *, low: float, high: float) -> float:
-        value = self._take(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            self.fail(f"must be a number, not {_shown(value)}", key)
-        if not low <= value <= high:
-            self.fail(f"{value:g} is not between {low:g} and {high:g}", key)
-        return float(value)
+        Raises:
+            PolicyError: a value is missing or wrong, or a key is unknown.
+        """
+        made = self.take_values(kind, **given)
+        for key in self._values:
+            self.fail("is not a known key", key[:60])
+        return made
 
-    def whole(self, key: str, default: Any = _MISSING, *, low: int, high: int) -> int:
-        value = self._take(key, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            self.fail(f"must be a whole number, not {_shown(value)}", key)
-        if not low <= value <= high:
-            self.fail(f"{value} is not between {low} and {high}", key)
-        return value
+    def take_values(self, kind: type[_Record], **given: Any) -> _Record:
+        """A dataclass of this table's values, each as its annotation demands, in its order.
 
-    def wholes(self, key: str, *, low: int, high: int) -> frozenset[int]:
-        values = self._list(key, self._take(key, _MISSING))
-        return frozenset(TomlTable(self.where, {key: value}).whole(key, low=low, high=high) for value in values)
+        Args:
+            kind: the dataclass.
+            given: its other fields, or functions that read them when it is their turn.
 
-    def texts(self, key: str, *, limit: int) -> tuple[str, ...]:
-        values = self._list(key, self._take(key, _MISSING))
-        return tuple(TomlTable(self.where, {key: value}).text(key, limit=limit) for value in values)
+        Raises:
+            PolicyError: a value is missing or wrong.
+        """
+        hints, dataclass = get_type_hints(kind, include_extras=True), cast("Any", kind)
+        for one in fields(dataclass):
+            if one.name in given:
+                value = given[one.name]
+                given[one.name] = value() if callable(value) else value
+            elif one.name in self._values:
+                given[one.name] = self._checked(one.name, hints[one.name], self._values.pop(one.name))
+            elif one.default is MISSING:
+                self.fail("is missing", one.name)
+        return kind(**given)
+
+    def _checked(self, key: str, hint: Any, value: Any) -> Any:
+        """``value`` as the annotation demands: a plain type or an enum, with limits, alone or in a set or tuple."""
+        inner = get_args(hint)
+        if get_origin(hint) in (frozenset, tuple):
+            return get_origin(hint)(self._checked(key, inner[0], one) for one in self._list(key, value))
+        if type(None) in inner:  # what may be absent
+            return self._checked(key, inner[0], value)
+        plain, limits = inner or (hint, Meta())
+        if issubclass(plain, StrEnum):
+            return self._as_word(key, plain, value)
+        kinds, told = _PLAIN[plain]
+        endless = isinstance(value, float) and not math.isfinite(value)
+        if not isinstance(value, kinds) or isinstance(value, bool) != (plain is bool) or endless:
+            self.fail(f"must be {told}, not {_shown(value)}", key)
+        self._check_limits(key, limits, value)
+        return plain(value)
+
+    def _check_limits(self, key: str, limits: Meta, value: Any) -> None:
+        if isinstance(value, str):
+            if limits.max_length is not None and len(value) > limits.max_length:
+                self.fail(f"has {len(value)} characters, {limits.max_length} are allowed", key)
+            if not value.replace("\n", " ").isprintable():
+                self.fail("holds characters that cannot be shown", key)
+        elif limits.ge is not None and limits.le is not None and not limits.ge <= value <= limits.le:
+            shown = f"{value:g}" if isinstance(value, float) else _shown(value)
+            self.fail(f"{shown} is not between {limits.ge:g} and {limits.le:g}", key)
 
     def _list(self, key: str, value: Any) -> list[Any]:
         if not isinstance(value, list) or not value or len(value) > 200:
@@ -106,16 +113,11 @@ class TomlTable:
 
     def tables(self, key: str) -> Iterator[tuple[str, TomlTable]]:
         """The tables inside ``key``, by name; none if it is not there."""
-        inner = TomlTable(f"{self.where}.{key}", self._take(key, {}))
+        inner = TomlTable(f"{self.where}.{key}", self._values.pop(key, {}))
         if len(inner._values) > 50:
             inner.fail(f"has {len(inner._values)} rules, 50 are allowed")
         for name, values in inner._values.items():
             yield name, TomlTable(f"{inner.where}.{name}", values)
-
-    def end(self) -> None:
-        """Reject unknown keys."""
-        for key in self._values:
-            self.fail("is not a known key", key[:60])
 
 
 def _shown(value: Any) -> str:

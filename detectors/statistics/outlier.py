@@ -67,7 +67,7 @@ class OutlierDetector(ArrayDetector):
     host_signals = (gpu_context.UPTIME,)
 
     @dataclass(frozen=True, slots=True, kw_only=True)
-    class Config:
+    class Config(StreamThresholds):
         on: float = 6.0
         """Robust z to begin. 3.5e10 tests a day (80k devices x 40 signals, 1 Hz / 8) allow one false alarm a day at
         z = 3.6 three times in a row for independent normal noise; real noise is neither, so 6."""
@@ -118,11 +118,7 @@ class OutlierDetector(ArrayDetector):
     def reset(self) -> None:
         c = self.config
         self._plan = OutlierRuleArrays(c.rules)
-        limits = StreamThresholds(
-            on=c.on, off=c.off, of_last=c.of_last, allowance=c.allowance, alarm=c.alarm, clip=c.clip,
-            stuck=c.stuck, moving=c.moving, memory=c.memory,
-        )  # fmt: skip
-        self._streams = OutlierStreams(limits, len(c.rules))
+        self._streams = OutlierStreams(c, len(c.rules))
         self._tails = fdr.Tails(len(c.rules), threshold=c.off, censor=c.on)
         self._peers = Peers(least=c.least_cohort, sample=c.drawn_peers)
         self._middles = np.full((c.drawn, len(c.rules), 1), np.nan, np.float32)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from mainstay.service.common.db import UnixTime
+from mainstay.service.common.db import UnixTime, partial
 
 revision = "0001"
 down_revision = None
@@ -21,7 +21,7 @@ depends_on = None
 def upgrade() -> None:
     op.create_table(
         "migration_requests",
-        sa.Column("id", sa.String(36), nullable=False),
+        sa.Column("id", sa.String(36), primary_key=True),
         sa.Column("job", sa.String(128), nullable=False),
         sa.Column("kind", sa.String(16), nullable=False),
         sa.Column("node", sa.String(128), nullable=True),
@@ -38,32 +38,29 @@ def upgrade() -> None:
         sa.Column("finding", sa.String(36), nullable=True),
         sa.Column("remediation", sa.String(36), nullable=True),
         sa.CheckConstraint("state IN ('pending', 'accepted', 'completed', 'rejected', 'failed')", name=op.f("ck_migration_requests_state")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_migration_requests")),
     )
     op.create_index("ix_migration_requests_job_created_at_id", "migration_requests", ["job", "created_at", "id"])
     op.create_index("ix_migration_requests_remediation", "migration_requests", ["remediation"])
     op.create_table(
         "catalogs",
-        sa.Column("digest", sa.String(16), nullable=False),
+        sa.Column("digest", sa.String(16), primary_key=True),
         sa.Column("narrow", sa.JSON(), nullable=False),
         sa.Column("wide", sa.JSON(), nullable=False),
         sa.Column("created_at", UnixTime(), nullable=False),
-        sa.PrimaryKeyConstraint("digest", name=op.f("pk_catalogs")),
     )
     op.create_table(
         "changes",
-        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
         sa.Column("topic", sa.String(32), nullable=False),
         sa.Column("data", sa.JSON(), nullable=False),
         sa.Column("created_at", UnixTime(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_changes")),
         sqlite_autoincrement=True,
     )
     op.create_table(
         "criteria",
-        sa.Column("benchmark", sa.String(200), nullable=False),
-        sa.Column("metric", sa.String(200), nullable=False),
-        sa.Column("cohort", sa.String(200), nullable=False),
+        sa.Column("benchmark", sa.String(200), primary_key=True),
+        sa.Column("metric", sa.String(200), primary_key=True),
+        sa.Column("cohort", sa.String(200), primary_key=True),
         sa.Column("better", sa.String(8), nullable=False),
         sa.Column("low", sa.Double(), nullable=True),
         sa.Column("high", sa.Double(), nullable=True),
@@ -77,12 +74,11 @@ def upgrade() -> None:
         sa.Column("distribution", sa.JSON(), nullable=True),
         sa.Column("sessions", sa.JSON(), nullable=True),
         sa.CheckConstraint("better IN ('higher', 'lower', 'equal')", name=op.f("ck_criteria_better")),
-        sa.PrimaryKeyConstraint("benchmark", "metric", "cohort", name=op.f("pk_criteria")),
     )
     op.create_table(
         "dcgm_targets",
-        sa.Column("id", sa.String(36), nullable=False),
-        sa.Column("url", sa.String(500), nullable=False),
+        sa.Column("id", sa.String(36), primary_key=True),
+        sa.Column("url", sa.String(500), nullable=False, unique=True),
         sa.Column("node", sa.String(128), nullable=True),
         sa.Column("interval_seconds", sa.Double(), nullable=False),
         sa.Column("enabled", sa.Boolean(), nullable=False),
@@ -94,14 +90,12 @@ def upgrade() -> None:
         sa.Column("last_error", sa.String(500), nullable=True),
         sa.Column("samples", sa.BigInteger(), nullable=False),
         sa.Column("memory", sa.JSON(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_dcgm_targets")),
-        sa.UniqueConstraint("url", name=op.f("uq_dcgm_targets_url")),
     )
     op.create_index("ix_dcgm_targets_created_at_id", "dcgm_targets", ["created_at", "id"])
     op.create_index("ix_dcgm_targets_due_at", "dcgm_targets", ["due_at"])
     op.create_table(
         "events",
-        sa.Column("id", sa.String(36), nullable=False),
+        sa.Column("id", sa.String(36), primary_key=True),
         sa.Column("time", UnixTime(), nullable=False),
         sa.Column("kind", sa.String(32), nullable=False),
         sa.Column("node", sa.String(128), nullable=True),
@@ -112,31 +106,23 @@ def upgrade() -> None:
         sa.Column("data", sa.JSON(), nullable=False),
         sa.Column("received_at", UnixTime(), nullable=False),
         sa.Column("judged_at", UnixTime(), nullable=True),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_events")),
     )
     op.create_index("ix_events_job_time", "events", ["job", "time"])
     op.create_index("ix_events_node_time", "events", ["node", "time"])
     op.create_index("ix_events_time_id", "events", ["time", "id"])
-    op.create_index(
-        "ix_events_unjudged",
-        "events",
-        ["time"],
-        sqlite_where=sa.text("judged_at IS NULL"),
-        postgresql_where=sa.text("judged_at IS NULL"),
-    )
+    op.create_index("ix_events_unjudged", "events", ["time"], **partial("judged_at IS NULL"))
     op.create_table(
         "idempotency_keys",
-        sa.Column("scope", sa.String(64), nullable=False),
+        sa.Column("scope", sa.String(64), primary_key=True),
         sa.Column("fingerprint", sa.String(64), nullable=False),
         sa.Column("created_at", UnixTime(), nullable=False),
         sa.Column("status", sa.Integer(), nullable=True),
         sa.Column("body", sa.JSON(), nullable=True),
-        sa.PrimaryKeyConstraint("scope", name=op.f("pk_idempotency_keys")),
     )
     op.create_index("ix_idempotency_keys_created_at", "idempotency_keys", ["created_at"])
     op.create_table(
         "incidents",
-        sa.Column("id", sa.String(36), nullable=False),
+        sa.Column("id", sa.String(36), primary_key=True),
         sa.Column("title", sa.String(300), nullable=False),
         sa.Column("summary", sa.Text(), nullable=False),
         sa.Column("state", sa.String(16), nullable=False),
@@ -159,22 +145,15 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "state IN ('open', 'recovering', 'recovered', 'verified', 'closed')", name=op.f("ck_incidents_state")
         ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_incidents")),
     )
-    op.create_index(
-        "ix_incidents_due",
-        "incidents",
-        ["due_at"],
-        sqlite_where=sa.text("due_at IS NOT NULL"),
-        postgresql_where=sa.text("due_at IS NOT NULL"),
-    )
+    op.create_index("ix_incidents_due", "incidents", ["due_at"], **partial("due_at IS NOT NULL"))
     op.create_index("ix_incidents_job", "incidents", ["job"])
     op.create_index("ix_incidents_node", "incidents", ["node"])
     op.create_index("ix_incidents_opened_at_id", "incidents", ["opened_at", "id"])
     op.create_index("ix_incidents_state", "incidents", ["state"])
     op.create_table(
         "jobs",
-        sa.Column("id", sa.String(128), nullable=False),
+        sa.Column("id", sa.String(128), primary_key=True),
         sa.Column("name", sa.String(200), nullable=False),
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("generation", sa.Integer(), nullable=False),
@@ -187,12 +166,11 @@ def upgrade() -> None:
         sa.Column("finished_at", UnixTime(), nullable=True),
         sa.Column("last_seen_at", UnixTime(), nullable=False),
         sa.CheckConstraint("state IN ('running', 'recovering', 'finished', 'failed')", name=op.f("ck_jobs_state")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
     )
     op.create_index("ix_jobs_started_at_id", "jobs", ["started_at", "id"])
     op.create_table(
         "localizations",
-        sa.Column("id", sa.String(36), nullable=False),
+        sa.Column("id", sa.String(36), primary_key=True),
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("nodes", sa.JSON(), nullable=False),
@@ -205,23 +183,21 @@ def upgrade() -> None:
         sa.Column("created_at", UnixTime(), nullable=False),
         sa.Column("finished_at", UnixTime(), nullable=True),
         sa.CheckConstraint("state IN ('running', 'done', 'cancelled')", name=op.f("ck_localizations_state")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_localizations")),
     )
     op.create_index("ix_localizations_created_at_id", "localizations", ["created_at", "id"])
     op.create_table(
         "node_verdicts",
-        sa.Column("node", sa.String(128), nullable=False),
+        sa.Column("node", sa.String(128), primary_key=True),
         sa.Column("verdict", sa.String(16), nullable=False),
         sa.Column("power", sa.Integer(), nullable=False),
         sa.Column("suite", sa.String(200), nullable=False),
         sa.Column("validation_id", sa.String(36), nullable=False),
         sa.Column("at", UnixTime(), nullable=False),
         sa.CheckConstraint("verdict IN ('pass', 'warn', 'fail', 'unknown')", name=op.f("ck_node_verdicts_verdict")),
-        sa.PrimaryKeyConstraint("node", name=op.f("pk_node_verdicts")),
     )
     op.create_table(
         "nodes",
-        sa.Column("name", sa.String(128), nullable=False),
+        sa.Column("name", sa.String(128), primary_key=True),
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("state_reason", sa.String(500), nullable=False),
         sa.Column("state_version", sa.Integer(), nullable=False),
@@ -251,7 +227,6 @@ def upgrade() -> None:
             "state IN ('unknown', 'healthy', 'suspect', 'draining', 'quarantined', 'validating')",
             name=op.f("ck_nodes_state"),
         ),
-        sa.PrimaryKeyConstraint("name", name=op.f("pk_nodes")),
     )
     op.create_index("ix_nodes_cohort", "nodes", ["cohort"])
     op.create_index("ix_nodes_last_seen_at", "nodes", ["last_seen_at"])
@@ -260,15 +235,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("nodes")
-    op.drop_table("node_verdicts")
-    op.drop_table("localizations")
-    op.drop_table("jobs")
-    op.drop_table("incidents")
-    op.drop_table("idempotency_keys")
-    op.drop_table("events")
-    op.drop_table("dcgm_targets")
-    op.drop_table("criteria")
-    op.drop_table("changes")
-    op.drop_table("catalogs")
-    op.drop_table("migration_requests")
+    for table in (
+        "nodes", "node_verdicts", "localizations", "jobs", "incidents", "idempotency_keys", "events", "dcgm_targets",
+        "criteria", "changes", "catalogs", "migration_requests",
+    ):
+        op.drop_table(table)

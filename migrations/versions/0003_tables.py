@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from mainstay.service.common.db import UnixTime
+from mainstay.service.common.db import UnixTime, partial
 
 revision = "0003"
 down_revision = "0002"
@@ -21,23 +21,19 @@ depends_on = None
 def upgrade() -> None:
     op.create_table(
         "incident_timeline",
-        sa.Column("id", sa.String(36), nullable=False),
-        sa.Column("incident_id", sa.String(36), nullable=False),
+        sa.Column("id", sa.String(36), primary_key=True),
+        sa.Column("incident_id", sa.String(36), sa.ForeignKey("incidents.id"), nullable=False),
         sa.Column("time", UnixTime(), nullable=False),
         sa.Column("kind", sa.String(32), nullable=False),
         sa.Column("text", sa.Text(), nullable=False),
         sa.Column("data", sa.JSON(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["incident_id"], ["incidents.id"], name=op.f("fk_incident_timeline_incident_id_incidents")
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_incident_timeline")),
     )
     op.create_index("ix_incident_timeline_incident_id_time_id", "incident_timeline", ["incident_id", "time", "id"])
     op.create_index("ix_incident_timeline_time_id", "incident_timeline", ["time", "id"])
     op.create_table(
         "localization_tasks",
-        sa.Column("id", sa.String(36), nullable=False),
-        sa.Column("localization_id", sa.String(36), nullable=False),
+        sa.Column("id", sa.String(36), primary_key=True),
+        sa.Column("localization_id", sa.String(36), sa.ForeignKey("localizations.id", ondelete="CASCADE"), nullable=False),
         sa.Column("round", sa.Integer(), nullable=False),
         sa.Column("position", sa.Integer(), nullable=False),
         sa.Column("role", sa.String(16), nullable=False),
@@ -52,13 +48,6 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "state IN ('queued', 'taken', 'done', 'expired')", name=op.f("ck_localization_tasks_state")
         ),
-        sa.ForeignKeyConstraint(
-            ["localization_id"],
-            ["localizations.id"],
-            name=op.f("fk_localization_tasks_localization_id_localizations"),
-            ondelete="CASCADE",
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_localization_tasks")),
         sa.UniqueConstraint(
             "localization_id",
             "round",
@@ -68,16 +57,12 @@ def upgrade() -> None:
         ),
     )
     op.create_index(
-        "ix_localization_tasks_open",
-        "localization_tasks",
-        ["node", "deadline_at"],
-        sqlite_where=sa.text("state IN ('queued', 'taken')"),
-        postgresql_where=sa.text("state IN ('queued', 'taken')"),
+        "ix_localization_tasks_open", "localization_tasks", ["node", "deadline_at"], **partial("state IN ('queued', 'taken')")
     )
     op.create_table(
         "node_transitions",
-        sa.Column("id", sa.String(36), nullable=False),
-        sa.Column("node", sa.String(128), nullable=False),
+        sa.Column("id", sa.String(36), primary_key=True),
+        sa.Column("node", sa.String(128), sa.ForeignKey("nodes.name", ondelete="CASCADE"), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("time", UnixTime(), nullable=False),
         sa.Column("trigger", sa.String(16), nullable=False),
@@ -87,32 +72,26 @@ def upgrade() -> None:
         sa.Column("actor", sa.String(200), nullable=False),
         sa.Column("reason", sa.String(500), nullable=False),
         sa.Column("incident", sa.String(36), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["node"], ["nodes.name"], name=op.f("fk_node_transitions_node_nodes"), ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_node_transitions")),
         sa.UniqueConstraint("node", "version", name=op.f("uq_node_transitions_node_version")),
     )
     op.create_index("ix_node_transitions_node_time_id", "node_transitions", ["node", "time", "id"])
     op.create_index("ix_node_transitions_time", "node_transitions", ["time"])
     op.create_table(
         "plans",
-        sa.Column("id", sa.String(128), nullable=False),
+        sa.Column("id", sa.String(128), primary_key=True),
         sa.Column("job", sa.String(128), nullable=False),
         sa.Column("generation", sa.Integer(), nullable=False),
         sa.Column("created_at", UnixTime(), nullable=False),
         sa.Column("body", sa.JSON(), nullable=False),
-        sa.Column("incident_id", sa.String(36), nullable=True),
-        sa.ForeignKeyConstraint(["incident_id"], ["incidents.id"], name=op.f("fk_plans_incident_id_incidents")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_plans")),
+        sa.Column("incident_id", sa.String(36), sa.ForeignKey("incidents.id"), nullable=True),
     )
     op.create_index("ix_plans_created_at_id", "plans", ["created_at", "id"])
     op.create_index("ix_plans_incident_id", "plans", ["incident_id"])
     op.create_index("ix_plans_job", "plans", ["job"])
     op.create_table(
         "remediations",
-        sa.Column("id", sa.String(36), nullable=False),
-        sa.Column("incident_id", sa.String(36), nullable=False),
+        sa.Column("id", sa.String(36), primary_key=True),
+        sa.Column("incident_id", sa.String(36), sa.ForeignKey("incidents.id"), nullable=False),
         sa.Column("node", sa.String(128), nullable=False),
         sa.Column("device", sa.String(128), nullable=True),
         sa.Column("hardware", sa.String(300), nullable=True),
@@ -131,54 +110,39 @@ def upgrade() -> None:
             "state IN ('proposed', 'held', 'accepted', 'dismissed', 'done', 'superseded', 'failed')",
             name=op.f("ck_remediations_state"),
         ),
-        sa.ForeignKeyConstraint(["incident_id"], ["incidents.id"], name=op.f("fk_remediations_incident_id_incidents")),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_remediations")),
     )
     op.create_index("ix_remediations_created_at_id", "remediations", ["created_at", "id"])
     op.create_index("ix_remediations_hardware_ended_at", "remediations", ["hardware", "ended_at"])
     op.create_index("ix_remediations_incident_id_node", "remediations", ["incident_id", "node"])
     op.create_index("ix_remediations_node_created_at", "remediations", ["node", "created_at"])
     op.create_index(
-        "uq_remediations_open",
-        "remediations",
-        ["incident_id", "node"],
-        unique=True,
-        sqlite_where=sa.text("state IN ('proposed', 'held', 'accepted')"),
-        postgresql_where=sa.text("state IN ('proposed', 'held', 'accepted')"),
+        "uq_remediations_open", "remediations", ["incident_id", "node"], unique=True, **partial("state IN ('proposed', 'held', 'accepted')")
     )
     op.create_table(
         "sessions",
-        sa.Column("digest", sa.String(64), nullable=False),
-        sa.Column("token_id", sa.String(36), nullable=False),
+        sa.Column("digest", sa.String(64), primary_key=True),
+        sa.Column("token_id", sa.String(36), sa.ForeignKey("tokens.id", ondelete="CASCADE"), nullable=False),
         sa.Column("created_at", UnixTime(), nullable=False),
         sa.Column("expires_at", UnixTime(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["token_id"], ["tokens.id"], name=op.f("fk_sessions_token_id_tokens"), ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("digest", name=op.f("pk_sessions")),
     )
     op.create_index("ix_sessions_expires_at", "sessions", ["expires_at"])
     op.create_index("ix_sessions_token_id", "sessions", ["token_id"])
     op.create_table(
         "sweep_runs",
-        sa.Column("id", sa.String(36), nullable=False),
-        sa.Column("sweep_id", sa.String(36), nullable=False),
+        sa.Column("id", sa.String(36), primary_key=True),
+        sa.Column("sweep_id", sa.String(36), sa.ForeignKey("sweeps.id", ondelete="CASCADE"), nullable=False),
         sa.Column("started_at", UnixTime(), nullable=False),
         sa.Column("fanned_out_at", UnixTime(), nullable=True),
         sa.Column("finished_at", UnixTime(), nullable=True),
-        sa.ForeignKeyConstraint(
-            ["sweep_id"], ["sweeps.id"], name=op.f("fk_sweep_runs_sweep_id_sweeps"), ondelete="CASCADE"
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_sweep_runs")),
     )
     op.create_index("ix_sweep_runs_sweep_id_started_at", "sweep_runs", ["sweep_id", "started_at"])
     op.create_table(
         "validations",
-        sa.Column("id", sa.String(36), nullable=False),
+        sa.Column("id", sa.String(36), primary_key=True),
         sa.Column("node", sa.String(128), nullable=False),
         sa.Column("suite", sa.String(200), nullable=False),
-        sa.Column("sweep_id", sa.String(36), nullable=True),
-        sa.Column("run_id", sa.String(36), nullable=True),
+        sa.Column("sweep_id", sa.String(36), sa.ForeignKey("sweeps.id", ondelete="SET NULL"), nullable=True),
+        sa.Column("run_id", sa.String(36), sa.ForeignKey("sweep_runs.id", ondelete="SET NULL"), nullable=True),
         sa.Column("state", sa.String(16), nullable=False),
         sa.Column("verdict", sa.String(16), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
@@ -202,29 +166,18 @@ def upgrade() -> None:
             "state IN ('queued', 'taken', 'running', 'done', 'expired')", name=op.f("ck_validations_state")
         ),
         sa.CheckConstraint("verdict IN ('pass', 'warn', 'fail', 'unknown')", name=op.f("ck_validations_verdict")),
-        sa.ForeignKeyConstraint(
-            ["run_id"], ["sweep_runs.id"], name=op.f("fk_validations_run_id_sweep_runs"), ondelete="SET NULL"
-        ),
-        sa.ForeignKeyConstraint(
-            ["sweep_id"], ["sweeps.id"], name=op.f("fk_validations_sweep_id_sweeps"), ondelete="SET NULL"
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_validations")),
         sa.UniqueConstraint("run_id", "node", name=op.f("uq_validations_run_id_node")),
     )
     op.create_index("ix_validations_created_at_id", "validations", ["created_at", "id"])
     op.create_index("ix_validations_node_created_at", "validations", ["node", "created_at"])
     op.create_index(
-        "ix_validations_pending",
-        "validations",
-        ["deadline_at"],
-        sqlite_where=sa.text("state IN ('queued', 'taken', 'running')"),
-        postgresql_where=sa.text("state IN ('queued', 'taken', 'running')"),
+        "ix_validations_pending", "validations", ["deadline_at"], **partial("state IN ('queued', 'taken', 'running')")
     )
     op.create_index("ix_validations_sweep_id", "validations", ["sweep_id"])
     op.create_table(
         "validation_results",
-        sa.Column("id", sa.String(36), nullable=False),
-        sa.Column("validation_id", sa.String(36), nullable=False),
+        sa.Column("id", sa.String(36), primary_key=True),
+        sa.Column("validation_id", sa.String(36), sa.ForeignKey("validations.id", ondelete="CASCADE"), nullable=False),
         sa.Column("position", sa.Integer(), nullable=False),
         sa.Column("cohort", sa.String(200), nullable=False),
         sa.Column("benchmark", sa.String(200), nullable=False),
@@ -242,13 +195,6 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "verdict IN ('pass', 'warn', 'fail', 'unknown')", name=op.f("ck_validation_results_verdict")
         ),
-        sa.ForeignKeyConstraint(
-            ["validation_id"],
-            ["validations.id"],
-            name=op.f("fk_validation_results_validation_id_validations"),
-            ondelete="CASCADE",
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_validation_results")),
     )
     op.create_index(
         "ix_validation_results_cohort_benchmark_metric", "validation_results", ["cohort", "benchmark", "metric"]
@@ -257,12 +203,8 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("validation_results")
-    op.drop_table("validations")
-    op.drop_table("sweep_runs")
-    op.drop_table("sessions")
-    op.drop_table("remediations")
-    op.drop_table("plans")
-    op.drop_table("node_transitions")
-    op.drop_table("localization_tasks")
-    op.drop_table("incident_timeline")
+    for table in (
+        "validation_results", "validations", "sweep_runs", "sessions", "remediations", "plans", "node_transitions",
+        "localization_tasks", "incident_timeline",
+    ):
+        op.drop_table(table)

@@ -28,8 +28,8 @@ SHARED: Final = ("param.", "optim.")
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 
-class ShardableState(Protocol):
-    """The state that is cut: a ``memory.state.State``."""
+class RestorableState(Protocol):
+    """What can be cut, saved to a slot and put back: a ``Source`` that also takes."""
 
     @property
     def layout(self) -> Layout: ...
@@ -86,7 +86,7 @@ class _Part:
 class ShardedState:
     """A ``State`` whose slots hold replica ``index``'s range of ``whole`` and what is its own. ``load`` is ``join``."""
 
-    def __init__(self, whole: ShardableState, index: int, count: int) -> None:
+    def __init__(self, whole: RestorableState, index: int, count: int) -> None:
         """Cut ``whole`` among ``count`` replicas, of which this is number ``index``.
 
         Raises:

@@ -8,7 +8,7 @@ first step keeps that manner: a snapshot of one that has not stepped restores to
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from mainstay.recovery.memory.model_names import MARK, MARK_SPEC, MARK_VALUE, Mo
 from mainstay.recovery.memory.optimizer import OptimizerState
 from mainstay.recovery.memory.pacing import Pacer
 from mainstay.recovery.memory.pinning import Pinned
+from mainstay.recovery.memory.shard import RestorableState
 from mainstay.recovery.memory.slot_copy import Piece, Zeros
 from mainstay.recovery.memory.tensor_restore import restore_tensor, restore_tensors
 
@@ -40,19 +41,6 @@ Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-class RestorableState(Protocol):
-    """What can be saved to a slot and put back: a ``Source`` that also takes."""
-
-    @property
-    def layout(self) -> Layout: ...
-
-    def freeze(self) -> Mapping[str, Piece]: ...
-
-    def load(self, arrays: Arrays) -> None: ...
-
-    def rewind(self, pieces: Mapping[str, Piece]) -> None: ...
 
 
 class TrainerState:

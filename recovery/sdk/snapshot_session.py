@@ -19,10 +19,10 @@ from mainstay.recovery.launcher.worker_messages import Assign, RestoreOrder
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.errors import ArenaError, FencedError, SlotMissingError
 from mainstay.recovery.memory.layout import Layout
-from mainstay.recovery.memory.shard import ShardedState
+from mainstay.recovery.memory.shard import RestorableState, ShardedState
 from mainstay.recovery.memory.slot_copy import Piece
 from mainstay.recovery.memory.snapshot import SnapshotWriter
-from mainstay.recovery.memory.state import RestorableState, TrainerState, restore
+from mainstay.recovery.memory.state import TrainerState, restore
 from mainstay.recovery.recovery_plan import RestoreSource
 from mainstay.recovery.sdk.shard_gather import ShardGather
 

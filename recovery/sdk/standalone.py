@@ -29,7 +29,7 @@ from mainstay.recovery.launcher.worker_messages import Assign, RestoreOrder
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.errors import ArenaError
 from mainstay.recovery.memory.layout import Layout
-from mainstay.recovery.memory.state import RestorableState
+from mainstay.recovery.memory.shard import RestorableState
 from mainstay.recovery.recovery_plan import RestoreSource
 from mainstay.recovery.sdk.snapshot_session import RestoreError, SnapshotSession
 

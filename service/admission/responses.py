@@ -1,6 +1,6 @@
 """The gate's answer as it is built and sent: structs, because a scheduler waits while it is encoded (measured).
 
-``schemas.AdmissionRead`` says the same in the API document; a test holds the two together.
+``schemas.AdmissionRead`` takes its fields from here for the API document.
 """
 
 from __future__ import annotations
@@ -25,16 +25,22 @@ class NodeAdmissionResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False)
 
 
 class AdmissionResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What a scheduler reads; ``schemas.AdmissionRead`` says what each field means."""
+    """What a scheduler reads."""
 
     job: str
     decision: AdmissionDecision
+    """deny if any node is denied, else allow_degraded if any is degraded, else allow."""
     reason: str
     allowed: int
+    """Number of nodes without objections; they are not listed."""
     nodes: list[NodeAdmissionResponse]
+    """The others, denied ones first."""
     spares: list[str]
+    """Nodes that could stand in: of the denied nodes' cohorts, allowed without reservation, and free."""
     preflight: list[str]
+    """Ids of the validations that were ordered."""
     preempted: list[str]
+    """Ids of the cancelled validations."""
     at: float
 
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import Field, Strict
 
-from mainstay.probes.core_types import HealthState, Verdict
-from mainstay.service.admission.rules import AdmissionDecision, ReasonCode
-from mainstay.service.common.schemas import Count, Input, JsonNumber, Name, Output, ShortText
+from mainstay.service.admission.responses import AdmissionResponse, NodeAdmissionResponse
+from mainstay.service.admission.rules import Reason
+from mainstay.service.common.schemas import Count, Input, JsonNumber, Name, Output, ShortText, fields_of
 
 MAX_NODES = 100_000
 
@@ -31,37 +31,18 @@ class AdmissionIn(Input):
     """Order the suite on every node that is denied for want of a valid check; ask again when they have ended."""
 
 
+@fields_of(Reason)
 class ReasonRead(Output):
-    code: ReasonCode
-    decision: AdmissionDecision
-    text: str
+    pass
 
 
+@fields_of(NodeAdmissionResponse)
 class NodeAdmission(Output):
     """A node with at least one reason against it."""
 
-    node: str
-    decision: AdmissionDecision
     reasons: list[ReasonRead]
-    state: HealthState | None
-    verdict: Verdict | None
-    suite: str | None
-    validated_at: float | None
 
 
+@fields_of(AdmissionResponse)
 class AdmissionRead(Output):
-    job: str
-    decision: AdmissionDecision
-    """deny if any node is denied, else allow_degraded if any is degraded, else allow."""
-    reason: str
-    allowed: int
-    """Number of nodes without objections; they are not listed."""
     nodes: list[NodeAdmission]
-    """The others, denied ones first."""
-    spares: list[str]
-    """Nodes that could stand in: of the denied nodes' cohorts, allowed without reservation, and free."""
-    preflight: list[str]
-    """Ids of the validations that were ordered."""
-    preempted: list[str]
-    """Ids of the cancelled validations."""
-    at: float

@@ -7,7 +7,8 @@ from typing import Annotated, Self
 
 from pydantic import Field, Strict, model_validator
 
-from mainstay.service.common.schemas import Input, JsonNumber, Name, Output, ShortText
+from mainstay.detectors.selector.audit import BenchmarkReason, NodeRisk, PlanRecord
+from mainstay.service.common.schemas import Input, JsonNumber, Name, Output, ShortText, fields_of
 from mainstay.service.validation.schemas import Again
 
 
@@ -46,32 +47,17 @@ class ValidationPlanCreate(Input):
         return self
 
 
+@fields_of(BenchmarkReason)
 class BenchmarkReasonRead(Output):
-    benchmark: str
-    chosen: bool
-    seconds: float
-    gain: float
-    gain_per_second: float
-    risk_before: float
-    risk_after: float
-    finds: int
-    alone: int
-    reason: str
-    nodes: int
-    """On how many nodes it runs."""
+    pass
 
 
+@fields_of(NodeRisk)
 class NodeRiskRead(Output):
-    node: str
-    p: float
-    covered: float
-    checked: bool
-    benchmarks: list[str]
-    seconds: float
-    reasons: dict[str, str]
-    """Benchmark → why it runs on this node, or does not; empty of a uniform plan."""
+    pass
 
 
+@fields_of(PlanRecord, without={"target"})
 class ValidationPlanRead(Output):
     id: str
     created_at: float
@@ -81,31 +67,13 @@ class ValidationPlanRead(Output):
     job_hours: float
     target_risk: float
     worth_node_hours: float | None
-    benchmarks: list[str]
-    """To run, in this order, on any of the nodes; empty: no check is needed."""
     run_on: list[str]
     """The nodes to run them on; the others may start as they are."""
-    per_node: bool
-    """Whether each node has a set of its own."""
     sets: dict[str, list[str]]
     """Node of ``run_on`` → what runs on it, in this order."""
     validations: dict[str, str]
     """Node → the validation that was ordered."""
     remeasure: int
     """To be said of each of their validations."""
-    learned: bool
-    """False: too little history, so the whole suite runs."""
-    reached: bool
-    reason: str
-    model: str
-    defects: int
-    risk_before: float
-    risk_after: float
-    risk_full: float
-    seconds: float
-    """On the node that takes longest."""
-    full_seconds: float
-    node_seconds: float
-    full_node_seconds: float
     considered: list[BenchmarkReasonRead]
     node_risks: list[NodeRiskRead]

@@ -28,6 +28,7 @@ from mainstay.service.check_selection.schemas import ValidationPlanCreate, Valid
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import NotFoundError
+from mainstay.service.common.rows import require_row
 from mainstay.service.fleet.service import require_node
 from mainstay.service.settings import Settings
 from mainstay.service.validation import service
@@ -148,10 +149,8 @@ def require(session: AnySession, plan_id: str) -> SelectionRow:
     Raises:
         UnknownPlanError: there is none with this id.
     """
-    row = session.get(SelectionRow, plan_id)
-    if row is None:
-        raise UnknownValidationPlanError(f"no validation plan has the id {plan_id!r}")
-    return row
+    missing = UnknownValidationPlanError(f"no validation plan has the id {plan_id!r}")
+    return require_row(session, SelectionRow, plan_id, missing)
 
 
 def read(row: SelectionRow) -> ValidationPlanRead:

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, NewType
 
 from fastapi import Depends, Request
 from fastapi.concurrency import contextmanager_in_threadpool
-from sqlalchemy import JSON, DateTime, Double, MetaData, create_engine, event
+from sqlalchemy import JSON, DateTime, Double, MetaData, create_engine, event, text
 from sqlalchemy import orm as sa
 from sqlalchemy.engine import URL, Connection, Dialect, Engine, make_url
 from sqlalchemy.exc import OperationalError
@@ -87,6 +87,11 @@ class Base(sa.DeclarativeBase):
         list[int]: JSON(none_as_null=True),
         float: Double(),
     }
+
+
+def partial(condition: str, *, sqlite: str | None = None) -> dict[str, Any]:
+    """Arguments of an index over the rows with ``condition``; ``sqlite`` is how SQLite puts it, if otherwise."""
+    return {"sqlite_where": text(sqlite or condition), "postgresql_where": text(condition)}
 
 
 class Session(sa.Session):

@@ -8,10 +8,10 @@ defaults, so that types generated from the OpenAPI document are exact.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Collection
+from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
 from mainstay.probes.core_types import NAME_PATTERN
 
@@ -39,6 +39,30 @@ class Output(BaseModel):
     """What the service answers; built from rows by attribute."""
 
     model_config = ConfigDict(from_attributes=True)
+
+
+_Read = TypeVar("_Read", bound=Output)
+
+
+def fields_of(domain: type, *, without: Collection[str] = ()) -> Callable[[type[_Read]], type[_Read]]:
+    """Give an output schema the fields of a domain type, all of them required.
+
+    Args:
+        domain: a dataclass or a struct.
+        without: its fields that the answer leaves out.
+    """
+
+    def extend(schema: type[_Read]) -> type[_Read]:
+        own = {name: (field.annotation, field) for name, field in schema.model_fields.items()}
+        told = get_type_hints(domain, include_extras=True)
+        fields: dict[str, Any] = {name: (kind, ...) for name, kind in told.items() if name not in without}
+        base: Any = schema.__bases__
+        name, place = schema.__name__, {"__module__": schema.__module__, "__doc__": schema.__doc__}
+        build: Any = create_model
+        extended: type[_Read] = build(name, __base__=base, **place, **fields | own)
+        return extended
+
+    return extend
 
 
 def check_text(value: str) -> str:

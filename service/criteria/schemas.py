@@ -6,9 +6,12 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from mainstay.detectors.validation.criterion_limits import Distribution
+from mainstay.detectors.validation.sessions import Sessions
+from mainstay.detectors.validation.verdict import Criterion
 from mainstay.probes.benchmarks.result import Better
 from mainstay.probes.core_types import Verdict
-from mainstay.service.common.schemas import Count, Input, JsonNumber, Number, Output, ShortText
+from mainstay.service.common.schemas import Count, Input, JsonNumber, Number, Output, ShortText, fields_of
 from mainstay.service.validation.schemas import Label
 
 Similarity = Annotated[float, Field(gt=0, lt=1), JsonNumber]
@@ -80,46 +83,21 @@ class CriterionIn(Input):
         return self
 
 
+@fields_of(Sessions)
 class SessionsRead(Output):
     """Periods in which runs of one machine share conditions; scatters are ratios of the typical value."""
 
-    count: int
-    within: float | None
-    """Of runs of one session; null where no session has two."""
-    between: float | None
-    """Of sessions; null where there is one only: the limits then hold for that session."""
-    freedom: int | None
-    """Degrees of freedom of the limits."""
 
-
+@fields_of(Criterion, without={"distribution"})
 class CriterionRead(Output):
-    benchmark: str
-    metric: str
-    cohort: str
-    better: Better
-    low: float | None
-    high: float | None
-    n: int
-    source: str
     learned_at: float
-    unit: str
-    warn: float | None
-    center: float | None
-    allowed: list[float]
     sessions: SessionsRead | None
     """Null: not recorded, stated by an operator, or a fingerprint."""
 
 
+@fields_of(Distribution)
 class DistributionRead(Output):
-    reference: list[float]
-    """Values of the run that stands for all healthy ones, rising: its distribution function is drawn from them."""
-    alpha: float
-    """A run fails at this one-sided similarity or less."""
-    warn_alpha: float
-    repeatability: float | None
-    detectable: float
-    """The uniform slowdown, as a share, from which 95 % of devices fail."""
-    excluded: int
+    pass
 
 
 class CriterionRun(Output):

@@ -16,6 +16,7 @@ from mainstay.probes.benchmarks.result import Better
 from mainstay.probes.core_types import Verdict
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.problem import NotFoundError
+from mainstay.service.common.rows import require_row
 from mainstay.service.criteria.schemas import CriterionDetail, CriterionRead, CriterionRun, DistributionRead
 from mainstay.service.validation import cohorts
 from mainstay.service.validation.models import CriterionRow, ResultRow, ValidationRow
@@ -124,9 +125,8 @@ def detail(
         UnknownCriterionError: there is none.
         NotMeasuredError: there is no such validation, or it did not measure this.
     """
-    row = session.get(CriterionRow, (benchmark, metric, cohort))
-    if row is None:
-        raise UnknownCriterionError(f"no criterion for {benchmark!r} {metric!r} of cohort {cohort!r}")
+    missing = UnknownCriterionError(f"no criterion for {benchmark!r} {metric!r} of cohort {cohort!r}")
+    row = require_row(session, CriterionRow, (benchmark, metric, cohort), missing)
     kept, runs = row.distribution, _runs(session, row)
     if validation is not None and all(run.validation_id != validation for run in runs):
         runs += _runs_of(session, row, validation)

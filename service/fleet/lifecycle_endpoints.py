@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path
 
 from mainstay.probes.core_types import NAME_PATTERN
-from mainstay.service.auth.guard import Actor, Reader
-from mainstay.service.auth.tokens import Principal
-from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, WriteSession, Writing, after_commit
-from mainstay.service.common.idempotency import Idempotency, IdempotencyGuard
+from mainstay.service.auth.guard import Reader
+from mainstay.service.common.db import Reading
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.fleet import lifecycle_facts, repository, return_to_service
 from mainstay.service.fleet import serializers as fleet_serializers
@@ -24,7 +21,7 @@ from mainstay.service.fleet.transitions import TransitionActor, require_transiti
 from mainstay.service.jobs import migration_requests
 from mainstay.service.jobs.repository import by_node
 from mainstay.service.jobs.schemas import MigrationRequestRead
-from mainstay.service.services import Services, ServicesDep
+from mainstay.service.operation import Acting, Operation
 from mainstay.service.validation import service as validations
 from mainstay.service.validation.models import NodeVerdictRow
 
@@ -47,129 +44,81 @@ def list_transitions(name: NodeName, _: Reader, session: Reading, page: Paging) 
 
 
 @router.post("/nodes/{name}:drain", operation_id="drain_node")
-def drain_node(
-    name: NodeName,
-    body: DrainBody,
-    idempotency: Idempotency,
-    principal: Actor,
-    session: Writing,
-    *,
-    services: ServicesDep,
-    now: Now,
-) -> DrainRead:
+def drain_node(name: NodeName, body: DrainBody, acting: Acting) -> DrainRead:
     """Drain a node: it leaves service when its work has left. You can take over a drain of another system.
 
     With ``mode: migrate``, Mainstay asks running jobs to move their ranks; the response has one migration request
     per job.
     """
+    session, actor, now = acting.session, acting.principal.name, acting.now
     row = require_node(session, name)
-    mover = TransitionActor(Owner.EXTERNAL if body.external else Owner.OPERATOR, principal.name)
+    owner = Owner.EXTERNAL if body.external else Owner.OPERATOR
     deadline_at = None if body.deadline_seconds is None else now + body.deadline_seconds
-    _move(session, services, row, NodeTrigger.DRAIN, body=body, mover=mover, now=now, deadline_at=deadline_at)
+    _move(acting, row, NodeTrigger.DRAIN, body=body, owner=owner, deadline_at=deadline_at)
     jobs = by_node(session).get(name, ()) if body.mode == "migrate" else ()
     given = [
-        migration_requests.create(session, job, node=name, reason=body.reason, actor=principal.name, now=now)
+        migration_requests.create(session, job, node=name, reason=body.reason, actor=actor, now=now)
         for job in sorted(jobs)
     ]
-    session.flush()
-    after_commit(session, lambda: services.wakers.wake("remediation"))
-    read = _read(session, services, row, now)
+    read = _read(acting, row)
     told = DrainRead(**dict(read), migration_requests=[MigrationRequestRead.model_validate(one) for one in given])
-    return idempotency.remember(session, told)
+    return acting.remember(told)
 
 
 @router.post("/nodes/{name}:undrain", operation_id="undrain_node")
-def undrain_node(
-    name: NodeName,
-    body: MoveBody,
-    idempotency: Idempotency,
-    principal: Actor,
-    session: Writing,
-    *,
-    services: ServicesDep,
-    now: Now,
-) -> NodeRead:
+def undrain_node(name: NodeName, body: MoveBody, acting: Acting) -> NodeRead:
     """End a drain, unless a worse state followed or another system drained the node."""
-    row = require_node(session, name)
-    _move(session, services, row, NodeTrigger.UNDRAIN, body=body, mover=_person(principal), now=now)
-    migration_requests.withdraw(session, name, f"{principal.name} took the drain of {name} back", now=now)
-    return _answer(session, services, row, idempotency, now)
+    row = require_node(acting.session, name)
+    _move(acting, row, NodeTrigger.UNDRAIN, body=body)
+    reason = f"{acting.principal.name} took the drain of {name} back"
+    migration_requests.withdraw(acting.session, name, reason, now=acting.now)
+    return acting.remember(_read(acting, row))
 
 
 @router.post("/nodes/{name}:quarantine", operation_id="quarantine_node")
-def quarantine_node(
-    name: NodeName,
-    body: MoveBody,
-    idempotency: Idempotency,
-    principal: Actor,
-    session: Writing,
-    *,
-    services: ServicesDep,
-    now: Now,
-) -> NodeRead:
+def quarantine_node(name: NodeName, body: MoveBody, acting: Acting) -> NodeRead:
     """Quarantine a node immediately, even if jobs run on it. Only a passed validation returns it to service."""
-    row = require_node(session, name)
-    _move(session, services, row, NodeTrigger.QUARANTINE, body=body, mover=_person(principal), now=now)
-    return _answer(session, services, row, idempotency, now)
+    row = require_node(acting.session, name)
+    _move(acting, row, NodeTrigger.QUARANTINE, body=body)
+    return acting.remember(_read(acting, row))
 
 
 @router.post("/nodes/{name}:validate", operation_id="validate_node")
-def validate_node(
-    name: NodeName,
-    body: ValidateBody,
-    idempotency: Idempotency,
-    principal: Actor,
-    session: Writing,
-    *,
-    services: ServicesDep,
-    now: Now,
-) -> NodeRead:
+def validate_node(name: NodeName, body: ValidateBody, acting: Acting) -> NodeRead:
     """Request the validation that ends a quarantine. Only a pass returns the node to service."""
+    session, settings = acting.session, acting.services.settings
     row = require_node(session, name)
-    settings = services.settings
     suite = body.suite or return_to_service.suite_for(session.get(NodeVerdictRow, name), settings)
-    ordered = validations.order(session, settings, node=name, suite=suite, now=now)
+    ordered = validations.order(session, settings, node=name, suite=suite, now=acting.now)
     return_to_service.start_validation(
-        session, row, ordered, mover=_person(principal), reason=body.reason, now=now, settings=settings,
-        expected_version=body.expected_version,
+        session, row, ordered, mover=TransitionActor(Owner.OPERATOR, acting.principal.name), reason=body.reason,
+        now=acting.now, settings=settings, expected_version=body.expected_version,
     )  # fmt: skip
-    after_commit(session, lambda: services.wakers.wake("orders"))
-    return _answer(session, services, row, idempotency, now)
-
-
-def _person(principal: Principal) -> TransitionActor:
-    return TransitionActor(Owner.OPERATOR, principal.name)
+    acting.wake("orders")
+    return acting.remember(_read(acting, row))
 
 
 def _move(
-    session: WriteSession,
-    services: Services,
+    acting: Operation,
     row: NodeRow,
     trigger: NodeTrigger,
     *,
     body: MoveBody,
-    mover: TransitionActor,
-    now: float,
-    **said: Any,
+    owner: Owner = Owner.OPERATOR,
+    deadline_at: float | None = None,
 ) -> None:
-    known = lifecycle_facts.gather_facts(
-        session, row, now=now, heartbeat_timeout_seconds=services.settings.fleet.heartbeat_timeout_seconds
-    )
+    timeout = acting.services.settings.fleet.heartbeat_timeout_seconds
+    known = lifecycle_facts.gather_facts(acting.session, row, now=acting.now, heartbeat_timeout_seconds=timeout)
     require_transition(
-        session, row, trigger, expected_version=body.expected_version, reason=body.reason, now=now, known=known,
-        mover=mover, **said,
+        acting.session, row, trigger, expected_version=body.expected_version, reason=body.reason, now=acting.now,
+        known=known, mover=TransitionActor(owner, acting.principal.name), deadline_at=deadline_at,
     )  # fmt: skip
 
 
-def _answer(
-    session: WriteSession, services: Services, row: NodeRow, idempotency: IdempotencyGuard, now: float
-) -> NodeRead:
-    session.flush()
-    after_commit(session, lambda: services.wakers.wake("remediation"))
-    return idempotency.remember(session, _read(session, services, row, now))
-
-
-def _read(session: WriteSession, services: Services, row: NodeRow, now: float) -> NodeRead:
-    jobs = services.occupancy.by_node(session)
-    nodes = read_nodes(session, [row.name])
-    return fleet_serializers.serialize_nodes(session, nodes, services.seen, jobs, now)[0]
+def _read(acting: Operation, row: NodeRow) -> NodeRead:
+    """The changed node as answered; its change wakes the remediation."""
+    acting.session.flush()
+    acting.wake("remediation")
+    jobs = acting.services.occupancy.by_node(acting.session)
+    nodes = read_nodes(acting.session, [row.name])
+    return fleet_serializers.serialize_nodes(acting.session, nodes, acting.services.seen, jobs, acting.now)[0]

@@ -15,6 +15,7 @@ from sqlalchemy import select
 from mainstay.probes.core_types import HealthState
 from mainstay.service.common.db import AnySession, Database, WriteSession
 from mainstay.service.common.problem import NotFoundError
+from mainstay.service.common.rows import require_row
 from mainstay.service.fleet import device_locations, repository
 from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger
 from mainstay.service.fleet.models import NodeRow
@@ -44,10 +45,7 @@ def require_node(session: AnySession, name: str) -> NodeRow:
     Raises:
         UnknownNodeError: no node enrolled or reported under this name.
     """
-    row = session.get(NodeRow, name)
-    if row is None:
-        raise UnknownNodeError(f"no node is called {name!r}")
-    return row
+    return require_row(session, NodeRow, name, UnknownNodeError(f"no node is called {name!r}"))
 
 
 def require_nodes(session: AnySession, names: Collection[str]) -> None:

@@ -8,19 +8,18 @@ from fastapi import APIRouter, Path, Query
 from sqlalchemy import select
 
 from mainstay.detectors.finding import Cause, FindingKind
-from mainstay.service.auth.guard import Actor, Reader
-from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Writing
-from mainstay.service.common.idempotency import Idempotency
+from mainstay.service.auth.guard import Reader
+from mainstay.service.common.db import Reading
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import NotFoundError
+from mainstay.service.common.rows import require_row
 from mainstay.service.common.schemas import Name
 from mainstay.service.incidents import findings, repository, service
 from mainstay.service.incidents import serializers as incidents_serializers
 from mainstay.service.incidents.lifecycle import IncidentState, IncidentTrigger
 from mainstay.service.incidents.models import FindingRow, IncidentRow, PlanRow
 from mainstay.service.incidents.schemas import FindingRead, IncidentDetail, IncidentRead, ReasonBody, RecoveryPlanRead
-from mainstay.service.services import ServicesDep
+from mainstay.service.operation import Acting, Operation
 
 router = APIRouter(tags=["incidents"])
 Id = Annotated[Name, Path(alias="id")]
@@ -67,45 +66,25 @@ def get_incident(incident_id: Id, _: Reader, session: Reading) -> IncidentDetail
 
 
 @router.post("/incidents/{id}:close", operation_id="close_incident")  # noqa: FAST003 - Id is its alias
-def close_incident(
-    incident_id: Id,
-    body: ReasonBody,
-    idempotency: Idempotency,
-    principal: Actor,
-    session: Writing,
-    *,
-    services: ServicesDep,
-    now: Now,
-) -> IncidentRead:
+def close_incident(incident_id: Id, body: ReasonBody, acting: Acting) -> IncidentRead:
     """Close an incident manually. Its findings no longer count; if the fault starts again, a new incident opens."""
-    row = service.require(session, incident_id)
-    text = f"Closed by {principal.name}: {body.reason}"
-    service.decide_by_hand(
-        session, row, IncidentTrigger.CLOSED_BY_OPERATOR, settings=services.settings.incidents, now=now, text=text,
-        reason=body.reason,
-    )  # fmt: skip
-    return idempotency.remember(session, incidents_serializers.read(row))
+    return _decide(acting, incident_id, IncidentTrigger.CLOSED_BY_OPERATOR, "Closed", body.reason)
 
 
 @router.post("/incidents/{id}:acknowledge", operation_id="acknowledge_incident")  # noqa: FAST003 - Id is its alias
-def acknowledge_incident(
-    incident_id: Id,
-    body: ReasonBody,
-    idempotency: Idempotency,
-    principal: Actor,
-    session: Writing,
-    *,
-    services: ServicesDep,
-    now: Now,
-) -> IncidentRead:
+def acknowledge_incident(incident_id: Id, body: ReasonBody, acting: Acting) -> IncidentRead:
     """Record that an operator handles the incident: it no longer requires an operator."""
-    row = service.require(session, incident_id)
-    text = f"Acknowledged by {principal.name}: {body.reason}"
+    return _decide(acting, incident_id, IncidentTrigger.ACKNOWLEDGED, "Acknowledged", body.reason)
+
+
+def _decide(acting: Operation, incident_id: str, trigger: IncidentTrigger, done: str, reason: str) -> IncidentRead:
+    row = service.require(acting.session, incident_id)
+    text = f"{done} by {acting.principal.name}: {reason}"
     service.decide_by_hand(
-        session, row, IncidentTrigger.ACKNOWLEDGED, settings=services.settings.incidents, now=now, text=text,
-        reason=body.reason,
+        acting.session, row, trigger, settings=acting.services.settings.incidents, now=acting.now, text=text,
+        reason=reason,
     )  # fmt: skip
-    return idempotency.remember(session, incidents_serializers.read(row))
+    return acting.remember(incidents_serializers.read(row))
 
 
 @router.get("/findings", operation_id="list_findings")
@@ -136,7 +115,5 @@ def list_recovery_plans(_: Reader, session: Reading, page: Paging, job: NameFilt
 @router.get("/recovery-plans/{id}", operation_id="get_recovery_plan")  # noqa: FAST003 - Id is its alias
 def get_recovery_plan(plan_id: Id, _: Reader, session: Reading) -> RecoveryPlanRead:
     """One plan."""
-    row = session.get(PlanRow, plan_id)
-    if row is None:
-        raise UnknownRecoveryPlanError(f"no plan has the id {plan_id!r}")
+    row = require_row(session, PlanRow, plan_id, UnknownRecoveryPlanError(f"no plan has the id {plan_id!r}"))
     return incidents_serializers.serialize_plans(session, [row])[0]

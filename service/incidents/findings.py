@@ -10,7 +10,7 @@ from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, Finding
 from mainstay.probes.core_types import RecommendedAction, Severity
 from mainstay.service.common.ids import new_id
 from mainstay.service.incidents.models import FindingRow
-from mainstay.service.incidents.schemas import EntityRead, EvidenceRead, FindingRead
+from mainstay.service.incidents.schemas import FindingRead
 
 MAX_POINTS = 2000
 """Points kept of one evidence series: more than a chart is wide."""
@@ -98,19 +98,5 @@ def from_columns(row: Any, summary: str) -> Finding:
 
 
 def read(row: FindingRow) -> FindingRead:
-    return FindingRead(
-        id=row.id,
-        kind=FindingKind(row.kind),
-        entity=EntityRead(node=row.node, device=row.device, job=row.job, rank=row.rank, peer=row.peer),
-        time=row.time,
-        severity=Severity(row.severity),
-        detector=row.detector,
-        confidence=row.confidence,
-        evidence=EvidenceRead.model_validate(row.evidence),
-        active=row.active,
-        recommended_action=RecommendedAction(row.recommended_action),
-        cause=None if row.cause is None else Cause(row.cause),
-        event=row.event_id,
-        incident=row.incident_id,
-        cleared_at=row.cleared_at,
-    )
+    told = {name: getattr(row, name, None) for name in FindingRead.model_fields}
+    return FindingRead.model_validate(told | {"entity": row, "event": row.event_id, "incident": row.incident_id})

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from mainstay.probes.core_types import RecommendedAction
-from mainstay.service.common.db import Base, UnixTime
+from mainstay.service.common.db import Base, UnixTime, partial
 from mainstay.service.incidents.lifecycle import IncidentState
 
 _STATES = ", ".join(f"'{state}'" for state in IncidentState)
@@ -48,12 +48,7 @@ class IncidentRow(Base):
         Index(None, "state"),
         Index(None, "job"),
         Index(None, "node"),
-        Index(
-            "ix_incidents_due",
-            "due_at",
-            sqlite_where=text("due_at IS NOT NULL"),
-            postgresql_where=text("due_at IS NOT NULL"),
-        ),
+        Index("ix_incidents_due", "due_at", **partial("due_at IS NOT NULL")),
     )
 
 
@@ -83,18 +78,10 @@ class FindingRow(Base):
     incident_id: Mapped[str | None] = mapped_column(ForeignKey("incidents.id"))
 
     __table_args__ = (
-        Index(
-            "uq_findings_active_key", "key", unique=True, sqlite_where=text("active"), postgresql_where=text("active")
-        ),
+        Index("uq_findings_active_key", "key", unique=True, **partial("active")),
         Index(None, "time", "id"),
         # SQLite takes a partial index only where the query says the same words: "= 1" is how SQLAlchemy asks it.
-        Index(
-            "ix_findings_active_time",
-            "time",
-            "id",
-            sqlite_where=text("active = 1"),
-            postgresql_where=text("active"),
-        ),
+        Index("ix_findings_active_time", "time", "id", **partial("active", sqlite="active = 1")),
         Index(None, "incident_id"),
         Index(None, "node", "time"),
         Index(None, "job", "time"),

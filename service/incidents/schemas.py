@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from mainstay.detectors.finding import Cause, FindingKind
-from mainstay.probes.core_types import RecommendedAction, Severity
-from mainstay.recovery.recovery_plan import RestoreSource, RestoreStrategyName
-from mainstay.service.common.schemas import Input, Output, Text
+from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind, Series
+from mainstay.probes.core_types import Severity
+from mainstay.recovery.recovery_plan import Alternative, RankRestore, RecoveryPlan
+from mainstay.service.common.schemas import Input, Output, Text, fields_of
 from mainstay.service.incidents.lifecycle import IncidentState
 
 
@@ -34,43 +34,28 @@ class IncidentRead(Output):
     summary: str
 
 
+@fields_of(Entity)
 class EntityRead(Output):
-    node: str | None
-    device: str | None
-    job: str | None
-    rank: int | None
-    peer: int | None
+    pass
 
 
+@fields_of(Series)
 class EvidenceSeries(Output):
-    name: str
-    unit: str
-    x: list[float]
     y: list[float | None]
-    x_is: str
-    threshold: float | None
     peers: list[float | None]
 
 
+@fields_of(Evidence)
 class EvidenceRead(Output):
-    summary: str
     numbers: dict[str, float | None]
     series: list[EvidenceSeries]
 
 
+@fields_of(Finding)
 class FindingRead(Output):
     id: str
-    kind: FindingKind
     entity: EntityRead
-    time: float
-    severity: Severity
-    detector: str
-    confidence: float
     evidence: EvidenceRead
-    active: bool
-    recommended_action: RecommendedAction
-    cause: Cause | None
-    event: str | None
     incident: str | None
     cleared_at: float | None
 
@@ -82,35 +67,19 @@ class TimelineEntry(Output):
     data: dict[str, Any]
 
 
+@fields_of(RankRestore)
 class RestoreRead(Output):
-    rank: int
-    node: str
-    source: RestoreSource
-    from_rank: int | None
-    from_nodes: list[str]
+    pass
 
 
+@fields_of(Alternative)
 class AlternativeRead(Output):
-    strategy: RestoreStrategyName
-    feasible: bool
-    reason: str
-    epoch: int | None
-    seconds: float | None
-    steps_lost: int | None
-    cost_seconds: float | None
-    parts: dict[str, float]
     restores: list[RestoreRead]
-    left_out: int
 
 
+@fields_of(RecoveryPlan)
 class RecoveryPlanRead(Output):
-    id: str
-    job: str
-    generation: int
-    failed_ranks: list[int]
     alternatives: list[AlternativeRead]
-    chosen: RestoreStrategyName | None
-    explanation: str
     created_at: float
     incident: str | None
     actual_seconds: float | None

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from sqlalchemy import update
-
 from mainstay.detectors.finding import FindingKind
 from mainstay.probes.core_types import Severity
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import ConflictError, NotFoundError
+from mainstay.service.common.rows import compare_and_set, require_row
 from mainstay.service.incidents import repository
 from mainstay.service.incidents.lifecycle import IncidentDecision, IncidentFacts, IncidentState, IncidentTrigger, decide
 from mainstay.service.incidents.models import IncidentRow, TimelineRow
@@ -58,10 +57,8 @@ def require(session: AnySession, incident_id: str) -> IncidentRow:
     Raises:
         UnknownIncidentError: there is none with this id.
     """
-    row = session.get(IncidentRow, incident_id)
-    if row is None:
-        raise UnknownIncidentError(f"no incident has the id {incident_id!r}")
-    return row
+    missing = UnknownIncidentError(f"no incident has the id {incident_id!r}")
+    return require_row(session, IncidentRow, incident_id, missing)
 
 
 def add_timeline_entry(
@@ -86,20 +83,9 @@ def amend(session: WriteSession, incident: IncidentRow, **values: Any) -> None:
     Raises:
         IncidentChangedError: another process changed it.
     """
-    statement = (
-        update(IncidentRow)
-        .where(
-            IncidentRow.id == incident.id,
-            IncidentRow.state == incident.state,
-            IncidentRow.version == incident.version,
-        )
-        .values(version=incident.version + 1, **values)
-        .returning(IncidentRow.id)
-        .execution_options(synchronize_session=False)
-    )
-    if session.scalar(statement) is None:
+    unchanged = (IncidentRow.state == incident.state, IncidentRow.version == incident.version)
+    if not compare_and_set(session, incident, *unchanged, reread=False, version=incident.version + 1, **values):
         raise IncidentChangedError(f"incident {incident.id} was changed by someone else; read it again")
-    session.refresh(incident)
 
 
 def propose(

@@ -7,10 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from sqlalchemy import select
 
-from mainstay.service.auth.guard import Actor, Reader, Reporter
+from mainstay.service.auth.guard import Reader, Reporter
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Reporting, Writing
-from mainstay.service.common.idempotency import Idempotency
+from mainstay.service.common.db import Reading, Reporting
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import ConflictError
@@ -28,6 +27,7 @@ from mainstay.service.jobs.schemas import (
     RecoveryRead,
     StepsRead,
 )
+from mainstay.service.operation import Acting
 from mainstay.service.services import ServicesDep
 
 router = APIRouter(tags=["jobs"])
@@ -118,25 +118,17 @@ def list_job_migration_requests(job_id: JobId, _: Reader, session: Reading, page
 
 
 @router.post("/jobs/{id}/migration-requests", operation_id="create_migration_request")  # noqa: FAST003 - JobId is its alias
-def create_migration_request(
-    job_id: JobId,
-    body: MigrationRequestCreate,
-    idempotency: Idempotency,
-    principal: Actor,
-    session: Writing,
-    *,
-    now: Now,
-) -> MigrationRequestRead:
+def create_migration_request(job_id: JobId, body: MigrationRequestCreate, acting: Acting) -> MigrationRequestRead:
     """Ask a running job to move one rank, or all ranks of a node, to other nodes.
 
     Its coordinator answers within a second.
     """
-    row = service.require_job(session, job_id)
+    row = service.require_job(acting.session, job_id)
     if row.state not in RUNNING:
         raise JobOverError(f"job {job_id!r} is {row.state}: there is nothing to move")
     given = migration_requests.create(
-        session, job_id, node=body.node, rank=body.rank, target=body.target, reason=body.reason, actor=principal.name,
-        now=now,
+        acting.session, job_id, node=body.node, rank=body.rank, target=body.target, reason=body.reason,
+        actor=acting.principal.name, now=acting.now,
     )  # fmt: skip
-    session.flush()
-    return idempotency.remember(session, MigrationRequestRead.model_validate(given))
+    acting.session.flush()
+    return acting.remember(MigrationRequestRead.model_validate(given))

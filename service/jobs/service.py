@@ -7,6 +7,7 @@ from typing import Final
 
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.problem import ConflictError, NotFoundError
+from mainstay.service.common.rows import require_row
 from mainstay.service.incidents import repository as incidents
 from mainstay.service.jobs import migration_requests, repository
 from mainstay.service.jobs.accounting import Outage, ettr
@@ -29,10 +30,7 @@ def require_job(session: AnySession, job_id: str) -> JobRow:
     Raises:
         UnknownJobError: no coordinator reported a job with this id.
     """
-    row = session.get(JobRow, job_id)
-    if row is None:
-        raise UnknownJobError(f"no job has the id {job_id!r}")
-    return row
+    return require_row(session, JobRow, job_id, UnknownJobError(f"no job has the id {job_id!r}"))
 
 
 def report(session: WriteSession, job_id: str, said: JobReport, *, now: float) -> JobRow:

@@ -7,10 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from sqlalchemy import select
 
-from mainstay.service.auth.guard import Actor, Reader, Reporter
+from mainstay.service.auth.guard import Reader, Reporter
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Reporting, Writing, after_commit
-from mainstay.service.common.idempotency import Idempotency
+from mainstay.service.common.db import Reading, Reporting, after_commit
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.schemas import Name
@@ -25,6 +24,7 @@ from mainstay.service.localization.schemas import (
     LocalizationSummary,
     PairReportIn,
 )
+from mainstay.service.operation import Acting
 from mainstay.service.services import ServicesDep
 
 router = APIRouter(tags=["validation"])
@@ -36,18 +36,16 @@ class LocalizationPage(Page[LocalizationSummary]):
 
 
 @router.post("/fault-localizations", operation_id="create_fault_localization", status_code=202, responses=problems(404))
-def create_fault_localization(
-    body: LocalizationCreate, idempotency: Idempotency, _: Actor, session: Writing, services: ServicesDep, *, now: Now
-) -> LocalizationRead:
+def create_fault_localization(body: LocalizationCreate, acting: Acting) -> LocalizationRead:
     """Find which of these nodes, or which component between them, is slow or hangs.
 
     Pairs of these nodes and of known-good partners measure each other in rounds. The nodes must be idle. Read the
     localization again for the verdict.
     """
-    row = localization_service.create(session, body, now=now)
-    session.flush()
-    after_commit(session, lambda: services.wakers.wake("orders"))
-    return idempotency.remember(session, localization_serializers.read(session, row), 202)
+    row = localization_service.create(acting.session, body, now=acting.now)
+    acting.session.flush()
+    acting.wake("orders")
+    return acting.remember(localization_serializers.read(acting.session, row), 202)
 
 
 @router.get("/fault-localizations", operation_id="list_fault_localizations")
@@ -65,14 +63,12 @@ def get_fault_localization(localization_id: Id, _: Reader, session: Reading) -> 
 
 
 @router.post("/fault-localizations/{id}:cancel", operation_id="cancel_fault_localization")  # noqa: FAST003 - Id is its alias
-def cancel_fault_localization(
-    localization_id: Id, body: LocalizationCancel, idempotency: Idempotency, _: Actor, session: Writing, *, now: Now
-) -> LocalizationRead:
+def cancel_fault_localization(localization_id: Id, body: LocalizationCancel, acting: Acting) -> LocalizationRead:
     """End a localization without a verdict. A localization that has ended does not change."""
-    row = localization_service.require(session, localization_id)
-    localization_service.cancel(session, row, body.reason, now=now)
-    session.flush()
-    return idempotency.remember(session, localization_serializers.read(session, row))
+    row = localization_service.require(acting.session, localization_id)
+    localization_service.cancel(acting.session, row, body.reason, now=acting.now)
+    acting.session.flush()
+    return acting.remember(localization_serializers.read(acting.session, row))
 
 
 @router.post("/fault-localizations/tasks/{id}/results", operation_id="post_pair_result")  # noqa: FAST003 - Id is its alias

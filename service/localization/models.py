@@ -5,10 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
-from mainstay.service.common.db import Base, UnixTime
+from mainstay.service.common.db import Base, UnixTime, partial
 
 
 class LocalizationRunState(StrEnum):
@@ -24,7 +24,7 @@ class SideState(StrEnum):
     EXPIRED = "expired"
 
 
-_OPEN = text("state IN ('queued', 'taken')")
+_OPEN = "state IN ('queued', 'taken')"
 
 
 class LocalizationRow(Base):
@@ -79,5 +79,5 @@ class LocalizationTaskRow(Base):
     __table_args__ = (
         CheckConstraint("state IN ('queued', 'taken', 'done', 'expired')", name="state"),
         UniqueConstraint("localization_id", "round", "position", "role"),
-        Index("ix_localization_tasks_open", "node", "deadline_at", sqlite_where=_OPEN, postgresql_where=_OPEN),
+        Index("ix_localization_tasks_open", "node", "deadline_at", **partial(_OPEN)),
     )

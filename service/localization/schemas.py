@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mainstay.detectors.localize.topology import FabricComponentKind
-from mainstay.service.common.schemas import Input, Lenient, Name, Output, ShortText, Text, UnixSeconds
+from mainstay.detectors.localize.model import LocalizationVerdict, LocalizedCulprit, PairEvidence
+from mainstay.service.common.schemas import Input, Lenient, Name, Output, ShortText, Text, UnixSeconds, fields_of
 from mainstay.service.localization.models import LocalizationRunState
 from mainstay.service.validation.schemas import BenchmarkResultIn
 
@@ -46,34 +46,20 @@ class RoundRead(Output):
     pairs: list[PairRead]
 
 
+@fields_of(PairEvidence)
 class PairEvidenceRead(Output):
     a: str
     b: str
-    round: int
-    ratio: float | None
-    """Speed as a share of what is usual; null: it hung."""
 
 
+@fields_of(LocalizedCulprit)
 class CulpritRead(Output):
-    kind: FabricComponentKind
-    name: list[str]
-    nodes: list[str]
-    also: list[str]
-    speed: float | None
-    sizes: list[int]
-    spared: list[int]
-    odds: float
-    summary: str
     evidence: list[PairEvidenceRead]
 
 
+@fields_of(LocalizationVerdict)
 class VerdictRead(Output):
     culprits: list[CulpritRead]
-    good: list[str]
-    unknown: dict[str, str]
-    rounds: int
-    noise: float | None
-    settled: bool
 
 
 class LocalizationSummary(Output):

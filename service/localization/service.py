@@ -34,14 +34,15 @@ from mainstay.probes.core_types import Verdict as Status
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import ConflictError, NotFoundError, UnprocessableError
+from mainstay.service.common.rows import require_row
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.fleet.service import require_node
 from mainstay.service.jobs import repository as jobs
 from mainstay.service.localization.models import LocalizationRow, LocalizationRunState, LocalizationTaskRow, SideState
-from mainstay.service.localization.pair_schemas import PairTaskRead
 from mainstay.service.localization.schemas import LocalizationCreate, PairReportIn
 from mainstay.service.stream.changes import Topic, record_change
 from mainstay.service.validation.models import NodeVerdictRow
+from mainstay.service.validation.schemas import PairTaskRead
 
 FEWEST: Final = 4
 """Nodes that can identify a slow one among them; with fewer of its own, a localization adds partners."""
@@ -89,10 +90,8 @@ def require(session: AnySession, localization_id: str) -> LocalizationRow:
     Raises:
         UnknownLocalizationError: there is none with this id.
     """
-    row = session.get(LocalizationRow, localization_id)
-    if row is None:
-        raise UnknownLocalizationError(f"no fault localization has the id {localization_id!r}")
-    return row
+    missing = UnknownLocalizationError(f"no fault localization has the id {localization_id!r}")
+    return require_row(session, LocalizationRow, localization_id, missing)
 
 
 def require_order(session: AnySession, order_id: str) -> LocalizationTaskRow:
@@ -101,10 +100,8 @@ def require_order(session: AnySession, order_id: str) -> LocalizationTaskRow:
     Raises:
         UnknownOrderError: there is none with this id.
     """
-    row = session.get(LocalizationTaskRow, order_id)
-    if row is None:
-        raise UnknownOrderError(f"no pair's order has the id {order_id!r}")
-    return row
+    missing = UnknownOrderError(f"no pair's order has the id {order_id!r}")
+    return require_row(session, LocalizationTaskRow, order_id, missing)
 
 
 def create(session: WriteSession, body: LocalizationCreate, *, now: float) -> LocalizationRow:

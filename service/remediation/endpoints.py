@@ -6,12 +6,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from mainstay.service.auth.guard import Actor, Reader
+from mainstay.service.auth.guard import Reader
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import Reading, Writing
-from mainstay.service.common.idempotency import Idempotency
+from mainstay.service.common.db import Reading
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.schemas import Name
+from mainstay.service.operation import Acting
 from mainstay.service.remediation import repository, service
 from mainstay.service.remediation import serializers as remediation_serializers
 from mainstay.service.remediation.fleet_view import FleetView
@@ -55,31 +55,21 @@ def get_remediation(remediation_id: Id, _: Reader, session: Reading) -> Remediat
 
 
 @router.post("/remediations/{id}:accept", operation_id="accept_remediation")  # noqa: FAST003 - Id is its alias
-def accept_remediation(
-    remediation_id: Id,
-    body: DecisionBody,
-    idempotency: Idempotency,
-    principal: Actor,
-    session: Writing,
-    *,
-    services: ServicesDep,
-    now: Now,
-) -> RemediationRead:
+def accept_remediation(remediation_id: Id, body: DecisionBody, acting: Acting) -> RemediationRead:
     """Accept the proposal and act on it. An operator may accept a proposal that a rule only holds."""
+    session = acting.session
     service.lock(session)
     row = service.require(session, remediation_id)
-    survey = FleetView(session, services.settings.remediation, now)
-    service.accept(session, survey, row, actor=principal.name, reason=body.reason)
+    survey = FleetView(session, acting.services.settings.remediation, acting.now)
+    service.accept(session, survey, row, actor=acting.principal.name, reason=body.reason)
     session.flush()
-    return idempotency.remember(session, RemediationRead.model_validate(row))
+    return acting.remember(RemediationRead.model_validate(row))
 
 
 @router.post("/remediations/{id}:dismiss", operation_id="dismiss_remediation")  # noqa: FAST003 - Id is its alias
-def dismiss_remediation(
-    remediation_id: Id, body: DecisionBody, idempotency: Idempotency, principal: Actor, session: Writing, *, now: Now
-) -> RemediationRead:
+def dismiss_remediation(remediation_id: Id, body: DecisionBody, acting: Acting) -> RemediationRead:
     """Dismiss the proposal. The node stays as it is, and the incident proposes nothing more for it."""
-    row = service.require(session, remediation_id)
-    service.dismiss(session, row, actor=principal.name, reason=body.reason, now=now)
-    session.flush()
-    return idempotency.remember(session, RemediationRead.model_validate(row))
+    row = service.require(acting.session, remediation_id)
+    service.dismiss(acting.session, row, actor=acting.principal.name, reason=body.reason, now=acting.now)
+    acting.session.flush()
+    return acting.remember(RemediationRead.model_validate(row))

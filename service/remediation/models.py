@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from mainstay.service.common.db import Base, UnixTime
+from mainstay.service.common.db import Base, UnixTime, partial
 from mainstay.service.remediation.schemas import RemediationState
 
 _STATES = ", ".join(f"'{state}'" for state in RemediationState)
-_OPEN = text("state IN ('proposed', 'held', 'accepted')")
+_OPEN = "state IN ('proposed', 'held', 'accepted')"
 
 
 class RemediationRow(Base):
@@ -47,5 +47,5 @@ class RemediationRow(Base):
         Index(None, "created_at", "id"),
         Index(None, "node", "created_at"),
         Index(None, "hardware", "ended_at"),
-        Index("uq_remediations_open", "incident_id", "node", unique=True, sqlite_where=_OPEN, postgresql_where=_OPEN),
+        Index("uq_remediations_open", "incident_id", "node", unique=True, **partial(_OPEN)),
     )

@@ -13,6 +13,7 @@ from typing import Final
 
 from mainstay.probes.core_types import HealthState, RecommendedAction, Verdict
 from mainstay.service.common.db import AnySession, WriteSession, after_commit
+from mainstay.service.common.loops import Loop
 from mainstay.service.fleet import lifecycle_facts, return_to_service
 from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger, Owner
 from mainstay.service.fleet.models import MACHINE, NodeRow, TransitionRow
@@ -240,3 +241,10 @@ def _order(session: WriteSession, node: NodeRow, survey: FleetView[WriteSession]
     except (NodeStateChangedError, IllegalMoveError):
         return False  # work is on it again, or another process moved it
     return True
+
+
+def make_loops(services: Services) -> list[Loop]:
+    """One loop, woken when a person moves a node."""
+    loop = Loop("remediation", services.settings.remediation.interval_seconds, lambda: reconcile(services))
+    services.wakers.listen("remediation", loop.wake)
+    return [loop]

@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 
 from mainstay.probes.core_types import HealthState, RecommendedAction
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import ConflictError, NotFoundError
+from mainstay.service.common.rows import compare_and_set, require_row
 from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger, Owner
 from mainstay.service.fleet.models import MACHINE, NodeRow
 from mainstay.service.fleet.transitions import TransitionActor, require_transition
@@ -54,10 +55,8 @@ def require(session: AnySession, remediation_id: str) -> RemediationRow:
     Raises:
         UnknownRemediationError: there is none with this id.
     """
-    row = session.get(RemediationRow, remediation_id)
-    if row is None:
-        raise UnknownRemediationError(f"no remediation has the id {remediation_id!r}")
-    return row
+    missing = UnknownRemediationError(f"no remediation has the id {remediation_id!r}")
+    return require_row(session, RemediationRow, remediation_id, missing)
 
 
 def lock(session: WriteSession) -> None:
@@ -314,15 +313,7 @@ def _and(reason: str, more: str) -> str:
 def _write(session: WriteSession, row: RemediationRow, **values: Any) -> bool:
     """Compare-and-set on the state; false, with the row read again, when another process changed it."""
     session.flush()
-    statement = (
-        update(RemediationRow)
-        .where(RemediationRow.id == row.id, RemediationRow.state == row.state)
-        .values(**values)
-        .returning(RemediationRow.id)
-        .execution_options(synchronize_session=False)
-    )
-    written = session.scalar(statement) is not None
-    session.refresh(row)
+    written = compare_and_set(session, row, RemediationRow.state == row.state, **values)
     if written:
         told = {"id": row.id, "state": row.state, "node": row.node, "incident": row.incident_id}
         record_change(session, Topic.REMEDIATION, told)

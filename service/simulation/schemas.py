@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from mainstay.recovery.simulate.report import Report
+from mainstay.recovery.simulate.failure_processes import Estimate
+from mainstay.recovery.simulate.report import PolicyReport, Report, SweepPoint
 from mainstay.recovery.simulate.scenario import (
     LIMITS,
     MAX_SWEEP,
@@ -17,9 +18,8 @@ from mainstay.recovery.simulate.scenario import (
     Scenario,
     SimulatedPolicy,
     SweepOver,
-    WithoutSpare,
 )
-from mainstay.service.common.schemas import Input, JsonNumber, Output
+from mainstay.service.common.schemas import Input, JsonNumber, Output, fields_of
 
 
 def _bounds(name: str) -> Any:
@@ -85,20 +85,9 @@ class SimulationIn(Input):
     sweep: SweepIn | None = None
 
 
+@fields_of(SimulatedPolicy)
 class RecoveryPolicyRead(Output):
     """A policy that can be compared. Times are in seconds."""
-
-    name: PolicyName
-    description: str
-    save_s: float
-    restart_s: float
-    every_s: float | None
-    rejoin_s: float
-    """That the job stands still when a node comes back to it."""
-    without_spare: WithoutSpare
-    """What the job does while a node is missing and no spare node is available."""
-    from_peer: bool
-    """State comes from a replica on another node."""
 
 
 class RecoveryPolicyList(Output):
@@ -106,14 +95,9 @@ class RecoveryPolicyList(Output):
     """The usual ones first."""
 
 
+@fields_of(Estimate)
 class EstimateRead(Output):
     """A mean over runs with its 95% interval."""
-
-    mean: float
-    low: float
-    high: float
-    spread: float
-    runs: int
 
 
 class LostRead(Output):
@@ -130,32 +114,17 @@ class LostRead(Output):
     """The part of the rate that is missing while the job continues without a node."""
 
 
+@fields_of(PolicyReport)
 class PolicyResult(Output):
     """The result of one policy; null if the policy is infeasible."""
 
     policy: RecoveryPolicyRead
-    interval_s: float
-    """Training between saves."""
-    impossible: str | None
-    """Why it cannot be followed."""
     ettr: EstimateRead | None
-    """Effective training time ratio: useful time at the healthy rate over the time of the run."""
-    exact: float | None
-    """The same by Daly's formula, which always has a spare available."""
-    of_all_gpus: float | None
-    """The ratio of all GPUs that are held, spares included."""
-    interruptions: float | None
-    """A run, on average."""
-    waits: float | None
-    """Interruptions for which no spare was left."""
-    useful_gpu_hours: float | None
     lost_gpu_hours: LostRead | None
-    curve: list[float]
-    """The ratio from the start until each of ``curve_days``, mean of the runs."""
 
 
+@fields_of(SweepPoint)
 class SweepResult(Output):
-    value: float
     ettr: dict[PolicyName, EstimateRead]
     """Policies that can be followed."""
 

@@ -11,6 +11,7 @@ from sqlalchemy import select, update
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import ConflictError, NotFoundError
+from mainstay.service.common.rows import require_row
 from mainstay.service.sources.models import DcgmTargetRow
 
 MAX_BACK_OFF: Final = 300.0
@@ -75,9 +76,7 @@ def delete(session: WriteSession, target: str) -> None:
     Raises:
         UnknownTargetError: there is none of this id.
     """
-    row = session.get(DcgmTargetRow, target)
-    if row is None:
-        raise UnknownTargetError(f"no target has the id {target}")
+    row = require_row(session, DcgmTargetRow, target, UnknownTargetError(f"no target has the id {target}"))
     session.delete(row)
 
 

@@ -13,13 +13,12 @@ from mainstay.probes.core_types import NAME_PATTERN
 from mainstay.service.auth.guard import Actor, Reader, Reporter
 from mainstay.service.common.clock import Now
 from mainstay.service.common.db import Reading, Reporting, Writing, after_commit
-from mainstay.service.common.idempotency import Idempotency
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.schemas import Name
 from mainstay.service.fleet.service import require_node
 from mainstay.service.localization import service as localization_service
-from mainstay.service.localization.pair_schemas import PairTaskRead
+from mainstay.service.operation import Acting
 from mainstay.service.services import Services, ServicesDep
 from mainstay.service.validation import node_comparison, node_tasks, service
 from mainstay.service.validation import serializers as validation_serializers
@@ -28,6 +27,7 @@ from mainstay.service.validation.node_comparison import ComparisonRead
 from mainstay.service.validation.schemas import (
     NodesPreemption,
     NodeTaskList,
+    PairTaskRead,
     Preemption,
     ResultsIn,
     SuiteRead,
@@ -59,21 +59,14 @@ async def list_suites(_: Reader) -> SuitePage:
 
 
 @router.post("/validations", operation_id="create_validation", status_code=202, responses=problems(404))
-def create_validation(
-    body: ValidationCreate,
-    idempotency: Idempotency,
-    _: Actor,
-    session: Writing,
-    services: ServicesDep,
-    *,
-    now: Now,
-) -> ValidationRead:
+def create_validation(body: ValidationCreate, acting: Acting) -> ValidationRead:
     """Request a suite, or a part of one, on a node, which polls for it. Read the validation again for the verdict."""
     options = service.ValidationOptions(benchmarks=body.benchmarks, remeasure=body.remeasure)
-    row = service.order(session, services.settings, node=body.node, suite=body.suite, now=now, options=options)
+    session, settings = acting.session, acting.services.settings
+    row = service.order(session, settings, node=body.node, suite=body.suite, now=acting.now, options=options)
     session.flush()
-    after_commit(session, lambda: services.wakers.wake("orders"))
-    return idempotency.remember(session, validation_serializers.serialize_validations(session, [row])[0], 202)
+    acting.wake("orders")
+    return acting.remember(validation_serializers.serialize_validations(session, [row])[0], 202)
 
 
 @router.get("/validations", operation_id="list_validations")

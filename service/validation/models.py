@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, false, text
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from mainstay.probes.core_types import Verdict
-from mainstay.service.common.db import Base, UnixTime
+from mainstay.service.common.db import Base, UnixTime, partial
 from mainstay.service.validation.schemas import ValidationState
 
 _STATES = ", ".join(f"'{state}'" for state in ValidationState)
-_PENDING = text("state IN ('queued', 'taken', 'running')")
+_PENDING = "state IN ('queued', 'taken', 'running')"
 _VERDICTS = ", ".join(f"'{verdict}'" for verdict in Verdict)
 
 
@@ -45,14 +45,7 @@ class SweepRow(Base):
     version: Mapped[int] = mapped_column(default=1, server_default="1")
     """Counts changes by people: two who edit the same version do not overwrite each other."""
 
-    __table_args__ = (
-        Index(
-            "ix_sweeps_due",
-            "next_run_at",
-            sqlite_where=text("next_run_at IS NOT NULL"),
-            postgresql_where=text("next_run_at IS NOT NULL"),
-        ),
-    )
+    __table_args__ = (Index("ix_sweeps_due", "next_run_at", **partial("next_run_at IS NOT NULL")),)
 
 
 class SweepRunRow(Base):
@@ -110,12 +103,7 @@ class ValidationRow(Base):
         Index(None, "created_at", "id"),
         Index(None, "node", "created_at"),
         Index(None, "sweep_id"),
-        Index(
-            "ix_validations_pending",
-            "deadline_at",
-            sqlite_where=_PENDING,
-            postgresql_where=_PENDING,
-        ),
+        Index("ix_validations_pending", "deadline_at", **partial(_PENDING)),
     )
 
 

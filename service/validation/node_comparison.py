@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Final
 
 import numpy as np
@@ -22,7 +23,7 @@ from mainstay.probes.benchmarks.result import Better
 from mainstay.probes.core_types import Verdict
 from mainstay.service.common.db import AnySession
 from mainstay.service.common.problem import NotFoundError, UnprocessableError
-from mainstay.service.common.schemas import Output
+from mainstay.service.common.schemas import Output, fields_of
 from mainstay.service.criteria.store import shown
 from mainstay.service.validation import service
 from mainstay.service.validation.models import ResultRow, ValidationRow
@@ -40,18 +41,11 @@ class NotOfThisNodeError(UnprocessableError):
     slug, title = "node-mismatch", "A validation of another node"
 
 
+@fields_of(MetricChange, without={"key"})
 class ChangeRead(Output):
     benchmark: str
     metric: str
     device: str
-    unit: str
-    better: Better
-    before: float | None
-    after: float | None
-    worse: float | None
-    """By what share it became worse; negative: better."""
-    verdict: Verdict
-    reason: str
     before_values: list[float]
     """Its repetitions, rising, to be drawn."""
     after_values: list[float]
@@ -186,17 +180,8 @@ def _newest(session: AnySession, after: ValidationRow) -> list[str]:
 
 
 def _read(change: MetricChange, before: Measured | None, after: Measured | None) -> ChangeRead:
-    return ChangeRead(
-        benchmark=change.key.benchmark,
-        metric=change.key.metric,
-        device=change.key.device,
-        unit=change.unit,
-        better=change.better,
-        before=change.before,
-        after=change.after,
-        worse=change.worse,
-        verdict=change.verdict,
-        reason=change.reason,
-        before_values=[] if before is None else shown(before.values),
-        after_values=[] if after is None else shown(after.values),
-    )
+    values = {
+        "before_values": [] if before is None else shown(before.values),
+        "after_values": [] if after is None else shown(after.values),
+    }
+    return ChangeRead.model_validate(asdict(change) | asdict(change.key) | values)

@@ -10,8 +10,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, Strict
 from pydantic.config import JsonDict
 
 from mainstay.probes.benchmarks.defects import Defect
+from mainstay.probes.benchmarks.pair_protocol import PairTask
 from mainstay.probes.benchmarks.result import BenchmarkState, Better
 from mainstay.probes.core_types import Verdict
+from mainstay.probes.validation_tasks import ValidationProgress, ValidationTask
 from mainstay.service.common.schemas import (
     Count,
     Input,
@@ -22,8 +24,8 @@ from mainstay.service.common.schemas import (
     Output,
     ShortText,
     UnixSeconds,
+    fields_of,
 )
-from mainstay.service.localization.pair_schemas import PairTaskRead
 from mainstay.service.validation.schedule import next_run
 
 Label = Annotated[ShortText, Field(min_length=1)]
@@ -105,14 +107,9 @@ class ValidationProgressCreate(Lenient):
     done: Annotated[list[ShortText], Field(max_length=10_000)]
 
 
+@fields_of(ValidationProgress)
 class ValidationProgressRead(Output):
-    index: int
-    """Runs of benchmarks that have ended."""
-    total: int
-    benchmark: str
-    device: str
-    state: Literal["running", "done"]
-    done: list[str]
+    pass
 
 
 class ResultCriterion(Output):
@@ -160,17 +157,14 @@ class ValidationRead(Output):
     results: list[ValidationResult]
 
 
+@fields_of(ValidationTask)
 class ValidationTaskRead(Output):
-    id: str
     kind: Literal["validate", "cancel"]
-    suite: str
-    benchmarks: list[str]
-    validation_id: str
-    deadline_at: float
-    reason: str
-    remeasure: int
-    criteria: dict[str, Any] | None
-    """What ``mainstay validate --criteria`` takes; null where nothing is to be measured again."""
+
+
+@fields_of(PairTask)
+class PairTaskRead(Output):
+    """A task to measure with a peer; see ``mainstay.probes.benchmarks.pair_protocol``."""
 
 
 class NodeTaskList(Output):
@@ -210,18 +204,21 @@ def _fires(schedule: str) -> str:
     return schedule
 
 
-class SweepCreate(Input):
-    name: Label
-    suite: Label
+class _SweepLimits(Input):
     schedule: Annotated[str, Field(max_length=200), AfterValidator(_fires)] | None = None
     nodes: Annotated[list[Name], Field(max_length=100_000)] | None = None
-    enabled: Annotated[bool, Strict()] = True
     cohort: Label | None = None
     benchmarks: Part | None = None
     max_concurrent: Annotated[Count, Field(ge=1)] | None = None
     max_per_switch: Annotated[Count, Field(ge=1)] | None = None
-    retries: Annotated[Count, Field(le=10)] = 0
     timeout_seconds: Annotated[float, Field(ge=1, le=14_400), JsonNumber] | None = None
+
+
+class SweepCreate(_SweepLimits):
+    name: Label
+    suite: Label
+    enabled: Annotated[bool, Strict()] = True
+    retries: Annotated[Count, Field(le=10)] = 0
     remeasure: Again = 0
 
 
@@ -233,21 +230,14 @@ _UNCHANGED = Field(json_schema_extra=_no_default)
 """Fields that are not sent keep their value: the API document states no default, and null is none."""
 
 
-class SweepChange(Input):
+class SweepChange(_SweepLimits):
     """The changed fields of a sweep. ``version`` is the version that was read; it prevents lost updates."""
 
     version: Annotated[Count, Field(ge=1)]
     name: Annotated[Label, _UNCHANGED] = ""
     suite: Annotated[Label, _UNCHANGED] = ""
-    schedule: Annotated[str, Field(max_length=200), AfterValidator(_fires)] | None = None
-    nodes: Annotated[list[Name], Field(max_length=100_000)] | None = None
     enabled: Annotated[bool, Strict(), _UNCHANGED] = True
-    cohort: Label | None = None
-    benchmarks: Part | None = None
-    max_concurrent: Annotated[Count, Field(ge=1)] | None = None
-    max_per_switch: Annotated[Count, Field(ge=1)] | None = None
     retries: Annotated[Count, Field(le=10), _UNCHANGED] = 0
-    timeout_seconds: Annotated[float, Field(ge=1, le=14_400), JsonNumber] | None = None
     remeasure: Annotated[Again, _UNCHANGED] = 0
 
     @property

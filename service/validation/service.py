@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from mainstay.detectors.validation import criteria as pure
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState
@@ -19,6 +19,7 @@ from mainstay.probes.core_types import Verdict
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import NotFoundError, UnprocessableError
+from mainstay.service.common.rows import compare_and_set, require_row
 from mainstay.service.criteria import store as criteria_store
 from mainstay.service.fleet import return_to_service
 from mainstay.service.fleet.service import require_node
@@ -51,10 +52,8 @@ def require(session: AnySession, validation_id: str) -> ValidationRow:
     Raises:
         UnknownValidationError: there is none with this id.
     """
-    row = session.get(ValidationRow, validation_id)
-    if row is None:
-        raise UnknownValidationError(f"no validation has the id {validation_id!r}")
-    return row
+    missing = UnknownValidationError(f"no validation has the id {validation_id!r}")
+    return require_row(session, ValidationRow, validation_id, missing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,22 +167,15 @@ def store_results(
 
 def _again(session: WriteSession, row: ValidationRow, why: str, *, now: float, settings: Settings) -> bool:
     """Queue a validation once more, if a retry is left and it was not cancelled."""
-    statement = (
-        update(ValidationRow)
-        .where(
-            ValidationRow.id == row.id,
-            ValidationRow.state.in_(PENDING),
-            ValidationRow.attempt == row.attempt,
-            ValidationRow.attempt <= ValidationRow.retries,
-            ValidationRow.cancelled_at.is_(None),
-        )
-        .values(state=ValidationState.QUEUED.value, attempt=ValidationRow.attempt + 1)
-        .returning(ValidationRow.id)
-        .execution_options(synchronize_session=False)
+    unchanged = (
+        ValidationRow.state.in_(PENDING),
+        ValidationRow.attempt == row.attempt,
+        ValidationRow.attempt <= ValidationRow.retries,
+        ValidationRow.cancelled_at.is_(None),
     )
-    if session.scalar(statement) is None:
+    queued = ValidationState.QUEUED.value
+    if not compare_and_set(session, row, *unchanged, state=queued, attempt=ValidationRow.attempt + 1):
         return False
-    session.refresh(row)
     pause = RETRY_SECONDS * 2 ** (row.attempt - 2)
     row.not_before_at, row.taken_at, row.progress = now + pause, None, None
     row.reason = f"attempt {row.attempt} of {row.retries + 1} in {pause:.0f} s, as nothing was measured: {why}"
@@ -194,16 +186,7 @@ def _again(session: WriteSession, row: ValidationRow, why: str, *, now: float, s
 
 def _claim(session: WriteSession, row: ValidationRow) -> bool:
     """Compare-and-set: only the first result counts. A late one still beats an expiry: it is a measurement."""
-    statement = (
-        update(ValidationRow)
-        .where(ValidationRow.id == row.id, ValidationRow.state != ValidationState.DONE)
-        .values(state=ValidationState.DONE.value)
-        .returning(ValidationRow.id)
-        .execution_options(synchronize_session=False)
-    )
-    claimed = session.scalar(statement) is not None
-    session.refresh(row)
-    return claimed
+    return compare_and_set(session, row, ValidationRow.state != ValidationState.DONE, state=ValidationState.DONE.value)
 
 
 def _results(
@@ -306,13 +289,4 @@ def end_unmeasured(session: WriteSession, row: ValidationRow, why: str, *, now: 
 
 
 def _claim_pending(session: WriteSession, row: ValidationRow, state: ValidationState) -> bool:
-    statement = (
-        update(ValidationRow)
-        .where(ValidationRow.id == row.id, ValidationRow.state == row.state)
-        .values(state=state.value)
-        .returning(ValidationRow.id)
-        .execution_options(synchronize_session=False)
-    )
-    done = session.scalar(statement) is not None
-    session.refresh(row)
-    return done
+    return compare_and_set(session, row, ValidationRow.state == row.state, state=state.value)

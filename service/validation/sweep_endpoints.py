@@ -10,13 +10,13 @@ from sqlalchemy import select
 from mainstay.detectors.validation.criteria import Criterion
 from mainstay.service.auth.guard import Actor, Admin, Reader
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import AnySession, Reading, Writing, after_commit
-from mainstay.service.common.idempotency import Idempotency
+from mainstay.service.common.db import AnySession, Reading, Writing
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.schemas import Name, ShortText
 from mainstay.service.criteria import store as criteria_store
 from mainstay.service.criteria.schemas import CriteriaIn, CriteriaLearn, CriterionDetail, CriterionRead
+from mainstay.service.operation import Acting, Operation
 from mainstay.service.services import ServicesDep
 from mainstay.service.validation import sweeps
 from mainstay.service.validation.cohorts import within
@@ -36,13 +36,9 @@ class CriterionPage(Page[CriterionRead]):
 
 
 @router.post("/sweeps", operation_id="create_sweep", status_code=201, responses=problems(404))
-def create_sweep(
-    body: SweepCreate, idempotency: Idempotency, _: Actor, session: Writing, services: ServicesDep, *, now: Now
-) -> SweepRead:
+def create_sweep(body: SweepCreate, acting: Acting) -> SweepRead:
     """Run a suite on nodes by schedule: cron text in UTC, ``every 3600s``, or null to run it only on request."""
-    row = sweeps.create(session, body, now=now)
-    answer = sweeps.serialize_sweeps(session, [row], keep_runs=services.settings.validation.keep_runs)[0]
-    return idempotency.remember(session, answer, 201)
+    return acting.remember(_answer(acting, sweeps.create(acting.session, body, now=acting.now)), 201)
 
 
 @router.get("/sweeps", operation_id="list_sweeps")
@@ -70,15 +66,16 @@ def change_sweep(
 
 
 @router.post("/sweeps/{id}:run", operation_id="run_sweep", status_code=202)  # noqa: FAST003 - Id is its alias
-def run_sweep(
-    sweep_id: Id, idempotency: Idempotency, _: Actor, session: Writing, services: ServicesDep, *, now: Now
-) -> SweepRead:
+def run_sweep(sweep_id: Id, acting: Acting) -> SweepRead:
     """Start a run now, in addition to the schedule."""
-    row = sweeps.require(session, sweep_id)
-    sweeps.start(session, row, now=now)
-    after_commit(session, lambda: services.wakers.wake("tasks"))
-    answer = sweeps.serialize_sweeps(session, [row], keep_runs=services.settings.validation.keep_runs)[0]
-    return idempotency.remember(session, answer, 202)
+    row = sweeps.require(acting.session, sweep_id)
+    sweeps.start(acting.session, row, now=acting.now)
+    acting.wake("tasks")
+    return acting.remember(_answer(acting, row), 202)
+
+
+def _answer(acting: Operation, row: SweepRow) -> SweepRead:
+    return sweeps.serialize_sweeps(acting.session, [row], keep_runs=acting.services.settings.validation.keep_runs)[0]
 
 
 @router.delete("/sweeps/{id}", operation_id="delete_sweep", status_code=204)  # noqa: FAST003 - Id is its alias
@@ -129,12 +126,10 @@ def put_criteria(body: CriteriaIn, _: Admin, session: Writing, now: Now) -> Crit
 
 
 @router.post("/criteria:learn", operation_id="learn_criteria")
-def learn_criteria(
-    body: CriteriaLearn, idempotency: Idempotency, _: Actor, session: Writing, *, now: Now
-) -> CriterionPage:
+def learn_criteria(body: CriteriaLearn, acting: Acting) -> CriterionPage:
     """Learn criteria from stored results of one cohort or of all. Return the learned criteria."""
-    learned = criteria_store.learn(session, body.cohort, now=now)
-    return idempotency.remember(session, CriterionPage(items=[_read(c, now) for c in learned], next_cursor=None))
+    learned = criteria_store.learn(acting.session, body.cohort, now=acting.now)
+    return acting.remember(CriterionPage(items=[_read(c, acting.now) for c in learned], next_cursor=None))
 
 
 def _read(criterion: Criterion, now: float) -> CriterionRead:

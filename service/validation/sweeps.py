@@ -17,6 +17,7 @@ from mainstay.probes.core_types import Verdict
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import ConflictError, NotFoundError
+from mainstay.service.common.rows import compare_and_set, require_row
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.fleet.service import require_node
 from mainstay.service.settings import Settings
@@ -50,10 +51,7 @@ def require(session: AnySession, sweep_id: str) -> SweepRow:
     Raises:
         UnknownSweepError: there is none with this id.
     """
-    row = session.get(SweepRow, sweep_id)
-    if row is None:
-        raise UnknownSweepError(f"no sweep has the id {sweep_id!r}")
-    return row
+    return require_row(session, SweepRow, sweep_id, UnknownSweepError(f"no sweep has the id {sweep_id!r}"))
 
 
 def create(session: WriteSession, body: SweepCreate, *, now: float) -> SweepRow:
@@ -156,16 +154,8 @@ def claim_due(session: WriteSession, *, now: float) -> list[str]:
 def _claim(session: WriteSession, sweep: SweepRow, now: float) -> bool:
     """Advance the deadline, if no other process did since it was read."""
     assert sweep.schedule is not None
-    statement = (
-        update(SweepRow)
-        .where(SweepRow.id == sweep.id, SweepRow.next_run_at == sweep.next_run_at)
-        .values(next_run_at=next_run(sweep.schedule, now), last_run_at=now)
-        .returning(SweepRow.id)
-        .execution_options(synchronize_session=False)
-    )
-    claimed = session.scalar(statement) is not None
-    session.refresh(sweep)
-    return claimed
+    due, following = SweepRow.next_run_at == sweep.next_run_at, next_run(sweep.schedule, now)
+    return compare_and_set(session, sweep, due, next_run_at=following, last_run_at=now)
 
 
 def waiting_runs(session: AnySession) -> list[str]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from sqlalchemy import CheckConstraint, Index, String, Text, text
+from sqlalchemy import CheckConstraint, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from mainstay.service.common.db import Base, UnixTime
+from mainstay.service.common.db import Base, UnixTime, partial
 from mainstay.service.xid_policies.schemas import VersionMode
 
 _MODES = ", ".join(f"'{mode}'" for mode in VersionMode)
 
 
 def _only_one(mode: VersionMode) -> Index:
-    one = text(f"mode = '{mode}'")
-    return Index(f"ix_policy_versions_{mode}", "mode", unique=True, sqlite_where=one, postgresql_where=one)
+    return Index(f"ix_policy_versions_{mode}", "mode", unique=True, **partial(f"mode = '{mode}'"))
 
 
 class PolicyVersionRow(Base):

@@ -7,10 +7,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from mainstay.detectors.policy.comparison import PolicyTotals, StatementChange
 from mainstay.detectors.policy.load import MAX_BYTES
 from mainstay.detectors.policy.model import Family
 from mainstay.probes.core_types import RecommendedAction, Severity
-from mainstay.service.common.schemas import Input, JsonNumber, Output, ShortText, UnixSeconds, check_text
+from mainstay.service.common.schemas import Input, JsonNumber, Output, ShortText, UnixSeconds, check_text, fields_of
 
 MAX_VERSION = 2**31 - 1
 Toml = Annotated[str, Field(max_length=MAX_BYTES), AfterValidator(check_text)]
@@ -97,20 +98,14 @@ class PolicyVersionRead(Output):
     changed_reason: str
 
 
+@fields_of(PolicyTotals)
 class TallyRead(Output):
-    findings: int
-    """Statements of at least a warning that began."""
-    drains: int
-    """Statements that began to take a node out of service."""
+    pass
 
 
+@fields_of(StatementChange, without={"event"})
 class PolicyChange(Output):
-    node: str
-    device: str | None
-    code: int
-    time: float
-    before: str
-    after: str
+    pass
 
 
 class PolicyTestRead(Output):

@@ -20,6 +20,7 @@ from mainstay.detectors.policy.toml_reader import PolicyError
 from mainstay.probes.core_types import Event
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.problem import ConflictError, NotFoundError, UnprocessableError
+from mainstay.service.common.rows import require_row
 from mainstay.service.xid_policies import repository
 from mainstay.service.xid_policies.models import PolicyVersionRow
 from mainstay.service.xid_policies.schemas import (
@@ -183,10 +184,7 @@ def read(session: AnySession) -> PolicyRead:
 
 
 def _require(session: WriteSession, version: int) -> PolicyVersionRow:
-    row = session.get(PolicyVersionRow, version)
-    if row is None:
-        raise UnknownVersionError(f"there is no policy version {version}")
-    return row
+    return require_row(session, PolicyVersionRow, version, UnknownVersionError(f"there is no policy version {version}"))
 
 
 def _put(

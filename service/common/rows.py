@@ -1,0 +1,45 @@
+"""Rows by their key, and changes to a row that no other process made first."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, inspect, update
+
+from mainstay.service.common.db import AnySession, Base, WriteSession
+from mainstay.service.common.problem import ProblemError
+
+_Row = TypeVar("_Row", bound=Base)
+
+
+def require_row(session: AnySession, kind: type[_Row], key: Any, missing: ProblemError) -> _Row:
+    """The row with this key.
+
+    Raises:
+        ProblemError: ``missing``, if there is none.
+    """
+    row = session.get(kind, key)
+    if row is None:
+        raise missing
+    return row
+
+
+def compare_and_set(
+    session: WriteSession, row: Base, *unchanged: ColumnElement[bool], reread: bool = True, **values: Any
+) -> bool:
+    """Write ``values`` if the stored row is still ``unchanged``, and read it again; false if another came first.
+
+    Without ``reread``, a row that another changed stays as it was read.
+    """
+    key = inspect(type(row)).primary_key
+    statement = (
+        update(type(row))
+        .where(*(column == getattr(row, str(column.key)) for column in key), *unchanged)
+        .values(**values)
+        .returning(*key)
+        .execution_options(synchronize_session=False)
+    )
+    written = session.execute(statement).first() is not None
+    if written or reread:
+        session.refresh(row)
+    return written
