@@ -1,13 +1,16 @@
 """One real ``mainstay serve`` and a fleet that boots, reports, stops reporting at once, and comes back.
 
-``python -m bench.fleet [--nodes N] [--frame-seconds S] [--relayed] [--json FILE]``. The generator runs on the same
-cores; processor time is the service's own, from ``/proc``. Nodes of the generator share an admin's token.
+``python -m bench.fleet [--nodes N] [--frame-seconds S] [--relayed] [--growth] [--json FILE]``. The generator runs on
+the same cores; processor time is the service's own, from ``/proc``. Nodes of the generator share an admin's token.
+VictoriaMetrics and Prometheus get the same samples where they are installed (``bench.lib_peers``). With ``--growth``, a
+tenth of the fleet comes first, and the growth of the processor time is reported.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
 import random
 import signal
@@ -17,13 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import closing
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from bench.lib_fleet import BUNDLE, Client, Fleet, Samples, Watcher, enroll_validated
+from bench.lib_peers import measure_peers
 from bench.report import RESULTS, Row, publish
 from mainstay.detectors.gpu.throttle import ThrottleDetector
 from mainstay.service.demo.stack import free_port
@@ -89,25 +93,30 @@ class Run:
     def __init__(self, service: Service, fleet: Fleet, watcher: Client) -> None:
         self.service, self.nodes, self.fleet = service, fleet.count, fleet
         self.seconds = fleet.samples.seconds
+        self.per_million = self.cores = 0.0
+        """While nobody asks."""
         self.watcher, self.rows = Watcher(watcher, list(fleet.names)), list[Row]()
 
+    async def measure_steady(self) -> None:
+        """Boot, and report while nobody asks."""
+        async with self.watcher.watching():
+            await self._boot()
+        self.per_million, self.cores = await self._steady("")
+
     async def measure(self) -> None:
-        watching = asyncio.create_task(self.watcher.run())
-        await self._boot()
-        watching.cancel()
-        await self._steady("")
-        watching = asyncio.create_task(self.watcher.run())
-        await self._steady(" while people ask")
-        self._people("under load", UNDER_LOAD)
-        await self._find()
-        await self._silence()
-        await self._back()
-        await self._burst()
-        watching.cancel()
+        await self.measure_steady()
+        async with self.watcher.watching():
+            await self._steady(" while people ask")
+            self._people("under load", UNDER_LOAD)
+            if self.fleet.relayed:
+                await self._find()
+            await self._silence()
+            await self._back()
+            await self._burst()
         refused = {
             status: count for status, count in self.watcher.client.statuses.items() if status not in {200, 201, 204}
         }
-        self._row("requests of people refused or broken", sum(refused.values()), "", 0.0, note=str(refused))
+        self.row("requests of people refused or broken", sum(refused.values()), "", 0.0, note=str(refused))
 
     async def _boot(self) -> None:
         started, cpu = time.monotonic(), self.service.cpu_seconds()
@@ -121,10 +130,11 @@ class Run:
         note = (
             f"registered in {registered:.1f} s with {cpu:.1f} CPU seconds; refused and sent again: {refused or 'none'}"
         )
-        self._row("all nodes healthy after they boot at once", healthy, "s", 60.0, note=note)
+        self.row("all nodes healthy after they boot at once", healthy, "s", 60.0, note=note)
         self._people("while the fleet boots")
 
-    async def _steady(self, when: str) -> None:
+    async def _steady(self, when: str) -> tuple[float, float]:
+        """CPU seconds per million samples, and cores."""
         self.fleet.acks.clear()
         started, cpu = time.monotonic(), self.service.cpu_seconds()
         await self.fleet.send(STEADY_SECONDS)
@@ -134,13 +144,14 @@ class Run:
         samples = len(self.fleet.acks) / senders * self.nodes * self.fleet.samples.readings
         note = f"{samples / took:.0f} samples a second, of those that are present, in frames of {self.seconds} s"
         per_million, cores = (0.09, 0.35) if self.fleet.relayed else (0.25, 0.8)
-        self._row(f"CPU seconds per million samples{when}", cpu / samples * 1e6, "s", per_million, note=note)
-        self._row(f"cores{when}", cpu / took, "", cores)
-        self._row(f"acknowledgement, p99{when}", _p99(self.fleet.acks), "s", 0.5)
+        self.row(f"CPU seconds per million samples{when}", cpu / samples * 1e6, "s", per_million, note=note)
+        self.row(f"cores{when}", cpu / took, "", cores)
+        self.row(f"acknowledgement, p99{when}", _p99(self.fleet.acks), "s", 0.5)
         resident = self.service.resident_bytes() / 2**30
-        self._row(f"resident memory{when}", resident, "GiB", 4.0)
+        self.row(f"resident memory{when}", resident, "GiB", 4.0)
         if when:
-            self._row("fleet layout, gzip", self.watcher.layout_bytes / 1e6, "MB", 1.0)
+            self.row("fleet layout, gzip", self.watcher.layout_bytes / 1e6, "MB", 1.0)
+        return cpu / samples * 1e6, cpu / took
 
     async def _find(self) -> None:
         """The power brake slows one GPU after another: each is found, and healthy again before the next."""
@@ -154,7 +165,7 @@ class Run:
             await self._until(self._all_clear, 60.0, time.monotonic())
         sending.cancel()
         note = f"largest {max(seconds):.2f} s; from the end of the last sample that the detector needs"
-        self._row(f"sample to incident, median of {FINDINGS}", statistics.median(seconds), "s", 3.0, note=note)
+        self.row(f"sample to incident, median of {FINDINGS}", statistics.median(seconds), "s", 3.0, note=note)
 
     async def _silence(self) -> None:
         began = time.monotonic()
@@ -164,8 +175,8 @@ class Run:
         live = [item for item in found["items"] if item["state"] == "open"] if found else []
         title = live[0]["title"] if live else "none"
         # The detector waits for three frames that are missing.
-        self._row("first incident after the last frame", first, "s", 15.0 + 3 * self.seconds, note=title)
-        self._row("open incidents of the silence", len(live), "", 4.0)
+        self.row("first incident after the last frame", first, "s", 15.0 + 3 * self.seconds, note=title)
+        self.row("open incidents of the silence", len(live), "", 4.0)
         self._people("while the fleet is silent")
 
     async def _back(self) -> None:
@@ -173,7 +184,7 @@ class Run:
         sending = asyncio.create_task(self.fleet.send(60.0))
         clear = await self._until(self._all_clear, 90.0, began + self.seconds)
         await sending
-        self._row("all clear after every node has sent again", clear, "s", 30.0)
+        self.row("all clear after every node has sent again", clear, "s", 30.0)
         self._people("while the fleet comes back")
 
     async def _burst(self) -> None:
@@ -185,11 +196,11 @@ class Run:
         writing.cancel()
         note = f"accepted {accepted} in {took:.1f} s, all judged after {judged:.1f} s; median {{:.3f}} s"
         seconds = writer.seconds["write"]
-        self._row(
+        self.row(
             f"writes by others p99 while {EVENTS} events arrive", _p99(seconds), "s", 1.0,
             note=note.format(statistics.median(seconds)),
         )  # fmt: skip
-        self._row("events about invented nodes not refused", INVENTED - refused, "", 0.0, note=f"of {INVENTED}")
+        self.row("events about invented nodes not refused", INVENTED - refused, "", 0.0, note=f"of {INVENTED}")
         self._people(f"while {EVENTS} events arrive")
 
     async def _all_judged(self) -> bool:
@@ -225,12 +236,12 @@ class Run:
     def _people(self, when: str, limits: Mapping[str, float] = MappingProxyType({})) -> None:
         for what, seconds in self.watcher.seconds.items():
             claim = f"{what} p99 {when}"
-            self._row(
+            self.row(
                 claim, _p99(seconds), "s", limits.get(what, 0.5), note=f"median {statistics.median(seconds):.3f} s"
             )
         self.watcher.seconds.clear()
 
-    def _row(self, claim: str, figure: float, unit: str, limit: float, *, note: str = "") -> None:
+    def row(self, claim: str, figure: float, unit: str, limit: float, *, note: str = "") -> None:
         target, holds = f"<= {limit:g}", figure <= limit
         way = "relayed" if self.fleet.relayed else "direct"
         row = Row(
@@ -245,8 +256,8 @@ def _p99(seconds: list[float]) -> float:
     return statistics.quantiles(seconds, n=100, method="inclusive")[-1] if len(seconds) > 1 else 0.0
 
 
-async def measure(nodes: int, frame_seconds: int, *, relayed: bool) -> list[Row]:
-    """Start a service and let a fleet of ``nodes`` live through its phases."""
+@asynccontextmanager
+async def _running(nodes: int, frame_seconds: int, *, relayed: bool) -> AsyncIterator[Run]:
     with tempfile.TemporaryDirectory(prefix="mainstay-fleet-") as directory:
         fleet = Fleet(Client(0, ""), nodes, Samples(frame_seconds), relayed)
         (Path(directory) / "data").mkdir(mode=0o700)
@@ -254,11 +265,36 @@ async def measure(nodes: int, frame_seconds: int, *, relayed: bool) -> list[Row]
         service = Service(Path(directory))
         try:
             fleet.client = await service.client(1000)
-            run = Run(service, fleet, await service.client(2))
-            await run.measure()
+            yield Run(service, fleet, await service.client(2))
         finally:
             service.stop()
-    return run.rows
+
+
+async def measure(nodes: int, frame_seconds: int, *, relayed: bool, growth: bool = False) -> Run:
+    """Start a service and let a fleet of ``nodes`` live through its phases."""
+    few = 0.0
+    if growth:
+        async with _running(nodes // 10, frame_seconds, relayed=relayed) as run:
+            await run.measure_steady()
+            few = run.cores
+    async with _running(nodes, frame_seconds, relayed=relayed) as run:
+        await run.measure()
+    if growth:
+        run.row("growth of the cores from a tenth of the nodes, exponent", math.log10(run.cores / few), "", 1.05)
+    return run
+
+
+def _add_peers(run: Run) -> None:
+    """The same samples on other servers, and the service as a share of each."""
+    with tempfile.TemporaryDirectory(prefix="mainstay-peers-") as directory:
+        for peer in measure_peers(Path(directory)):
+            claim = f"CPU seconds per million samples, as a share of {peer.name} {peer.version} by {peer.way}"
+            note = f"{run.per_million:.3f} s with detection, against {peer.per_million:.3f} s of ingest alone"
+            row = Row(
+                claim=claim, figure=run.per_million / peer.per_million, unit="", target="", holds=None, kind="live",
+                baseline=peer.name, note=note,
+            )  # fmt: skip
+            run.rows.append(row)
 
 
 def main() -> None:
@@ -267,8 +303,11 @@ def main() -> None:
     parser.add_argument("--frame-seconds", type=int, default=5)
     parser.add_argument("--relayed", action="store_true", help="bundles of 128 nodes, as relays send them")
     parser.add_argument("--json", type=Path, default=RESULTS / "fleet.json", metavar="FILE")
+    parser.add_argument("--growth", action="store_true", help="compare with a tenth of the nodes")
     told = parser.parse_args()
-    publish("fleet", asyncio.run(measure(told.nodes, told.frame_seconds, relayed=told.relayed)), told.json)
+    run = asyncio.run(measure(told.nodes, told.frame_seconds, relayed=told.relayed, growth=told.growth))
+    _add_peers(run)
+    publish("fleet", run.rows, told.json)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ import json
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -253,11 +254,22 @@ class Watcher:
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     layout_bytes: int = 0
     """As they came over the wire."""
+    _stopped: bool = field(default=False, init=False)
 
-    async def run(self) -> None:
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        self._stopped = False
+        task = asyncio.create_task(self._run())
+        try:
+            yield
+        finally:
+            self._stopped = True  # not canceled: its connections stay good
+            await task
+
+    async def _run(self) -> None:
         draw = random.Random(7)
         sign_in = json.dumps({"token": self.client.token}).encode()
-        while True:
+        while not self._stopped:
             nodes = draw.sample(self.names, min(ASKED, len(self.names)))
             job = json.dumps({"job": "bench", "nodes": nodes, "gpus_per_node": GPUS}).encode()
             await self._time("sign-in", "POST", "/v1/auth/session", sign_in)
