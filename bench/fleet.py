@@ -94,11 +94,11 @@ class Run:
         self.service, self.nodes, self.fleet = service, fleet.count, fleet
         self.seconds = fleet.samples.seconds
         self.per_million = self.cores = 0.0
-        """While nobody asks."""
+        """Without requests of people."""
         self.watcher, self.rows = Watcher(watcher, list(fleet.names)), list[Row]()
 
     async def measure_steady(self) -> None:
-        """Boot, and report while nobody asks."""
+        """Boot, and report without requests of people."""
         async with self.watcher.watching():
             await self._boot()
         self.per_million, self.cores = await self._steady("")

@@ -1,4 +1,4 @@
-"""Data types of four packages cannot change, have slots, and take their fields by name except a few that are listed."""
+"""Data types of the detectors cannot change, have slots, and take their fields by name except a few that are listed."""
 
 from __future__ import annotations
 
@@ -11,30 +11,41 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-PACKAGES = ("localize", "selector", "superbench", "validation")
+PACKAGES = (
+    "", "correlation", "gpu", "hang", "host", "job", "localize", "network", "policy", "recording", "selector",
+    "statistics", "straggler", "superbench", "validation",
+)  # fmt: skip
 CHANGE = {
-    "BacktestResult", "Cox", "Exponential", "KaplanMeier", "LocalizationStatus", "SizePosterior", "_Fitted",
-    "localize.group_testing._Known",
+    "BacktestResult", "Burst", "Cox", "DeviceHistory", "Exponential", "KaplanMeier", "LocalizationStatus",
+    "PeerLayout", "SizePosterior", "Statements", "_Ended", "_Fitted", "_Held", "_Memory", "_Node", "_NodeState",
+    "_Occasion", "_Place", "_Port", "_Read", "_Said", "_Tick", "localize.group_testing._Known",
 }  # fmt: skip
 """Estimators, counts, and what is collected in steps."""
-NO_SLOTS = {"Cox", "Exponential", "KaplanMeier", "_Fitted"}
-BY_PLACE = {
-    "BenchmarkSet", "Bound", "Cohort", "Coverage", "CovariateEncoder", "Cox", "CumulativeHazard", "Endpoint",
-    "Exponential", "FailureRuns", "Generated", "KaplanMeier", "LintIssue", "LocalizationStatus", "MetricKey",
-    "NodeDescription", "NodePlan", "Results", "RuleFile", "RunGrouping", "Selection", "SizePosterior", "Spells",
-    "SummaryLine", "SummaryRule", "SuperBenchCriterion", "Table", "_Fitted", "_Known", "_Line",
+NO_SLOTS = {
+    "Cox", "Exponential", "JobMesh", "KaplanMeier", "PeerLayout", "_Fitted",
 }  # fmt: skip
-NO_OTHER_FIELD = {"Criteria", "FabricTopology", "Host", "Nic", "_Line"}
+BY_PLACE = {
+    "BenchmarkSet", "Bound", "Burst", "BurstEvaluation", "Cohort", "Comparison", "CovariateEncoder", "Coverage",
+    "Cox", "CumulativeHazard", "DeviceHistory", "Endpoint", "Exponential", "FailureRuns", "Generated", "KaplanMeier",
+    "LintIssue", "LocalizationStatus", "MetricKey", "NodeDescription", "NodePlan", "PeerLayout", "PolicyTotals",
+    "RankNoise", "RateTrend", "Results", "RuleFile", "RunGrouping", "Selection", "SizePosterior", "Spells",
+    "Statements", "SummaryLine", "SummaryRule", "SuperBenchCriterion", "Table", "TrendScale", "XidTarget", "_Cells",
+    "_Ended", "_Fitted", "_Held", "_Known", "_Line", "_Memory", "_Minute", "_Node", "_NodeState", "_Occasion",
+    "_Pattern", "_Place", "_Port", "_Read", "_Said", "_Tick", "_Who",
+}  # fmt: skip
+NO_OTHER_FIELD = {
+    "Criteria", "FabricTopology", "Host", "Nic", "_Line",
+}  # fmt: skip
 """What people write."""
 
 
 def types() -> Iterator[tuple[str, type]]:
     for package in PACKAGES:
-        folder = importlib.import_module(f"mainstay.detectors.{package}")
+        folder = importlib.import_module(f"mainstay.detectors.{package}".rstrip("."))
         for module in pkgutil.iter_modules(folder.__path__):
             for name, kind in vars(importlib.import_module(f"{folder.__name__}.{module.name}")).items():
                 if inspect.isclass(kind) and kind.__module__ == f"{folder.__name__}.{module.name}":
-                    yield f"{package}.{module.name}.{name}", kind
+                    yield f"{package}.{module.name}.{name}".lstrip("."), kind
 
 
 DATACLASSES = {name: kind for name, kind in types() if dataclasses.is_dataclass(kind)}

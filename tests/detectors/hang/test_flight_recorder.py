@@ -13,7 +13,7 @@ import pytest
 from mainstay.detectors.finding import FindingKind
 from mainstay.detectors.hang.analysis import HangDiagnosis, diagnose
 from mainstay.detectors.hang.collective_match import MatchState, compare
-from mainstay.detectors.hang.flight_recorder import DumpError, decode, dumps_of, parse
+from mainstay.detectors.hang.flight_recorder import DumpError, Group, decode, dumps_of, parse
 from tests.data import DATA, needs
 
 DUMPS = DATA / "flight-recorder"
@@ -354,3 +354,17 @@ def test_calls_whose_sizes_may_differ(name: str, match: MatchState) -> None:
         for rank in range(3)
     }
     assert compare(calls, 1)[0] is match
+
+
+@pytest.mark.parametrize(
+    ("desc", "name", "label"),
+    [
+        ("zebra", "0", "zebra"),
+        ("data", "0", "data"),
+        ("undefined", "3", "group 3"),
+        ("", "3", "group 3"),
+        ("", "", "group ?"),
+    ],
+)
+def test_a_group_is_called_by_its_description(desc: str, name: str, label: str) -> None:
+    assert Group(name=name, desc=desc).label == label

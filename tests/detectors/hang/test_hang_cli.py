@@ -107,3 +107,8 @@ def test_a_dump_has_a_largest_size_also_unpacked(
 def test_a_long_list_of_ranks_is_cut() -> None:
     assert cli._some(tuple(range(16))).endswith(", 14, 15")
     assert cli._some(tuple(range(20))).endswith(", 14, 15 and 4 more")
+
+
+def test_the_members_of_a_culprits_group_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    analyze_hang(write(tmp_path, hung()))
+    assert "\n                                      0, 1, 2, 3 " in capsys.readouterr().out

@@ -101,3 +101,8 @@ def test_nonsense_is_refused() -> None:
             plan(["node-1", "node-1"])
     with pytest.raises(ValueError, match="one machine"):
         dual_phase(NODES, columns=0)
+
+
+def test_one_replay_is_the_least() -> None:
+    assert repeats_for(0.9, 1e-20) == 1
+    assert repeats_for(0.5, 0.99) == 7  # 1 - 0.5 ** 7 is the first above 0.99

@@ -67,3 +67,10 @@ def test_an_event_that_makes_no_sense_says_nothing(culprits: Any) -> None:
         data={"outcome": "found", "culprits": culprits},
     )
     assert StepReplayDetector().update([event]) == []
+
+
+@pytest.mark.parametrize("node", [5, "", None, ["n1"]])
+def test_a_node_that_is_no_name_is_nobodys(node: Any) -> None:
+    (found,) = StepReplayDetector().update([replayed(1, culprit(1, node=node))])
+    assert (found.entity.rank, found.entity.node) == (1, None)
+    assert found.evidence.summary.startswith("Rank 1 ")

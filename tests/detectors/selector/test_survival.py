@@ -201,3 +201,10 @@ def test_scores_refuse_what_does_not_fit() -> None:
         scores.concordance([1.0], [1.0, 2.0], [1, 1])
     with pytest.raises(ValueError, match="one column"):
         scores.integrated_brier([[0.1]], [1.0], [1], [1.0, 2.0])
+    with pytest.raises(ValueError, match="one column"):
+        scores.integrated_brier([[[0.1]]], [1.0], [1], [1.0])
+
+
+def test_a_model_says_which_covariates_it_wants() -> None:
+    with pytest.raises(ValueError, match=r"shape \(2,\), wanted \[2, covariate\]"):
+        Cox().fit([1.0, 2.0], [1.0, 2.0], [1, 1])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -264,3 +265,11 @@ def test_an_epoch_that_is_written_again_stands_once(tmp_path):
     assert sorted(r.epoch for r in writer.arena.records() if r.committed) == [1, 2]
     assert (read_slot(writer.arena, 2)["a"] == 3).all()
     writer.close()
+
+
+def test_the_room_of_a_slot_is_its_own_bytes(tmp_path):
+    arena = _filled(tmp_path / "x.arena", 1)
+    rooms = [arena.slot_bytes(slot) for slot in range(arena.header.slots)]
+    assert {len(room) for room in rooms} == {arena.header.slot_bytes}
+    starts = [room.ctypes.data for room in rooms]
+    assert all(b - a >= arena.header.slot_bytes for a, b in pairwise(starts))

@@ -35,7 +35,7 @@ def test_copies_cost_two_slots_each():
     assert redundancy_bytes(S) == 0
 
 
-@pytest.mark.parametrize("wrong", [{"parity": 2, "group": 2}, {"parity": -1}, {"copies": 0}])
+@pytest.mark.parametrize("wrong", [{"parity": 2, "group": 2}, {"parity": 3, "group": 2}, {"parity": -1}, {"copies": 0}])
 def test_impossible_schemes_are_refused(wrong):
     with pytest.raises(ValueError, match="make no scheme"):
         redundancy_bytes(S, **wrong)
