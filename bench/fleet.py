@@ -103,13 +103,16 @@ class Run:
             await self._boot()
         self.per_million, self.cores = await self._steady("")
 
+    async def measure_finding(self) -> None:
+        """Boot, and time findings."""
+        await self._boot()
+        await self._find()
+
     async def measure(self) -> None:
         await self.measure_steady()
         async with self.watcher.watching():
             await self._steady(" while people ask")
             self._people("under load", UNDER_LOAD)
-            if self.fleet.relayed:
-                await self._find()
             await self._silence()
             await self._back()
             await self._burst()
@@ -270,9 +273,13 @@ async def _running(nodes: int, frame_seconds: int, *, relayed: bool) -> AsyncIte
             service.stop()
 
 
-async def measure(nodes: int, frame_seconds: int, *, relayed: bool, growth: bool = False) -> Run:
-    """Start a service and let a fleet of ``nodes`` live through its phases."""
+async def measure(nodes: int, frame_seconds: int, *, relayed: bool, growth: bool = False, find: bool = False) -> Run:
+    """Start a service and let a fleet of ``nodes`` live through its phases, or only find what is wrong with one."""
     few = 0.0
+    if find:
+        async with _running(nodes, frame_seconds, relayed=True) as run:
+            await run.measure_finding()
+        return run
     if growth:
         async with _running(nodes // 10, frame_seconds, relayed=relayed) as run:
             await run.measure_steady()
@@ -304,9 +311,11 @@ def main() -> None:
     parser.add_argument("--relayed", action="store_true", help="bundles of 128 nodes, as relays send them")
     parser.add_argument("--json", type=Path, default=RESULTS / "fleet.json", metavar="FILE")
     parser.add_argument("--growth", action="store_true", help="compare with a tenth of the nodes")
+    parser.add_argument("--find", action="store_true", help="only time findings, in relayed frames")
     told = parser.parse_args()
-    run = asyncio.run(measure(told.nodes, told.frame_seconds, relayed=told.relayed, growth=told.growth))
-    _add_peers(run)
+    run = asyncio.run(measure(told.nodes, told.frame_seconds, relayed=told.relayed, growth=told.growth, find=told.find))
+    if not told.find:
+        _add_peers(run)
     publish("fleet", run.rows, told.json)
 
 
