@@ -20,18 +20,21 @@ class FindingRows:
 
     def __init__(self, session: WriteSession, batch: Sequence[Finding]) -> None:
         self._session = session
-        self._keys = {finding.key for finding in batch}
-        self._active = {row.key: row for row in repository.active_by_key(session, self._keys)}
+        # Rows of earlier versions have no detector in their key.
+        self._keys = {key for finding in batch for key in (finding.key, finding.about)}
+        rows = repository.active_by_key(session, self._keys)
+        self._active = {(row.detector, row.key): row for row in rows}
 
     def active(self, finding: Finding) -> FindingRow | None:
         """The row in which the same detector says the same."""
-        return self._active.get(finding.key)
+        rows = (self._active.get((finding.detector, key)) for key in (finding.key, finding.about))
+        return max((row for row in rows if row is not None), key=lambda row: row.time, default=None)
 
     def put(self, row: FindingRow) -> None:
-        self._active[row.key] = row
+        self._active[row.detector, row.key] = row
 
     def drop(self, row: FindingRow) -> None:
-        self._active.pop(row.key, None)
+        self._active.pop((row.detector, row.key), None)
 
     @cached_property
     def returnable(self) -> dict[str, FindingRow]:

@@ -110,6 +110,15 @@ def test_one_witness_does_not_clear_what_another_holds(desk: Desk) -> None:
     assert [i.state for i in desk.incidents()] == ["recovered"]
 
 
+def test_a_row_of_an_earlier_version_is_renewed_and_cleared(desk: Desk) -> None:
+    desk.ingest(brake())
+    with desk.services.database.session() as session:
+        (row,) = repository.active_findings(session)
+        row.key = brake().about
+    desk.ingest(brake(active=False, time=START + 9))
+    assert not desk.active()
+
+
 def test_a_brake_of_a_rack_is_one_incident_however_it_comes(desk: Desk) -> None:
     for node in range(5):
         desk.ingest(brake(node, time=START + node))
