@@ -25,6 +25,7 @@ TOP: Final = 250
 RECENT_SECONDS: Final = 15
 """A value older than this is not a snapshot of now."""
 KEPT: Final = 20
+"""How many times as long as a slow layout took to make it is kept."""
 _RARE: Final = {"gpu_processes": 75}
 """Signals that are read once a minute."""
 _STATES: Final = {state.value: place for place, state in enumerate(HealthState)}

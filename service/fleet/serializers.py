@@ -28,7 +28,7 @@ def last_word(node: FleetNode, seen: LastSeenCache) -> float | None:
 
 
 def _read(row: FleetNode, incidents: int, jobs: Sequence[str], last: float | None, now: float) -> NodeRead:
-    told = {name: getattr(row, name, None) for name in NodeRead.model_fields}
+    told = {name: getattr(row, name) for name in NodeRead.model_fields if hasattr(row, name)}
     return NodeRead.model_validate(
         told
         | {
