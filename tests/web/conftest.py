@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from mainstay.service.demo.stack import Stack
 from tests.web.job_timeline import put_job
@@ -14,6 +15,7 @@ QUIET = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
+expect.set_options(timeout=20_000)  # the default, 5 s, is short for a page beside three training jobs on two cores
 
 
 @pytest.fixture(scope="session")
@@ -34,10 +36,15 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], 
 @pytest.fixture(scope="module")
 def browser(chromium_path: str) -> Iterator[Browser]:
     """Start Chromium per module: Playwright runs an event loop, and other tests start their own."""
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium_path, args=QUIET)
-        yield running
-        running.close()
+    try:
+        with sync_playwright() as playwright:
+            running = playwright.chromium.launch(executable_path=chromium_path, args=QUIET)
+            yield running
+            running.close()
+    finally:
+        # A driver that dies leaves the thread marked as inside its loop; every later test of this worker that calls
+        # ``asyncio.run`` would fail.
+        asyncio.events._set_running_loop(None)
 
 
 @pytest.fixture
