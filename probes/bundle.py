@@ -213,10 +213,10 @@ def _check_envelope(bundle: Bundle) -> None:
             f"bundle has {len(bundle.sequences)} sequences and {len(bundle.starts)} starts: "
             f"one of each for 1 to {MAX_SUBJECTS} subjects is needed"
         )
-    for sequence in (bundle.sequence, *bundle.sequences):
+    for sequence in (bundle.sequence, min(bundle.sequences), max(bundle.sequences)):
         if not 0 <= sequence < 2**63:
             raise FrameError(f"sequence {sequence} is not a number from 0 to 2^63-1")
-    if not all(math.isfinite(start) and start >= 0 for start in bundle.starts):
+    if not all(map(math.isfinite, bundle.starts)) or min(bundle.starts) < 0:
         raise FrameError("a start is not a finite time from 0 upwards")
     _check_spread(bundle.starts)
     if not (math.isfinite(bundle.dt) and bundle.dt > 0) or bundle.samples < 1:

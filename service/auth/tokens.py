@@ -94,13 +94,18 @@ class Principal:
         if self.node != node and not self.may(Scope.ADMIN):
             raise NotYourNodeError(f"this token may not write data of node {node!r}")
 
+    def carries(self, rack: str | None) -> bool:
+        """Whether it may carry the frames of nodes in ``rack``."""
+        is_relay = self.kind is TokenKind.RELAY and bool(self.racks & {rack or "", ALL_RACKS})
+        return is_relay or self.may(Scope.ADMIN)
+
     def require_relayed(self, node: str, rack: str | None) -> None:
         """Only a relay of a node's rack, or an admin, carries the node's frames; a node may stand in no rack.
 
         Raises:
             NotYourRackError: the token is no relay's, or a relay's of other racks.
         """
-        if not (self.may(Scope.ADMIN) or (self.kind is TokenKind.RELAY and self.racks & {rack or "", ALL_RACKS})):
+        if not self.carries(rack):
             raise NotYourRackError(f"this token may not carry frames of node {node!r} in rack {rack!r}")
 
     def require_job(self, job: str) -> None:

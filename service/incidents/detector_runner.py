@@ -55,7 +55,9 @@ class DetectorRunner:
     def evaluate(self, fleet: Fleet, now: float) -> list[Finding]:
         """Return the findings that opened or ended since the last call."""
         found = self._evaluate_devices(fleet, now) + self._evaluate_jobs(fleet, now)
-        direct = {node: at for node, at in fleet.last_frames.items() if node not in fleet.relayed}
+        direct = fleet.last_frames
+        if fleet.relayed:
+            direct = {node: at for node, at in direct.items() if node not in fleet.relayed}
         samples = heartbeats(now, direct, self.others)
         return found if samples is None else found + self._heartbeat.update(samples)
 

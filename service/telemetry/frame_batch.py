@@ -17,6 +17,7 @@ from mainstay.probes.frame import Frame
 from mainstay.probes.signals import SignalSource
 from mainstay.service.telemetry.catalogs import Compiled, source_of
 from mainstay.service.telemetry.check import CheckedSamples, check_devices, check_lengths
+from mainstay.service.telemetry.ring_seconds import Run
 
 FRAMES: Final = 128
 """Frames of one batch: more fall out of the processor's cache."""
@@ -34,6 +35,19 @@ class Members:
     """(node, its devices) of each frame that has any, in order."""
 
 
+@dataclass(frozen=True, slots=True)
+class RingColumns:
+    """Which columns of a ring the entities of a batch have."""
+
+    version: int
+    """Of the ring: when it assigns columns again, this no longer holds."""
+    places: Run
+    """Positions of the entities among those of the batch."""
+    frames: NDArray[np.intp]
+    """[entity] which frame each belongs to."""
+    columns: Run
+
+
 @dataclass(frozen=True, eq=False)
 class BatchLayout:
     """Which devices the columns of a batch are."""
@@ -41,8 +55,8 @@ class BatchLayout:
     subjects: tuple[str, ...]
     entities: tuple[tuple[str, ...], ...]
     """[frame] devices of each frame."""
-    columns: dict[SignalSource, tuple[int, NDArray[np.intp]]] = field(default_factory=dict)
-    """Columns in each ring with the version of the ring: kept by the ring where a layout is used again."""
+    columns: dict[SignalSource, RingColumns] = field(default_factory=dict)
+    """Kept by each ring where a layout is used again."""
     _members: dict[SignalSource, Members | None] = field(default_factory=dict)
 
     @property

@@ -23,6 +23,7 @@ class CounterRates:
         self._counters = counters
         self._value: NDArray[np.int64] = np.empty((counters, 0), np.int64)
         self._time: NDArray[np.float64] = np.empty((counters, 0), np.float64)
+        """Unix seconds of the last reading; NaN where there was none."""
 
     def feed(
         self, counters: Run, columns: Run, readings: NDArray[np.int64], *, starts: NDArray[np.float64], dt: float
@@ -47,11 +48,14 @@ class CounterRates:
         value, seen = self._value[at], self._time[at]
         for k, reading in enumerate(readings):
             now = starts + k * dt
-            is_newer = (reading != WIDE_MISSING) & (now > seen)
-            # Where there was no reading before, the difference means nothing (and may wrap): it is masked.
-            is_rated = is_newer & (value != WIDE_MISSING) & (reading >= value)
-            np.divide(reading - value, now - seen, out=rates[k], where=is_rated, casting="same_kind")
-            value, seen = np.where(is_newer, reading, value), np.where(is_newer, now, seen)
+            is_newer = (reading != WIDE_MISSING) & ~(now <= seen)
+            # Where there was no reading before, the difference means nothing (and may wrap), and NaN seconds have
+            # passed. To divide everything and mask afterwards is several times faster than numpy's ``where``.
+            with np.errstate(divide="ignore", invalid="ignore"):
+                rate = (reading - value) / (now - seen)
+            np.copyto(rates[k], rate, where=is_newer & (reading >= value), casting="same_kind")
+            np.copyto(value, reading, where=is_newer)
+            np.copyto(seen, now, where=is_newer)
         self._value[at], self._time[at] = value, seen
         return rates
 
@@ -63,7 +67,7 @@ class CounterRates:
     def forget(self, columns: NDArray[np.intp]) -> None:
         """Reset columns that are assigned to other entities."""
         known = columns[columns < self._value.shape[1]]
-        self._value[:, known], self._time[:, known] = WIDE_MISSING, -np.inf
+        self._value[:, known], self._time[:, known] = WIDE_MISSING, np.nan
 
     def _reserve(self, columns: int) -> None:
         have = self._value.shape[1]
@@ -71,6 +75,6 @@ class CounterRates:
             return
         grown = max(columns, have + have // 4, 16)
         value = np.full((self._counters, grown), WIDE_MISSING, np.int64)
-        seen = np.full((self._counters, grown), -np.inf)
+        seen = np.full((self._counters, grown), np.nan)
         value[:, :have], seen[:, :have] = self._value, self._time
         self._value, self._time = value, seen

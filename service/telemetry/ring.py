@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from mainstay.probes.signals import SignalSource, names
 from mainstay.service.telemetry.catalogs import RING_SOURCES, RingPlacement, ring_signals
 from mainstay.service.telemetry.check import MAX_DEVICES, CheckedSamples
-from mainstay.service.telemetry.frame_batch import FrameBatch, Members
+from mainstay.service.telemetry.frame_batch import FrameBatch, Members, RingColumns
 from mainstay.service.telemetry.rates import CounterRates
 from mainstay.service.telemetry.ring_seconds import NEVER, RowSplit, Run, Seconds, as_run
 
@@ -137,6 +137,16 @@ class ColumnIndex:
         self.written = np.concatenate([self.written, np.full(more, NEVER, np.int64)])
 
 
+@dataclass(frozen=True, slots=True)
+class _RingRows:
+    """Where the signals of a catalog are in its frames, and which rows of the ring take them."""
+
+    narrow: Run
+    wide: Run
+    counters: Run
+    split: RowSplit
+
+
 class SourceRing:
     """The ring of one source. Not locked: ``TelemetryRing`` does that."""
 
@@ -151,52 +161,51 @@ class SourceRing:
         self._narrow_rows = len(names(source, wide=False))
         self._rates = CounterRates(len(self.signals) - self._narrow_rows)
         self._nodes: dict[tuple[str, tuple[str, ...]], NDArray[np.intp]] = {}
-        self._splits: dict[RingPlacement, RowSplit] = {}
+        self._known_rows: dict[RingPlacement, _RingRows] = {}
 
     # writing
 
     def write(self, batch: FrameBatch) -> None:
         """Place the batch's entities of this source."""
-        members = batch.layout.members(self.source)
-        if members is None:
-            return
-        columns = self._columns_of(batch, members)
-        places, frames = members.places, members.frames
-        if (columns < 0).any():
-            kept = np.flatnonzero(columns >= 0)
-            places, frames, columns = places[kept], frames[kept], columns[kept]
-        if columns.size:
-            self._place(batch, as_run(places), batch.starts[frames], columns)
+        columns = batch.layout.columns.get(self.source)
+        if columns is None or columns.version != self._version:
+            members = batch.layout.members(self.source)
+            if members is None:
+                return
+            columns = batch.layout.columns[self.source] = self._find_columns(batch, members)
+        if columns.frames.size:
+            self._place(batch, columns)
 
-    def _place(self, batch: FrameBatch, places: Run, starts: NDArray[np.float64], columns: NDArray[np.intp]) -> None:
-        placement, run = batch.compiled.placements[self.source], as_run(columns)
-        readings = batch.wide[:, as_run(placement.wide)][:, :, places]
-        rates = self._rates.feed(as_run(placement.wide_counters), run, readings, starts=starts, dt=batch.dt)
-        values = np.concatenate([batch.narrow[:, as_run(placement.narrow)][:, :, places], rates], axis=1)
-        newest, split = self.index.written[run], self._split(placement)
+    def _place(self, batch: FrameBatch, columns: RingColumns) -> None:
+        rows, run, places = self._rows_of(batch.compiled.placements[self.source]), columns.columns, columns.places
+        starts = batch.starts[columns.frames]
+        readings = batch.wide[:, rows.wide][:, :, places]
+        rates = self._rates.feed(rows.counters, run, readings, starts=starts, dt=batch.dt)
+        values = np.concatenate([batch.narrow[:, rows.narrow][:, :, places], rates], axis=1)
+        newest = self.index.written[run]
         for k in range(batch.samples):
             seconds = np.floor(starts + k * batch.dt).astype(np.int64)
-            self.seconds.write(split, seconds, run, values[k], is_fresh=bool((seconds > newest).all()))
+            self.seconds.write(rows.split, seconds, run, values[k], is_fresh=bool((seconds > newest).all()))
             newest = np.maximum(newest, seconds)
         self.index.written[run] = newest
         self.seconds.trim()
 
-    def _split(self, placement: RingPlacement) -> RowSplit:
-        split = self._splits.get(placement)
-        if split is None:
-            rows = np.concatenate([placement.narrow_rows, self._narrow_rows + placement.wide_counters])
-            split = self._splits[placement] = self.seconds.split(rows)
-        return split
+    def _rows_of(self, placement: RingPlacement) -> _RingRows:
+        rows = self._known_rows.get(placement)
+        if rows is None:
+            every = np.concatenate([placement.narrow_rows, self._narrow_rows + placement.wide_counters])
+            rows = self._known_rows[placement] = _RingRows(
+                as_run(placement.narrow), as_run(placement.wide), as_run(placement.wide_counters),
+                self.seconds.split(every),
+            )  # fmt: skip
+        return rows
 
-    def _columns_of(self, batch: FrameBatch, members: Members) -> NDArray[np.intp]:
-        """[member] columns; -1 for devices that have no place."""
-        remembered = batch.layout.columns.get(self.source)
-        if remembered is not None and remembered[0] == self._version:
-            return remembered[1]
+    def _find_columns(self, batch: FrameBatch, members: Members) -> RingColumns:
+        """Devices that have no place are left out."""
         newest = int(batch.starts.max() + (batch.samples - 1) * batch.dt)
         columns = np.concatenate([self._columns_of_node(node, devices, newest) for node, devices in members.devices])
-        batch.layout.columns[self.source] = self._version, columns
-        return columns
+        kept = np.flatnonzero(columns >= 0)
+        return RingColumns(self._version, as_run(members.places[kept]), members.frames[kept], as_run(columns[kept]))
 
     def _columns_of_node(self, node: str, devices: tuple[str, ...], second: int) -> NDArray[np.intp]:
         known = self._nodes.get((node, devices))
@@ -243,7 +252,9 @@ class SourceRing:
             raise ValueError(f"{strange[0]!r} is not a signal of this ring")
         return np.array([self.signals.index(signal) for signal in signals], np.intp)
 
-    def window(self, start: int, stop: int, signals: Sequence[str] | None, columns: Sequence[Column] | None) -> Window:
+    def window(
+        self, start: int, stop: int, signals: Sequence[str] | None, columns: Sequence[Column] | None, empty_rows: int
+    ) -> Window:
         rows = self._rows(signals)
         if columns is None:
             self.index.refresh()
@@ -252,10 +263,9 @@ class SourceRing:
             wanted = tuple(key for key in columns if self.index.find(key) is not None)
             places = np.array([self.index.find(key) for key in wanted], np.intp)
         start = max(start, stop - self.seconds.depth)
-        values = self.seconds.read(max(start, self.seconds.oldest), max(start, stop), rows, places, len(wanted))
-        missing = max(0, max(start, stop) - start - len(values))
-        if missing:
-            values = np.concatenate([np.full((missing, *values.shape[1:]), np.nan, np.float32), values])
+        values = np.full((max(0, stop - start), len(rows) + empty_rows, len(wanted)), np.nan, np.float32)
+        kept = max(start, self.seconds.oldest)
+        self.seconds.read(kept, max(kept, stop), rows, places, values[kept - start :])
         return Window(start, tuple(self.signals[r] for r in rows), wanted, values)
 
     def readings(self, stop: int, seconds: NDArray[np.int64], *, max_age_seconds: int) -> LatestReadings:
@@ -315,6 +325,7 @@ class TelemetryRing:
         *,
         signals: Sequence[str] | None = None,
         columns: Sequence[Column] | None = None,
+        empty_rows: int = 0,
     ) -> Window:
         """A copy of seconds ``start`` up to but not including ``stop`` (at most ``depth`` of them, the newest).
 
@@ -324,12 +335,13 @@ class TelemetryRing:
             stop: Unix second.
             signals: names, or all of the source.
             columns: (node, device) pairs, or all; unknown ones are left out.
+            empty_rows: rows after those of the signals, for the caller to fill: a second copy costs as much.
 
         Raises:
             ValueError: a signal is not one of the source's.
         """
         with self._lock:
-            return self._rings[source].window(start, stop, signals, columns)
+            return self._rings[source].window(start, stop, signals, columns, empty_rows)
 
     def readings(
         self, source: SignalSource, stop: int, seconds: NDArray[np.int64], *, max_age_seconds: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from mainstay.service.common.db import AnySession, Database
@@ -35,6 +35,13 @@ class Subjects:
     def rack(self, name: str) -> str | None:
         """The rack of a node that was looked up, from memory only."""
         return self._nodes.get(name)
+
+    def racks(self, names: Iterable[str]) -> set[str | None] | None:
+        """The racks of nodes, from memory only; None when one was not looked up."""
+        try:
+            return {self._nodes[name] for name in names}
+        except KeyError:
+            return None
 
     def ranks(self, job: str) -> int:
         """From memory only; 0 for a job not looked up."""
