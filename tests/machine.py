@@ -20,6 +20,8 @@ from pathlib import Path
 import psycopg
 import redis
 
+_PROGRAMS = {"gcc": ("gcc", "libc6-dev"), "openssl": ("openssl",), "unshare": ("util-linux",)}
+"""What tests call, and the Debian packages that have it."""
 Started = tuple[str, int]
 """URL of a private server and the process id to end it by."""
 
@@ -172,9 +174,10 @@ def main() -> int:
         if answering is None and not shutil.which("redis-server"):
             _apt_install("redis-server")
         print(f"redis       {answering or 'private, from ' + str(shutil.which('redis-server'))}")
-        if not shutil.which("gcc"):
-            _apt_install("gcc", "libc6-dev")
-        print(f"gcc         {shutil.which('gcc')}")
+        for program, packages in _PROGRAMS.items():
+            if not shutil.which(program):
+                _apt_install(*packages)
+            print(f"{program:<12}{shutil.which(program)}")
     except MissingError as missing:
         print(f"tests cannot run here: {missing}", file=sys.stderr)
         return 1

@@ -18,6 +18,7 @@ from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import UnprocessableError
 from mainstay.service.common.schemas import Name
 from mainstay.service.events import service as events
+from mainstay.service.fleet.service import require_nodes
 from mainstay.service.incidents import service as incidents
 from mainstay.service.incidents.repository import findings_of
 from mainstay.service.services import ServicesDep
@@ -41,7 +42,7 @@ class DcgmTargetPage(Page[DcgmTargetRead]):
     """Targets, newest first."""
 
 
-@router.post("/ingest/health-events", operation_id="post_health_events")
+@router.post("/ingest/health-events", operation_id="post_health_events", responses=problems(404))
 def post_health_events(
     body: OneOrMoreEvents, principal: Reporter, session: Reporting, services: ServicesDep, now: Now
 ) -> IngestResult:
@@ -53,6 +54,7 @@ def post_health_events(
     services.quotas.charge_events(principal, len(told))
     for event in told:
         principal.require_node(event.nodeName)
+    require_nodes(session, {event.nodeName for event in told})
     foreign = [event for event in told if event.agent != AGENT]
     made = [ours for event in foreign for ours in nvsentinel.translate(session, event)]
     new = events.store(session, services.wakers, made, now=now)
@@ -69,7 +71,7 @@ def get_incident_nvsentinel(
     return emit(session, findings_of(session, row.id), acts=acts)
 
 
-@router.post("/ingest/gpud-states", operation_id="post_gpud_states")
+@router.post("/ingest/gpud-states", operation_id="post_gpud_states", responses=problems(404))
 def post_gpud_states(
     body: GpudStates,
     principal: Reporter,
@@ -83,6 +85,7 @@ def post_gpud_states(
 ) -> IngestResult:
     """Accept the unchanged response of gpud to ``GET /v1/states``. Only changed states become events."""
     name = _whose(principal, node)
+    require_nodes(session, {name})
     services.quotas.charge_events(principal, 1)
     made = gpud.changes(session, name, body, now=now)
     new = events.store(session, services.wakers, made, now=now)

@@ -124,6 +124,7 @@ def test_a_report_holds_until_it_is_healthy_again(node: Any) -> None:
     ],
 )  # fmt: skip
 def test_actions(lasting_service: Any, action: str, recommended_action: str) -> None:
+    lasting_service.node_client(f"n-{action}")
     client = lasting_service.client()
     assert send(client, reboot("2026-11-20T10:00:00Z", action), node=f"n-{action}") == 1
     assert [e["data"]["recommended_action"] for e in reports(client) if e["node"] == f"n-{action}"] == [
@@ -141,6 +142,9 @@ def test_whose_states_they_are(service: Any, node: Any) -> None:
     admin = service.client()
     body = reboot("2026-11-20T10:00:00Z")
     assert admin.post(PATH, json=body).status_code == 422
+    unknown = admin.post(PATH, json=body, params={"node": "n2"})
+    assert (unknown.status_code, "'n2'" in unknown.json()["detail"]) == (404, True)
+    service.node_client("n2")
     assert send(admin, body, node="n2") == 1
     assert send(node, body, node="n1") == 1
     assert node.post(PATH, json=body, params={"node": "n2"}).status_code == 403
@@ -173,6 +177,7 @@ def test_bad_types_are_named(lasting_service: Any, body: Any, field: str) -> Non
 
 def test_changes_are_kept_on_both_databases(service_anywhere: Any) -> None:
     client = service_anywhere.client()
+    service_anywhere.node_client("n1")
     assert send(client, reboot("2026-11-20T10:00:00Z"), node="n1") == 1
     assert send(client, reboot("2026-11-20T10:00:00Z"), node="n1") == 0
     assert send(client, states(at="2026-11-20T10:01:00Z"), node="n1") == 1

@@ -247,6 +247,10 @@ def test_a_node_reports_for_itself_only(service: Any, node: Any) -> None:
     assert (refused.status_code, refused.json()["type"]) == (403, "urn:mainstay:problem:wrong-node")
     assert stored(node) == []
     assert service.client("").post(PATH, json=XID).status_code == 401
+    unknown = service.client().post(PATH, json={"events": [XID, WATCH | {"nodeName": "n2"}]})
+    assert (unknown.status_code, "'n2'" in unknown.json()["detail"]) == (404, True)
+    assert stored(node) == []
+    service.node_client("n2")
     send(service.client(), WATCH | {"nodeName": "n2"}, 1)
 
 
