@@ -164,7 +164,7 @@ def all_nvlinks_inactive(stage: Stage) -> Onset:
 @_fault(
     "marin#8934: one link's recoveries rose for five days before it took a rack down",
     ["nvlink_errors"],
-    within=7200.0,
+    within=5400.0,
     count=1,
 )
 def rising_link_recoveries(stage: Stage) -> Onset:
@@ -172,7 +172,7 @@ def rising_link_recoveries(stage: Stage) -> Onset:
     gpu: Gpu = stage.nodes["n00"].gpus[3]
     gpu.rates["gpu_nvlink_recoveries_total"] = 0.01  # 36 an hour; all other links have none
     gpu.gauges.update(gpu_nvlink_worst_link=11.0, gpu_nvlink_worst_link_errors_per_second=0.01)
-    return Onset(_of(stage.nodes["n00"], 3), seconds=7200)
+    return Onset(_of(stage.nodes["n00"], 3), seconds=5400)
 
 
 @_fault("an uncorrectable error in HBM", ["ecc_uncorrectable", "xid"], within=16.0, evicts=True)

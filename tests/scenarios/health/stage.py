@@ -34,7 +34,7 @@ from mainstay.service.incidents.models import FindingRow, IncidentRow
 from mainstay.service.services import Services
 from mainstay.service.settings import Settings
 from mainstay.service.telemetry.catalogs import compile_catalog
-from mainstay.service.telemetry.check import check
+from mainstay.service.telemetry.frame_batch import join
 from tests.fakes.clock import ManualClock
 from tests.scenarios.health.fleet import CATALOG, Node, Thing, make_nodes
 
@@ -128,9 +128,7 @@ class Stage:
             self.clock.advance(1.0)
             if each is not None:
                 each(n)
-            for node in self.nodes.values():
-                if node.up:
-                    self._telemetry(node)
+            self._telemetry()
             if (n + 1) % pace == 0 or n + 1 == seconds:
                 self._turn()
 
@@ -142,9 +140,12 @@ class Stage:
                 return float(n + pace)
         return None
 
-    def _telemetry(self, node: Node) -> None:
-        self.services.ingest.keep(check(node.frame(self.now, self.chance), _COMPILED))
-        self.services.seen.note(node.name, self.now)
+    def _telemetry(self) -> None:
+        """A second of every node that is up, side by side, as a relay brings them."""
+        up = [node for node in self.nodes.values() if node.up]
+        if up:
+            self.services.ingest.keep(join([node.frame(self.now, self.chance) for node in up], _COMPILED))
+            self.services.seen.note_all([node.name for node in up], self.now)
 
     def _turn(self) -> None:
         for loop in self.loops:
