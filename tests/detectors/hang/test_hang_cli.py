@@ -14,6 +14,7 @@ import pytest
 from mainstay.detectors.hang import cli
 from mainstay.detectors.hang.analysis import BlockingRank, HangDiagnosis
 from mainstay.detectors.hang.cli import analyze_hang
+from mainstay.detectors.hang.flight_recorder import DumpError
 from tests.detectors.hang.test_flight_recorder import WORLD, dump, hung
 
 
@@ -102,7 +103,7 @@ def test_a_dump_has_a_largest_size_also_unpacked(
         if fits:
             assert cli._bytes(file) == b"x" * size
         else:
-            with pytest.raises(cli.DumpError, match=words):
+            with pytest.raises(DumpError, match=words):
                 cli._bytes(file)
 
 
