@@ -9,20 +9,19 @@ import numpy as np
 import pytest
 
 from mainstay.detectors.localize import plan
-from mainstay.detectors.localize.cohort import Cohort, _crowd, _noise, usual
+from mainstay.detectors.localize.cohort import _crowd, _noise, usual
+from mainstay.detectors.localize.findings import sound
 from mainstay.detectors.localize.group_testing import _accompanied, _Known, _parts
-from mainstay.detectors.localize.inference import LocalizationHypothesis, PathMatrix, _fit, _one_thing, _prior
+from mainstay.detectors.localize.inference import PathMatrix, _fit
 from mainstay.detectors.localize.model import (
     GroupResult,
-    LocalizationConfig,
+    LocalizationVerdict,
+    LocalizedCulprit,
     PairOutcome,
     PairResult,
     Round,
-    limit,
-    some,
 )
-from mainstay.detectors.localize.status import _away, compute_status, fabric_pieces
-from mainstay.detectors.localize.topology import Component, Endpoint, FabricComponentKind, TopologyMap, flat
+from mainstay.detectors.localize.topology import Endpoint, FabricComponentKind, TopologyMap, flat
 
 K = FabricComponentKind
 NAN = float("nan")
@@ -77,23 +76,6 @@ def test_what_is_usual_takes_four_measurements_of_a_group() -> None:
     assert cohort.renewed(speed, np.arange(8) < 1, 0.01).base == {NEAR: 1.0}, "one alone moves nothing"
 
 
-@pytest.mark.parametrize(
-    ("base", "noise", "near"),
-    [
-        ({NEAR: 1.0}, 0.1, True),
-        ({NEAR: 1.0049}, 0.1, True),
-        ({NEAR: 1.0051}, 0.1, False),  # a twentieth of the noise
-        ({NEAR: 1.0}, 0.1049, True),
-        ({NEAR: 1.0}, 0.0951, True),
-        ({NEAR: 1.0}, 0.1051, False),
-        ({}, 0.1, False),
-        ({NEAR: 1.0, FAR: 7.0}, 0.1, True),
-    ],
-)
-def test_when_two_cohorts_are_alike(base: dict[tuple[int, bool], float], noise: float, near: bool) -> None:
-    assert Cohort([NEAR], {NEAR: 1.0}, 0.1).near(Cohort([NEAR], base, noise)) is near
-
-
 def test_how_a_measurement_speaks_of_each_level() -> None:
     """A normal around the level, its width the noise and a tenth of the level; one in 200 means nothing, within 6."""
     levels = np.array([0.0, -0.5, -6.0])
@@ -114,52 +96,6 @@ def paths(*results: PairResult, good: tuple[str, ...] = ()) -> PathMatrix:
     return PathMatrix(TopologyMap(flat(list("abcd"))), results, good)
 
 
-def test_levels_go_from_healthy_over_tolerance_to_what_hangs() -> None:
-    story = LocalizationHypothesis(paths(pair("a", "b")), np.zeros(1), np.full(1, 0.01), 0.05)
-    least = -math.log(0.95)
-    assert story.levels[:6].tolist() == pytest.approx([0.0, *(-least * x for x in (0.125, 0.25, 0.375, 0.5, 1.0))])
-    assert (story.bad, story.levels[-1], len(story.levels)) == (5, pytest.approx(-6.0), 1 + 4 + 36)
-    ratios = story.levels[6:] / story.levels[5:-1]
-    assert 1.14 < ratios.min() <= ratios.max() <= 1.15
-    piece = story.ways.pieces.index(Component(K.NODE, ("a",)))
-    assert story._cost(piece) == pytest.approx(math.log(1e-2) - math.log(36))
-
-
-@pytest.mark.parametrize(
-    ("piece", "prior"),
-    [
-        (Component(K.PATH, ("a", "b")), 1e-4),
-        (Component(K.NODE, ("a",)), 1e-4),  # it passed a check of its own
-        (Component(K.NIC, ("a", "x")), 1e-4),
-        (Component(K.NODE, ("b",)), 1e-2),
-        (Component(K.NIC, ("b", "x")), 1e-2),
-        (Component(K.GPU, ("b", "g")), 1e-2),
-        (Component(K.UPLINK, ("a",)), 1e-3),
-        (Component(K.CABLE, ("a", "b")), 1e-3),
-        (Component(K.SWITCH, ("a",)), 1e-3),
-    ],
-)
-def test_how_likely_each_piece_is_bad_before_anything_was_measured(piece: Component, prior: float) -> None:
-    assert _prior(piece, {"a"}) == prior
-
-
-@pytest.mark.parametrize(
-    ("pieces", "one"),
-    [
-        ([(K.NIC, ("a", "x")), (K.GPU, ("a", "g"))], True),
-        ([(K.NIC, ("a", "x")), (K.NIC, ("b", "x"))], False),
-        ([(K.NIC, ("a", "x")), (K.PATH, ("a", "b"))], False),
-        ([(K.UPLINK, ("l",)), (K.SWITCH, ("l",)), (K.CABLE, ("l", "s"))], True),
-        ([(K.UPLINK, ("l",)), (K.UPLINK, ("m",))], False),
-        ([(K.PATH, ("a", "b"))], True),
-    ],
-)
-def test_what_cannot_be_told_apart_is_one_thing_where_it_belongs_together(
-    pieces: list[tuple[FabricComponentKind, tuple[str, ...]]], one: bool
-) -> None:
-    assert _one_thing([Component(kind, name) for kind, name in pieces]) is one
-
-
 def test_which_measurements_passed_a_piece() -> None:
     ways = paths(pair("a", "b"), pair("c", "d", None), pair("a", "c"), pair("b", "c", 0.0))
     assert len(ways.results) == 3, "what is missing is no evidence"
@@ -172,42 +108,6 @@ def test_which_measurements_passed_a_piece() -> None:
         alike = {ways.pieces[other].name[0] for other in ways.alike(number)}
         assert piece.name[0] in alike
         assert (len(alike) == 1) or piece.kind is K.PATH
-
-
-@pytest.mark.parametrize(("count", "rounds", "most"), [(2, 0, 4), (16, 0, 10), (17, 0, 10), (1000, 0, 21), (16, 3, 3)])
-def test_how_many_rounds_may_be_spent(count: int, rounds: int, most: int) -> None:
-    names = [f"n{k}" for k in range(count)]
-    assert limit(plan.start_localization(flat(names), settings=LocalizationConfig(rounds=rounds))) == most
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, ""), (1, "0"), (4, "0, 1, 2, 3"), (5, "0, 1, 2, 3 and 1 more"), (9, "0, 1, 2, 3 and 5 more")],
-)
-def test_four_names_are_told(count: int, text: str) -> None:
-    assert some([str(k) for k in range(count)]) == text
-
-
-@pytest.mark.parametrize(
-    ("results", "away"),
-    [
-        ([pair("a", "b", None), pair("a", "c", None)], set()),
-        ([pair("a", "b", None), pair("a", "c", None), pair("a", "d", None)], {"a"}),
-        ([pair("a", "b", None)] * 3, {"a", "b"}),
-        ([pair("a", "b", None)] * 3 + [pair("b", "c")], {"a"}),
-        ([pair("a", "b", None)] * 3 + [pair("b", "c", 0.0)], {"a"}),  # what hangs answers
-    ],
-)
-def test_who_misses_three_answers_and_gives_none_is_away(results: list[PairResult], away: set[str]) -> None:
-    state = msgspec.structs.replace(plan.start_localization(flat(list("abcd"))), results=tuple(results))
-    assert _away(state) == away
-    assert compute_status(state).measured(Endpoint("a")) == 0
-
-
-@pytest.mark.parametrize(("leaves", "judged"), [("11223", 3), ("11222", 0), ("11111", 0)])
-def test_uplinks_are_judged_from_three_leaves_on(leaves: str, judged: int) -> None:
-    switches = {name: (f"l{leaf}", "top") for name, leaf in zip("abcde", leaves, strict=True)}
-    assert len(fabric_pieces(TopologyMap(flat(list("abcde"), switches)))) == judged
 
 
 def parts(names: str, *failed: str, good: str = "", guilty: str = "") -> list[str]:
@@ -273,3 +173,39 @@ def test_what_is_said_of_a_node_that_fails_beside_good_ones() -> None:
     )
     assert verdict.unknown == {"d": "not tested"}
     assert not verdict.settled
+
+
+def test_what_a_verdict_tells_to_be_sound() -> None:
+    """Three leaves under one switch: a named uplink, one that is unknown, and one that is told."""
+    switches = {name: (leaf, "top") for name, leaf in zip("abcdef", ("l1", "l1", "l2", "l2", "l3", "l3"), strict=True)}
+    state = plan.start_localization(flat(list("abcdef"), switches))
+    uplink = LocalizedCulprit(
+        kind=K.UPLINK, name=("l1",), nodes=(), speed=0.5, sizes=(), odds=12.0, evidence=(), summary=""
+    )
+    unknown = {"the uplinks of switch l2": "not measured often enough"}
+    verdict = LocalizationVerdict(
+        culprits=(uplink,), good=("a",), unknown=unknown, rounds=1, noise=None, settled=False
+    )  # fmt: skip
+    nodes, between = sound(state, verdict)
+    assert (sorted(nodes), sorted(between)) == (["a"], ["switch l3", "uplink l3"])
+    doubt = msgspec.structs.replace(uplink, also=("the uplinks of switch l3",))
+    assert sound(state, msgspec.structs.replace(verdict, culprits=(doubt,)))[1] == set()
+    beside = msgspec.structs.replace(uplink, also=("switch l3",))
+    assert sound(state, msgspec.structs.replace(verdict, culprits=(beside,)))[1] == {"uplink l3"}
+    clear = msgspec.structs.replace(verdict, culprits=(), unknown={})
+    all_of_it = {f"{what} l{n}" for what in ("uplink", "switch") for n in (1, 2, 3)}
+    assert sound(state, clear)[1] == all_of_it
+
+
+@pytest.mark.parametrize(
+    ("speed", "settled", "told"),
+    [(1e9, True, {"path a/b"}), (1e9, False, set()), (0.0, True, set()), (None, True, set())],
+)
+def test_a_way_that_was_measured_is_sound_when_all_is_told(speed: float | None, settled: bool, told: set[str]) -> None:
+    state = msgspec.structs.replace(plan.start_localization(flat(list("abcd"))), results=(pair("a", "b", speed),))
+    verdict = LocalizationVerdict(culprits=(), good=(), unknown={}, rounds=1, noise=None, settled=settled)
+    assert sound(state, verdict)[1] == told
+    way = LocalizedCulprit(
+        kind=K.PATH, name=("a", "b"), nodes=(), speed=0.5, sizes=(), odds=12.0, evidence=(), summary=""
+    )
+    assert sound(state, msgspec.structs.replace(verdict, culprits=(way,)))[1] == set()
