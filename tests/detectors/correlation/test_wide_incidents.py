@@ -1,4 +1,4 @@
-"""Up to which distance in time, and from how many nodes on, findings are one story."""
+"""Up to which distance in time, and from how many nodes on, findings are one incident."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def on(node: int, time: float = 100.0, kind: K = K.POWER_BRAKE) -> Finding:
     return finding(kind, time, node=f"n{node}")
 
 
-def stories(*findings: Finding, topology: FleetTopology = RACKS) -> list[int]:
-    """How many findings each story has."""
+def sizes_of_incidents(*findings: Finding, topology: FleetTopology = RACKS) -> list[int]:
+    """How many findings each incident has."""
     return sorted(len(decision.findings) for decision in correlate(findings, (), topology))
 
 
@@ -45,7 +45,7 @@ def stories(*findings: Finding, topology: FleetTopology = RACKS) -> list[int]:
     ],
 )
 def test_nodes_of_a_rack_within_two_minutes_of_each_other(times: tuple[float, ...], expected: list[int]) -> None:
-    assert stories(*(on(node, time) for node, time in enumerate(times))) == expected
+    assert sizes_of_incidents(*(on(node, time) for node, time in enumerate(times))) == expected
 
 
 @pytest.mark.parametrize(
@@ -61,14 +61,14 @@ def test_nodes_of_a_rack_within_two_minutes_of_each_other(times: tuple[float, ..
 )
 def test_how_many_nodes_share_a_cause(nodes: range | list[int], together: bool) -> None:
     bare = replace(RACKS, node_rack={}) if max(nodes) >= 40 else RACKS
-    found = stories(*(on(node) for node in nodes), topology=bare)
+    found = sizes_of_incidents(*(on(node) for node in nodes), topology=bare)
     assert found == ([len(nodes)] if together else [1] * len(nodes))
 
 
 @pytest.mark.parametrize(("size", "struck", "together"), [(30, 15, True), (31, 15, False), (8, 4, True), (8, 3, False)])
 def test_half_of_a_cohort_rounded_up(size: int, struck: int, together: bool) -> None:
     topology = FleetTopology(node_cohort={f"n{i}": "pod" for i in range(size)}, cohort_nodes={"pod": size})
-    assert (len(stories(*(on(node) for node in range(struck)), topology=topology)) == 1) is together
+    assert (len(sizes_of_incidents(*(on(node) for node in range(struck)), topology=topology)) == 1) is together
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_what_the_nodes_share_is_named(nodes: tuple[int, ...], place: str) -> No
     assert decision.title == f"3 nodes{place}: power_brake happened."
 
 
-def test_two_nodes_of_an_open_story_do_not_make_it_wide() -> None:
+def test_two_nodes_of_an_open_incident_do_not_make_it_wide() -> None:
     held = OpenIncident(id="i", opened_at=100.0, findings=(on(0), on(1)))
     (late,) = correlate([on(2, 9000.0)], (held,), RACKS)
     assert late.incident is None
@@ -136,7 +136,7 @@ def test_where_a_finding_belongs(entity: dict[str, Any], expected: tuple[str | N
 def test_a_slowdown_is_the_hub_of_what_lies_within_half_a_minute(distance: float, together: bool) -> None:
     slow = finding(K.JOB_SLOWDOWN, 100.0, job="j")
     cause = finding(K.STRAGGLER, 100.0 + distance, job="j", rank=1)
-    assert stories(slow, cause, topology=JOBS) == ([2] if together else [1, 1])
+    assert sizes_of_incidents(slow, cause, topology=JOBS) == ([2] if together else [1, 1])
 
 
 @pytest.mark.parametrize(
@@ -150,10 +150,10 @@ def test_a_slowdown_is_the_hub_of_what_lies_within_half_a_minute(distance: float
 )
 def test_what_struck_a_rank_explains_its_hang_for_ten_minutes(cause: K, before: float, together: bool) -> None:
     hang = finding(K.NONCOMM_HANG, 5000.0, job="j", rank=1)
-    assert (stories(hang, finding(cause, 5000.0 - before, node="b"), topology=JOBS) == [2]) is together
+    assert (sizes_of_incidents(hang, finding(cause, 5000.0 - before, node="b"), topology=JOBS) == [2]) is together
     slow = finding(K.STRAGGLER, 5000.0, job="j", rank=1)
     throttled = finding(K.THERMAL_THROTTLE, 5000.0 - before - 1000.0, node="b", device="gpu0")
-    assert stories(slow, throttled, topology=JOBS) == [2], "as long as it holds"
+    assert sizes_of_incidents(slow, throttled, topology=JOBS) == [2], "as long as it holds"
 
 
 def test_a_bad_value_spreads_and_severities_are_those_of_the_worst() -> None:

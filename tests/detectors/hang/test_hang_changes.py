@@ -26,7 +26,7 @@ def of_job(kind: FindingKind) -> HangVerdict:
     return HangVerdict(kind=kind, summary="It stands.", confidence=0.6, limit=4.0, cause=Cause.NETWORK)
 
 
-def told(found: list[Finding]) -> list[tuple[FindingKind, int | None, bool]]:
+def statements_of(found: list[Finding]) -> list[tuple[FindingKind, int | None, bool]]:
     return [(f.kind, f.entity.rank, f.active) for f in found]
 
 
@@ -35,25 +35,25 @@ def test_blame_is_corrected_by_what_comes_late() -> None:
     detector._job = Entity(job="demo")
     detector._drawn[-2:] = [[100.0, 3.0], [101.0, 4.0]]
     first = detector._say(blame(2, 1), 101.0)
-    assert told(first) == [(NONCOMM, 1, True), (NONCOMM, 2, True)]
+    assert statements_of(first) == [(NONCOMM, 1, True), (NONCOMM, 2, True)]
     assert (first[0].severity, first[0].recommended_action, first[0].confidence) == (
         Severity.CRITICAL, RecommendedAction.RESTART_JOB, 0.95,
     )  # fmt: skip
     (series,) = first[0].evidence.series
     assert (series.x, series.y, series.threshold) == ((100.0, 101.0), (3.0, 4.0), 4.0)
     assert detector._say(blame(1, 2), 102.0) == []
-    assert told(detector._say(blame(2, 3), 103.0)) == [(NONCOMM, 1, False), (NONCOMM, 3, True)]
+    assert statements_of(detector._say(blame(2, 3), 103.0)) == [(NONCOMM, 1, False), (NONCOMM, 3, True)]
     late = detector._say(of_job(COMM), 104.0)
-    assert told(late) == [(NONCOMM, 2, False), (NONCOMM, 3, False), (COMM, None, True)]
+    assert statements_of(late) == [(NONCOMM, 2, False), (NONCOMM, 3, False), (COMM, None, True)]
     assert (late[0].evidence.summary, late[2].cause) == (
         "Later reports clear it: others hold up the job.", Cause.NETWORK,
     )  # fmt: skip
     assert detector._say(of_job(COMM), 105.0) == []
     other = detector._say(of_job(NONCOMM), 106.0)
-    assert told(other) == [(COMM, None, False), (NONCOMM, None, True)]
+    assert statements_of(other) == [(COMM, None, False), (NONCOMM, None, True)]
     assert other[0].evidence.summary == "Later reports say otherwise."
     back = detector._say(blame(0), 107.0)
-    assert told(back) == [(NONCOMM, None, False), (NONCOMM, 0, True)]
+    assert statements_of(back) == [(NONCOMM, None, False), (NONCOMM, 0, True)]
     assert detector._job_held is None
 
 
@@ -62,7 +62,7 @@ def test_a_hang_is_over_for_ranks_and_job() -> None:
     detector._job, detector._job_held = Entity(job="demo"), COMM
     detector.rows["state"][[0, 2]] = True
     over = detector._over(110.0)
-    assert told(over) == [(NONCOMM, 0, False), (NONCOMM, 2, False), (COMM, None, False)]
+    assert statements_of(over) == [(NONCOMM, 0, False), (NONCOMM, 2, False), (COMM, None, False)]
     assert {f.evidence.summary for f in over} == {"The job moves again."}
     assert detector._over(111.0) == []
 
@@ -74,7 +74,7 @@ def test_another_job_starts_from_nothing(job: str, ended: bool) -> None:
     detector._hung_for, detector._step = 3, (90.0, 7.0)
     entities = tuple(replace(entity, job=job) for entity in samples.entities)
     found = detector._follow(replace(samples, entities=entities))
-    assert told(found) == [(COMM, None, False)] * ended
+    assert statements_of(found) == [(COMM, None, False)] * ended
     assert detector._job == Entity(job=job)
     assert (detector._moved, detector._hung_for, detector._step) == (
         (None, 0, None) if ended else (100.0, 3, (90.0, 7.0))

@@ -1,4 +1,4 @@
-"""What is said of a hang: the sentences, their numbers, and how sure they are."""
+"""The messages about a hang: the sentences, their numbers, and how sure they are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAN = float("nan")
 TIME = "nothing was completed for 6.2 s (limit 4.0 s)"
 
 
-def said(
+def verdict_on(
     place: HangLocalization,
     *,
     nodes: tuple[str | None, ...] = ("n0",) * 4,
@@ -83,7 +83,7 @@ SILENT = StallKind.SILENT
     ],
 )
 def test_what_is_said_of_a_rank(one: HangCulprit, words: str) -> None:
-    found = said(HangLocalization(stall=StallKind.BEHIND, culprits=(one,)))
+    found = verdict_on(HangLocalization(stall=StallKind.BEHIND, culprits=(one,)))
     text, numbers = found.rows[1]
     assert text == f"Rank 1 on n0 {words}; {TIME}."
     assert numbers["waiting_ranks"] == one.waiting
@@ -93,7 +93,7 @@ def test_what_is_said_of_a_rank(one: HangCulprit, words: str) -> None:
 
 def test_what_is_said_without_a_node_and_in_another_phase() -> None:
     place = HangLocalization(stall=StallKind.BEHIND, culprits=(culprit(waiting=0),))
-    text, numbers = said(place, nodes=(None,) * 4, phase=StepPhase.CHECKPOINT).rows[1]
+    text, numbers = verdict_on(place, nodes=(None,) * 4, phase=StepPhase.CHECKPOINT).rows[1]
     assert text == (
         "Rank 1 holds up the job: it is in no collective while others are; "
         "nothing was completed in phase checkpoint for 6.2 s (limit 4.0 s)."
@@ -104,7 +104,7 @@ def test_what_is_said_without_a_node_and_in_another_phase() -> None:
 @pytest.mark.parametrize(("count", "most", "blamed"), [(4, 4, True), (5, 4, False), (1, 1, True)])
 def test_beyond_so_many_culprits_the_job_is_named(count: int, most: int, blamed: bool) -> None:
     culprits = tuple(culprit(rank, stall=SILENT if rank in {1, 3} else StallKind.BEHIND) for rank in range(count))
-    found = said(HangLocalization(stall=StallKind.BEHIND, culprits=culprits), nodes=("n",) * 12, most=most)
+    found = verdict_on(HangLocalization(stall=StallKind.BEHIND, culprits=culprits), nodes=("n",) * 12, most=most)
     assert bool(found.rows) is blamed
     if not blamed:
         assert found.summary == f"5 ranks hold up the job (0, 1, 2, 3, 4, …), 2 of them silent; {TIME}."
@@ -114,7 +114,7 @@ def test_beyond_so_many_culprits_the_job_is_named(count: int, most: int, blamed:
 
 def test_eight_of_many_culprits_are_named() -> None:
     culprits = tuple(culprit(rank) for rank in range(12))
-    found = said(HangLocalization(stall=StallKind.BEHIND, culprits=culprits), nodes=("n",) * 12)
+    found = verdict_on(HangLocalization(stall=StallKind.BEHIND, culprits=culprits), nodes=("n",) * 12)
     assert found.summary.startswith("12 ranks hold up the job (0, 1, 2, 3, 4, 5, 6, 7, …), 0 of them silent; ")
 
 
@@ -135,7 +135,7 @@ def test_a_group_that_entered_a_call_and_does_not_leave_it(  # noqa: PLR0917
     cause: Cause | None,
     confidence: float,
 ) -> None:
-    found = said(HangLocalization(stall=StallKind.TRANSPORT, groups=groups), nodes=nodes)
+    found = verdict_on(HangLocalization(stall=StallKind.TRANSPORT, groups=groups), nodes=nodes)
     assert found.summary == (
         f"All 2 ranks of a tp group (0, 1){places} are inside the same call and none leaves it: look at {suspect}; "
         f"{TIME}."
@@ -157,7 +157,7 @@ def test_a_group_that_entered_a_call_and_does_not_leave_it(  # noqa: PLR0917
 def test_where_nobody_is_named(
     stall: StallKind, kind: FindingKind, cause: Cause | None, confidence: float, words: str
 ) -> None:
-    found = said(HangLocalization(stall=stall))
+    found = verdict_on(HangLocalization(stall=stall))
     assert (found.kind, found.cause, found.confidence, found.rows) == (kind, cause, confidence, {})
     assert found.summary.startswith(words)
     assert found.summary.endswith(f"; {TIME}.")

@@ -235,7 +235,7 @@ def test_who_is_waited_for_by_most_stands_first() -> None:
     assert [(c.rank, c.waiting, c.group) for c in place.culprits] == [(3, 3, 1), (1, 1, 0)]
 
 
-def test_a_rank_whose_peers_completed_what_it_did_not_is_no_victim() -> None:
+def test_a_rank_whose_peers_completed_what_it_did_not_is_the_culprit() -> None:
     """Rank 1 is inside a transfer beside it, and its group completed the fifth call without its report."""
     entries = [(0, 0, 6, 5), (1, 0, 4, 4), (1, 1, 3, 2), (2, 1, 3, 2)]
     assert blamed(localize_hang(table(*entries, pairwise=(1,)))) == [1]

@@ -1,4 +1,4 @@
-"""Each limit of a host's checks, how long it must hold, and what is told, from the values of their table."""
+"""Each limit of a host's checks, how long it must hold, and its message, from the values of their table."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ INFO, WARNING, CRITICAL = Severity.INFO, Severity.WARNING, Severity.CRITICAL
 FABRIC, SYNC, UNCORRECTED = "fabric_manager_up", "clock_synchronized", "dram_uncorrected_total"
 
 
-def story_of(
+def changes_of(
     readings: dict[float, float], name: str, *, healthy: float | None = None, count: int = 1
 ) -> list[tuple[Severity | None, float]]:
-    """What is told of the first host after ten healthy seconds and these readings, and when; None: it is over."""
+    """Severity and time of each finding about n0 after ten healthy seconds and these readings; None: it is over."""
     times = [*np.arange(10.0), *readings]
     data = hosts(count=count, ticks=len(times))
     for signal, value in HEALTHY.items():
@@ -59,12 +59,12 @@ def test_how_long_each_check_must_hold_and_how_long_calm_ends_it(
     readings |= {40_000.0: between, 79_000.0: between, 80_000.0: calm, 80_000.0 + quiet - 0.5: calm}
     readings |= {80_000.0 + quiet: calm}
     expected = [(level, 100.0 + hold) for level, hold in levels.items()]
-    assert story_of(readings, name) == [*expected, (None, 80_000.0 + quiet)]
+    assert changes_of(readings, name) == [*expected, (None, 80_000.0 + quiet)]
 
 
 def test_one_reading_may_be_a_misreading() -> None:
-    assert story_of({100.0: 0.98, 140.0: 0.5, 150.0: 0.98, 300.0: 0.5}, "disk_used_ratio") == []
-    assert story_of({100.0: 0.98, 130.0: 0.98}, "disk_used_ratio") == [(WARNING, 130.0)]
+    assert changes_of({100.0: 0.98, 140.0: 0.5, 150.0: 0.98, 300.0: 0.5}, "disk_used_ratio") == []
+    assert changes_of({100.0: 0.98, 130.0: 0.98}, "disk_used_ratio") == [(WARNING, 130.0)]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_half_of_the_peers_are_not_most() -> None:
 
 @pytest.mark.parametrize(("readings", "told"), [(5, False), (6, True)])
 def test_a_time_source_is_missed_after_six_readings_with_one(readings: int, told: bool) -> None:
-    found = story_of({100.0: 0.0, 1900.0: 0.0}, SYNC, healthy=np.nan)
+    found = changes_of({100.0: 0.0, 1900.0: 0.0}, SYNC, healthy=np.nan)
     assert found == []
     data = hosts(count=1, ticks=readings + 2)
     data.x[:, at(SYNC), 0] = [*[1.0] * readings, 0.0, 0.0]
@@ -143,7 +143,7 @@ def test_corrected_memory_errors_are_averaged_over_ten_minutes() -> None:
 )
 def test_from_how_many_corrected_errors_an_hour_it_speaks(an_hour: float, levels: list[Severity]) -> None:
     seconds = 12_000.0 * np.arange(1, 5)  # so rarely that each reading is its own average
-    assert [level for level, _ in story_of(dict.fromkeys(seconds, an_hour / 3600), "dram_corrected_total")] == levels
+    assert [level for level, _ in changes_of(dict.fromkeys(seconds, an_hour / 3600), "dram_corrected_total")] == levels
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_from_how_many_corrected_errors_an_hour_it_speaks(an_hour: float, levels
 )
 def test_corrected_errors_end_below_twenty_an_hour_for_an_hour(an_hour: float, back: float, end: float | None) -> None:
     times = {20_000.0: an_hour, 40_000.0: an_hour, 60_000.0: back, 63_599.0: back, 63_600.0: back}
-    told = story_of({at: value / 3600 for at, value in times.items()}, "dram_corrected_total")
+    told = changes_of({at: value / 3600 for at, value in times.items()}, "dram_corrected_total")
     assert told == [(INFO, 40_000.0), *([(None, end)] if end else [])]
 
 

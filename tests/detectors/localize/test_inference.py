@@ -176,7 +176,7 @@ def test_what_is_said_of_a_node_that_fails_beside_good_ones() -> None:
 
 
 def test_what_a_verdict_tells_to_be_sound() -> None:
-    """Three leaves under one switch: a named uplink, one that is unknown, and one that is told."""
+    """Three leaves under one switch: a named uplink, one that is unknown, and one that is known."""
     switches = {name: (leaf, "top") for name, leaf in zip("abcdef", ("l1", "l1", "l2", "l2", "l3", "l3"), strict=True)}
     state = plan.start_localization(flat(list("abcdef"), switches))
     uplink = LocalizedCulprit(

@@ -142,33 +142,33 @@ def test_suspects_of_one_sender_or_receiver_agree(near: list[tuple[int, int]], a
     assert [PAIRS[row] for row in np.flatnonzero(detector._agreed())] == agreed
 
 
-def story(cell: int, part: ComponentKind = ComponentKind.LINK) -> FaultHypothesis:
+def hypothesis_of(cell: int, part: ComponentKind = ComponentKind.LINK) -> FaultHypothesis:
     name = PAIRS[cell] if part is ComponentKind.LINK else (PAIRS[cell][0],)
     return FaultHypothesis(part=part, name=name, cells=np.array([cell]), effect=float(np.log(2)), score=30.0)
 
 
-def told(detector: TransferDelayDetector, *stories: str) -> list[tuple[str, bool]]:
-    known = {"link": story(2), "other": story(9), "sender": story(2, ComponentKind.SENDER)}
+def changes_of(detector: TransferDelayDetector, *stories: str) -> list[tuple[str, bool]]:
+    known = {"link": hypothesis_of(2), "other": hypothesis_of(9), "sender": hypothesis_of(2, ComponentKind.SENDER)}
     found = detector._tell({name: known[name] for name in stories}, 5.0)
     return [(f"{f.entity.rank}-{f.entity.peer}", f.active) for f in found]
 
 
 def test_a_change_of_mind_has_to_last_two_steps() -> None:
     detector = following(reports([1.0], pairs=PAIRS, mesh=MESH))
-    assert told(detector, "link") == [("0-3", True)], "the first is told at once"
+    assert changes_of(detector, "link") == [("0-3", True)], "the first needs no second step"
     assert detector._said["link"].ranks == {0, 3}
-    assert told(detector, "link") == []
-    assert told(detector, "link", "other") == []
-    assert told(detector, "link", "other") == [("1-3", True)]
-    assert told(detector, "other") == []
-    assert told(detector, "link", "other") == [], "absent once is not over"
-    assert told(detector, "other") == []
-    assert told(detector, "other", "sender") == [("0-3", False)]
-    assert told(detector, "other") == [], "the third was asked for once, and then not"
-    assert told(detector, "other", "sender") == []
-    assert told(detector, "other", "sender") == [("0-None", True)]
-    assert told(detector) == []
-    assert told(detector) == [("1-3", False), ("0-None", False)]
+    assert changes_of(detector, "link") == []
+    assert changes_of(detector, "link", "other") == []
+    assert changes_of(detector, "link", "other") == [("1-3", True)]
+    assert changes_of(detector, "other") == []
+    assert changes_of(detector, "link", "other") == [], "absent once is not over"
+    assert changes_of(detector, "other") == []
+    assert changes_of(detector, "other", "sender") == [("0-3", False)]
+    assert changes_of(detector, "other") == [], "the third was asked for once, and then not"
+    assert changes_of(detector, "other", "sender") == []
+    assert changes_of(detector, "other", "sender") == [("0-None", True)]
+    assert changes_of(detector) == []
+    assert changes_of(detector) == [("1-3", False), ("0-None", False)]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_what_left_the_fleet_is_taken_back(
     above = FaultHypothesis(
         part=ComponentKind.SWITCH, name="leaf-0", cells=np.array([2]), effect=0.7, score=30.0, rivals=(), also=()
     )
-    detector._tell({"link": story(2), "sender": story(2, ComponentKind.SENDER), "switch": above}, 5.0)
+    detector._tell({"link": hypothesis_of(2), "sender": hypothesis_of(2, ComponentKind.SENDER), "switch": above}, 5.0)
     found = detector._withdraw(here, links, 6.0)
     assert [f.active for f in found] == [False] * len(gone)
     assert sorted({"link", "sender", "switch"} - detector._said.keys()) == gone

@@ -94,7 +94,7 @@ def even(*, nodes: int = 2, per_node: int = 4, steps: int = 100, share: float = 
     return data
 
 
-def told(data: Samples) -> list[tuple[str, int, bool]]:
+def changes_of(data: Samples) -> list[tuple[str, int, bool]]:
     """Who, at which step, whether it begins."""
     return [
         (f"rank {f.entity.rank}" if f.entity.rank is not None else f.entity.node or "job",
@@ -119,7 +119,7 @@ def told(data: Samples) -> list[tuple[str, int, bool]]:
     ],
 )
 def test_when_a_rank_is_named(share: float, start: int, stop: int, expected: list[tuple[str, int, bool]]) -> None:
-    assert told(crowd(even(), [5], share, start, stop)) == expected
+    assert changes_of(crowd(even(), [5], share, start, stop)) == expected
 
 
 def test_what_is_said_of_a_rank() -> None:
@@ -143,7 +143,7 @@ def test_what_is_said_of_a_rank() -> None:
 def test_a_node_is_named_where_half_of_its_ranks_and_two_suffer(
     per_node: int, crowded: list[int], named: list[str]
 ) -> None:
-    found = told(crowd(even(nodes=4, per_node=per_node), crowded, 0.3, 40, 60))
+    found = changes_of(crowd(even(nodes=4, per_node=per_node), crowded, 0.3, 40, 60))
     assert found == [(who, 43, True) for who in named] + [(who, 70, False) for who in named]
 
 
@@ -160,7 +160,7 @@ def test_what_is_said_of_a_node() -> None:
 
 def test_ranks_that_suffer_first_are_taken_back_when_their_node_is_named() -> None:
     data = crowd(crowd(even(), [5], 0.3, 40, 80), [6], 0.3, 50, 60)
-    assert told(data) == [
+    assert changes_of(data) == [
         ("rank 5", 43, True), ("node-1", 53, True), ("rank 5", 53, False), ("node-1", 90, False),
     ]  # fmt: skip
 
@@ -170,7 +170,7 @@ def test_a_job_whose_ranks_all_wait_is_told_after_eight_steps(level: float, told
     """Five are skipped; it is taken back after eight below."""
     data = even()
     data.x[:50, 0] = 2.0 * level
-    assert told(data) == [("job", step, active) for step, active in told_at]
+    assert changes_of(data) == [("job", step, active) for step, active in told_at]
 
 
 def test_what_is_said_of_a_job_and_that_it_ends_with_it() -> None:
@@ -191,7 +191,7 @@ def test_an_unfinished_suspicion_is_dropped_after_ten_steps_without_a_sample(mis
     data = crowd(even(), [5], 0.3, 40, 43)
     data.x[43 : 43 + missing, :, 5] = np.nan
     crowd(data, [5], 0.3, 43 + missing, 44 + missing)
-    assert bool(told(data)) is named
+    assert bool(changes_of(data)) is named
 
 
 def test_its_account_tells_when_it_knows_the_noise() -> None:

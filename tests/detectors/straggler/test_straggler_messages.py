@@ -1,4 +1,4 @@
-"""What is said of a slow rank and of the test itself: sentences, numbers, lines to draw."""
+"""Messages about a slow rank and the state of the test itself: sentences, numbers, lines to draw."""
 
 from __future__ import annotations
 
