@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from mainstay.detectors.correlation.correlation import FleetTopology, OpenIncident, correlate
-from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
+from mainstay.detectors.correlation.root_causes import finding_order, rank_causes
+from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import Severity
 
 K = FindingKind
@@ -162,3 +163,24 @@ def test_a_bad_value_spreads_and_severities_are_those_of_the_worst() -> None:
     assert (decision.severity, decision.kinds) == (Severity.CRITICAL, (K.NAN, K.LOSS_SPIKE))
     (mild,) = correlate([spike, replace(nan, severity=Severity.INFO)], (), JOBS)
     assert mild.severity is Severity.INFO, "that of the likeliest cause"
+
+
+def test_an_exit_for_a_missing_peer_ranks_behind_every_hang_and_beside_the_slowdown() -> None:
+    late = replace(finding(K.PROCESS_EXIT, 100.0, job="j", rank=0), cause=Cause.COLLECTIVE_TIMEOUT)
+    hang = finding(K.COMM_HANG, 101.0, job="j")
+    early, later = (finding(K.JOB_SLOWDOWN, time, job="j") for time in (99.0, 101.0))
+    assert rank_causes([early, later, late, hang]) == (hang, early, late, later)
+    crash = replace(late, cause=None)
+    assert rank_causes([hang, crash]) == (crash, hang)
+    other = replace(finding(K.NAN, 100.0, job="j"), cause=Cause.COLLECTIVE_TIMEOUT)
+    assert rank_causes([hang, other]) == (other, hang), "only an exit reports a missing peer"
+
+
+def test_findings_of_one_depth_are_ordered_by_severity_time_and_confidence() -> None:
+    plain = finding(K.STRAGGLER, 100.0, job="j", rank=1)
+    grave = replace(plain, severity=Severity.CRITICAL, time=200.0)
+    early, sure = replace(plain, time=99.0), replace(plain, confidence=1.0)
+    mild = replace(plain, severity=Severity.INFO)
+    assert rank_causes([plain, sure, early, grave]) == (grave, early, sure, plain)
+    assert rank_causes([mild, replace(early, severity=Severity.WARNING)])[0].time == 99.0
+    assert finding_order(plain) < finding_order(replace(plain, active=False))

@@ -250,3 +250,7 @@ def test_groups_may_have_any_number_that_has_a_kind() -> None:
     for number in (-1, 2):
         with pytest.raises(ValueError, match="out of range"):
             GroupProgress(group=np.array([number]), **one, **two)  # type: ignore[arg-type]
+
+
+def test_one_call_behind_is_a_lag() -> None:
+    assert blamed(localize_hang(table((0, 0, 72, 70), (1, 0, 71, 70)))) == [1]

@@ -10,7 +10,10 @@ from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity, FindingKind
 from mainstay.detectors.job.mesh import JobMesh
 from mainstay.detectors.network.fabric import ComponentKind, FaultHypothesis
+from mainstay.detectors.network.transfer_delay_config import DelaysConfig
+from mainstay.detectors.network.transfer_delay_limits import DelayThresholds
 from mainstay.detectors.network.transfer_delay_noise import _exponent, calibrate
+from mainstay.detectors.network.transfer_delay_pools import LinkPools
 from mainstay.detectors.network.transfer_delays import TransferDelayDetector
 
 NAN = float("nan")
@@ -338,3 +341,32 @@ def test_the_limit_is_the_logarithm_of_the_rarity_over_the_exponent() -> None:
     assert mean == pytest.approx(1.0, abs=1e-4)
     assert (found.bulk, found.k) == pytest.approx((0.14826, 1.0))
     assert found.steps == pytest.approx(found.h / (min(4.0, KEYS["shift"] / found.sigma) - 1.0))
+
+
+def test_half_of_the_least_slowdown_is_drift_of_a_pool() -> None:
+    """At 3 % of noise each slow step counts 4 less 0.1 / 2 / 0.03: the sixth makes twelve."""
+    pools = LinkPools(0.1, 8)
+    steps = [step for step, shift in enumerate([0.0] * 20 + [1.0] * 8) if pools.judge(np.array([NAN, shift]))]
+    assert steps == [25]
+
+
+def test_the_shift_of_a_pool_knows_its_own_noise_only() -> None:
+    y, pool = np.array([*range(8), 50.0, 60.0], float), np.array([1] * 8 + [0, 0])
+    shift = LinkPools(0.1, 8).shift(y, pool, np.where(pool == 1, 0.1, 5.0))
+    assert shift.tolist() == pytest.approx([50.0, 2.0 + 0.6745 * 0.1])
+
+
+def test_a_level_is_measured_in_the_pairs_own_noise_and_only_where_its_kind_is_judged() -> None:
+    rng = np.random.default_rng(0)
+    memory = rng.normal(0.0, 0.05, (32, 60))
+    memory[:, 7] *= 6.0
+    memory[:, 30:] = rng.normal(0.0, 2.0, (32, 30))  # too loud a kind
+    limits = DelayThresholds(60, DelaysConfig())
+    limits.measure(memory, np.repeat([0, 1], 30), np.ones(60, np.bool_))
+    slow = np.zeros(60, np.int64)
+    slow[[4, 7, 40]] = 5
+    now = memory.copy()
+    now[-5:, [4, 7, 40]] = np.log(2.0)
+    assert np.flatnonzero(limits.lasting(now, slow)).tolist() == [4]
+    now[-5:, [4, 7]] = np.log(2.0), np.log(2.0) * 6
+    assert np.flatnonzero(limits.lasting(now, slow)).tolist() == [4, 7]
