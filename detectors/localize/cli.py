@@ -165,7 +165,7 @@ def _show(state: LocalizationState, verdict: LocalizationVerdict, step: Round | 
     from rich.console import Console  # a pipeline that asks for JSON does not pay for it
     from rich.markup import escape
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)  # the NIC x of a place reads :x:
     for culprit in verdict.culprits:
         console.print(f"[bold red]{escape(culprit.summary)}[/]")
         for one in culprit.evidence:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from mainstay.detectors.correlation.lemon_nodes import (
     Config,
     LemonPosterior,
     NodeRecord,
+    _likelihood,
     findings,
     fit,
     gamma_cdf,
@@ -104,7 +107,7 @@ def test_the_posterior_is_the_gamma_of_the_fleet_and_the_node() -> None:
     for one in (found[0], found[-1]):
         assert one.rate == pytest.approx((shape + one.failures) / (shape / mean + 90.0))
         surely = 1.0 - gamma_cdf(shape + one.failures, (shape / mean + 90.0) * 3.0 * mean)
-        assert (one.fleet_rate, one.probability) == (mean, pytest.approx(surely))
+        assert (one.fleet_rate, one.probability) == pytest.approx((mean, surely))
     assert found[0].node == "bad", "the likeliest stands first"
     order = [(-one.probability, -one.failures, one.node) for one in found]
     assert order == sorted(order)
@@ -137,3 +140,65 @@ def test_a_lemon_is_named_from_95_percent_and_taken_back_below_70(
             "with 95.0 % certainty."
         )
         assert (found[0].confidence, found[0].time) == (0.95, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("counts", "days", "mean"),
+    [
+        ([1.0] * 19 + [50.0], [10.0] * 20, 0.1),  # without the worst in twenty
+        ([1.0] * 20 + [50.0], [10.0] * 21, 0.1),
+        ([1.0] * 18 + [50.0], [10.0] * 19, 68 / 190),  # of nineteen none is left out
+        ([0.0] * 19 + [3.0], [10.0] * 20, 0.5 / 200),  # half a failure is the least
+        ([1.0] * 19 + [2.0], [10.0] * 19 + [200.0], 20 / 380),  # the worst is that of the highest rate
+        ([4.0], [10.0], 0.4),
+    ],
+)
+def test_the_fleets_rate_leaves_out_the_worst_in_twenty(counts: list[float], days: list[float], mean: float) -> None:
+    assert fit(np.array(counts), np.array(days))[1] == pytest.approx(mean)
+
+
+def test_shapes_are_tried_from_a_twentieth_to_one() -> None:
+    worst = np.array([0.0] * 200 + [100.0, 100.0])
+    assert fit(worst, np.full(202, 10.0))[0] == pytest.approx(0.05)
+    assert fit(np.ones(50), np.full(50, 10.0))[0] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("shape", "mean"), [(0.5, 0.1), (1.0, 0.3)])
+def test_the_likelihood_is_the_negative_binomials(shape: float, mean: float) -> None:
+    """P(n) = G(shape + n) / G(shape) n! x (s / (s + d))^shape x (d / (s + d))^n, without the n!, s = shape / mean."""
+    counts, days = np.array([0.0, 1.0, 3.0]), np.array([5.0, 10.0, 20.0])
+    s = shape / mean
+    product = 1.0
+    for n, d in zip(counts, days, strict=True):
+        rising = math.prod(shape + k for k in range(int(n)))
+        product *= rising * (s / (s + d)) ** shape * (d / (s + d)) ** n
+    assert _likelihood(shape, mean, counts, days) == pytest.approx(math.log(product))
+
+
+@pytest.mark.parametrize("x", [1.5, 2.9, 3.0, 3.1, 8.0, 20.0])
+def test_the_incomplete_gamma_function_of_a_whole_shape_is_a_poisson_sum(x: float) -> None:
+    expected = 1.0 - math.exp(-x) * (1.0 + x)
+    assert gamma_cdf(2.0, x) == pytest.approx(expected, rel=1e-12)
+    assert gamma_cdf(2.0, -x) == 0.0
+
+
+def test_a_fleet_of_eight_is_judged_with_what_is_known_of_its_worst_device() -> None:
+    records = {f"n{i}": NodeRecord(failures=int(i == 3), seconds=9 * DAY) for i in range(7)}
+    records["n7"] = NodeRecord(failures=20, seconds=9 * DAY, worst="GPU-1", worst_failures=15)
+    first, *_ = score_nodes(records)
+    assert (first.node, first.failures, first.days, first.worst, first.worst_failures) == ("n7", 20, 9.0, "GPU-1", 15)
+    stricter = score_nodes(records, Config(times=50.0))[0]
+    assert stricter.probability < first.probability
+    assert score_nodes(records, Config(least_nodes=9)) == ()
+    (found,) = findings((first,), frozenset(), 5.0)
+    assert found.evidence.numbers["times"] == 3.0
+    assert "(15 of them on GPU-1)" in found.evidence.summary
+
+
+def test_what_is_taken_back_is_sure() -> None:
+    (over,) = findings((), frozenset({"n"}), 7.0)
+    assert (over.confidence, over.time, over.active) == (1.0, 7.0, False)
+    assert over.evidence.summary == "Node n fails no more often than others."
+    plain = LemonPosterior(node="n", failures=3, days=2.0, rate=0.6, fleet_rate=0.2, probability=0.96)
+    (found,) = findings((plain,), frozenset(), 7.0)
+    assert "failed 3 times in 2.0 days, 3.0 times" in found.evidence.summary

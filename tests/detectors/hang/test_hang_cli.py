@@ -5,13 +5,16 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mainstay.detectors.hang import cli
+from mainstay.detectors.hang.analysis import BlockingRank, HangDiagnosis
 from mainstay.detectors.hang.cli import analyze_hang
+from mainstay.detectors.hang.flight_recorder import DumpError
 from tests.detectors.hang.test_flight_recorder import WORLD, dump, hung
 
 
@@ -100,7 +103,7 @@ def test_a_dump_has_a_largest_size_also_unpacked(
         if fits:
             assert cli._bytes(file) == b"x" * size
         else:
-            with pytest.raises(cli.DumpError, match=words):
+            with pytest.raises(DumpError, match=words):
                 cli._bytes(file)
 
 
@@ -112,3 +115,39 @@ def test_a_long_list_of_ranks_is_cut() -> None:
 def test_the_members_of_a_culprits_group_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     analyze_hang(write(tmp_path, hung()))
     assert "\n                                      0, 1, 2, 3 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("left_out", "words"),
+    [((3,), "No dump from rank 3."), ((3, 5), "No dump from ranks 3, 5."), ((), "")],
+)
+def test_ranks_without_a_dump_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], left_out: tuple[int, ...], words: str
+) -> None:
+    write(tmp_path, {rank: one for rank, one in hung().items() if int(rank) not in left_out})
+    (tmp_path / ".hidden_9").write_text("no dump")
+    (tmp_path / "folder_9").mkdir()
+    analyze_hang(tmp_path)
+    out = capsys.readouterr().out
+    assert ("No dump from" in out, words in out) == (bool(left_out), True)
+    assert "Left out" not in out, "hidden files and folders are not read"
+
+
+def test_ranks_that_disagree_are_told_with_their_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    raw = hung()
+    for entry in raw["1"]["entries"]:
+        entry["profiling_name"] = "nccl:broadcast"
+    assert analyze_hang(write(tmp_path, raw)) == 0
+    lines = " ".join(capsys.readouterr().out.split())
+    assert "What: ranks called different things (collective_mismatch)" in lines
+    assert "Why: rank 1 calls broadcast where others call all_reduce" in lines
+
+
+def test_a_culprit_has_its_row_of_the_table() -> None:
+    place = BlockingRank(rank=2, group="tp", members=(0, 2), reason="r", behind_entered=3.0, waiting=4, last_call="x")
+    unknown = replace(place, behind_entered=float("nan"), members=(), last_call="")
+    table = cli._culprits(HangDiagnosis(culprits=(place, unknown)))
+    cells = [list(column.cells) for column in table.columns]
+    assert cells == [
+        ["[bold red]2[/]"] * 2, ["3", "-"], ["4", "4"], ["tp\n[dim]0, 2[/]", "tp"], ["x", "-"],
+    ]  # fmt: skip

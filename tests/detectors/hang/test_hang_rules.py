@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bench.lib_hangs import Shape
+from bench.lib_mesh import regular
 from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity, FindingKind
 from mainstay.detectors.hang.detector import HangDetector, JobActivity
@@ -277,3 +278,17 @@ def test_how_sure_it_is_of_whom(
         assert numbers == {
             "waiting_ranks": 1, "behind_entered": 1, "quiet_seconds": 6, "limit_seconds": 4, "phase": StepPhase.TRAIN,
         }  # fmt: skip
+
+
+def test_a_kind_of_group_that_the_mesh_does_not_have_is_one_group_of_all() -> None:
+    detector, samples = counted({"cp": [(5, 4)] * 4}, regular("demo", dp=2, tp=2))
+    progress = detector._groups_of.progress(samples, detector.rows, 0)
+    assert (progress.kinds, progress.group.tolist(), progress.pairwise.tolist()) == (("cp",), [0] * 4, [True])
+
+
+def test_ranks_half_a_second_inside_a_call_are_inside_and_one_without_a_number_is_none() -> None:
+    detector, samples = hung_job(2)
+    unknown = replace(samples, entities=(samples.entities[0], Entity(job="demo", node="n0")))
+    detector.rows["inside"] = np.array([0.5, 0.0])
+    progress = detector._groups_of.progress(unknown, detector.rows, 0)
+    assert (progress.rank.tolist(), progress.enqueued.tolist()) == ([0, -1], [1.0, 0.0])

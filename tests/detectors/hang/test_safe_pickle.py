@@ -52,3 +52,10 @@ def test_an_object_of_any_class_is_refused() -> None:
 def test_a_broken_pickle_is_said_to_be_broken(data: bytes) -> None:
     with pytest.raises(PickleError, match=r"broken|refused"):
         load(data)
+
+
+def test_what_is_duplicated_is_the_newest_value_and_what_is_refused_is_named_by_the_last_two() -> None:
+    assert load(b"K\x01K\x022.") == 2
+    assert load(b"](K\x07K\x082e.") == [7, 8, 8]
+    with pytest.raises(PickleError, match=r"STACK_GLOBAL of 'os\.system' would run code"):
+        load(b"\x8c\x01a\x8c\x02os\x8c\x06system\x93.")

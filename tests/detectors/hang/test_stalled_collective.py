@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -212,3 +214,12 @@ def test_half_of_the_busy_cards_must_wait_and_at_least_two(waiting: int, cards: 
     data = even((120, 600), (100, 600), gpus=cards)
     data.x[120:, POWER, :waiting] = 190.0
     assert bool(seconds_of(data)) is told
+
+
+def test_when_the_card_that_speaks_leaves_the_next_one_speaks() -> None:
+    data, detector = even((120, 600), (100, 190), gpus=3), StalledCollectiveDetector()
+    (held,) = detector.update(data)
+    assert held.confidence == 0.8
+    silent = data.part(219, 220)
+    rest = replace(silent, entities=silent.entities[1:], groups=silent.groups[1:], x=silent.x[:, :, 1:])
+    assert [(f.entity.device, f.active) for f in detector.update(rest)] == [("GPU-0", False), ("GPU-1", True)]

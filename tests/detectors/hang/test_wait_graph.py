@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -171,3 +173,84 @@ def test_a_thing_that_cannot_be_is_refused() -> None:
             pairwise=np.zeros(1, np.bool_),
             depth=np.zeros(1, np.int64),
         )
+
+
+def test_from_half_of_the_largest_lag_on_a_rank_lags_too_and_the_worst_stands_first() -> None:
+    """All entered the open call 71, so that none waits; behind the furthest, at 90, they are by 19, 10 and 9."""
+    place = localize_hang(table((0, 0, 90, 70), (3, 0, 81, 70), (2, 0, 80, 70), (1, 0, 71, 70)))
+    assert [(c.rank, c.behind_entered, c.waiting, c.sure) for c in place.culprits] == [
+        (1, 19.0, 0, False), (2, 10.0, 0, False),
+    ]  # fmt: skip
+    equal = localize_hang(table((0, 0, 90, 70), (2, 0, 80, 70), (1, 0, 80, 70)))
+    assert [c.rank for c in equal.culprits] == [1, 2], "then by number"
+
+
+def test_the_innermost_group_that_lags_decides() -> None:
+    inner = [(0, 1, 90, 70), (1, 1, 80, 70)]
+    outer = [(2, 0, 50, 30), (0, 0, 45, 30), (3, 0, 31, 30)]
+    place = localize_hang(table(*inner, *outer, depth=(5, 2)))
+    assert [(c.rank, c.group) for c in place.culprits] == [(1, 1)]
+    assert place.groups == (1, 0), "both are inside a call"
+
+
+@pytest.mark.parametrize(
+    ("since", "depth", "groups"),
+    [
+        ([NAN] * 6, (1, 2, 3), (0, 1, 2)),
+        ([NAN] * 6, (3, 2, 1), (2, 1, 0)),
+        ([NAN] * 6, (1, 1, 1), (0, 1, 2)),
+        ([9.0, 8.0, 5.0, 7.0, 6.0, 6.0], (1, 2, 3), (1, 2, 0)),  # the oldest call of any member, at 8, 5 and 6
+        ([9.0, NAN, 5.0, 7.0, NAN, NAN], (3, 2, 1), (1, 0, 2)),
+    ],
+)
+def test_groups_inside_a_call_the_oldest_first_then_the_innermost(
+    since: list[float], depth: tuple[int, ...], groups: tuple[int, ...]
+) -> None:
+    progress = table(*((rank, rank // 2, 5, 4) for rank in range(6)), depth=depth)
+    place = localize_hang(replace(progress, since=np.array(since)), inside=np.arange(6))
+    assert (place.stall, place.groups) == (StallKind.TRANSPORT, groups)
+
+
+@pytest.mark.parametrize(
+    ("role", "stall", "groups"),
+    [
+        ((0, 1, 0, 1, 0, 1), StallKind.TRANSPORT, (0,)),  # its mates received nine: it waits for the fifth
+        ((0, 1, 2, 3, 4, 5), StallKind.CIRCLE, ()),
+        (None, StallKind.CIRCLE, ()),
+    ],
+)
+def test_in_a_circle_of_transfers_who_is_behind_its_mates_names_the_link(
+    role: tuple[int, ...] | None, stall: StallKind, groups: tuple[int, ...]
+) -> None:
+    entries = [(0, 0, 5, 4), (1, 0, 4, 4), (0, 1, 7, 7), (1, 1, 8, 7), (2, 2, 9, 9), (3, 2, 9, 9)]
+    progress = table(*entries, pairwise=(0, 1, 2))
+    place = localize_hang(replace(progress, role=None if role is None else np.array(role)), inside=np.arange(4))
+    assert (place.stall, place.groups) == (stall, groups)
+
+
+def test_who_is_waited_for_by_most_stands_first() -> None:
+    first = [(0, 0, 5, 4), (1, 0, 4, 4)]
+    second = [(2, 1, 9, 8), (3, 1, 8, 8), (4, 1, 9, 8), (5, 1, 9, 8)]
+    place = localize_hang(table(*first, *second))
+    assert [(c.rank, c.waiting, c.group) for c in place.culprits] == [(3, 3, 1), (1, 1, 0)]
+
+
+def test_a_rank_whose_peers_completed_what_it_did_not_is_the_culprit() -> None:
+    """Rank 1 is inside a transfer beside it, and its group completed the fifth call without its report."""
+    entries = [(0, 0, 6, 5), (1, 0, 4, 4), (1, 1, 3, 2), (2, 1, 3, 2)]
+    assert blamed(localize_hang(table(*entries, pairwise=(1,)))) == [1]
+    level = [(0, 0, 5, 4), *entries[1:]]
+    assert localize_hang(table(*level, pairwise=(1,))).stall is StallKind.TRANSPORT
+
+
+def test_groups_may_have_any_number_that_has_a_kind() -> None:
+    one = {"rank": np.zeros(1, np.int64), "enqueued": np.zeros(1), "completed": np.zeros(1)}
+    two = {"kinds": ("g", "h"), "pairwise": np.zeros(2, np.bool_), "depth": np.zeros(2, np.int64)}
+    GroupProgress(group=np.array([1]), **one, **two)  # type: ignore[arg-type]
+    for number in (-1, 2):
+        with pytest.raises(ValueError, match="out of range"):
+            GroupProgress(group=np.array([number]), **one, **two)  # type: ignore[arg-type]
+
+
+def test_one_call_behind_is_a_lag() -> None:
+    assert blamed(localize_hang(table((0, 0, 72, 70), (1, 0, 71, 70)))) == [1]

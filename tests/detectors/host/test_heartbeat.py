@@ -7,7 +7,7 @@ import pytest
 
 from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity, Finding, FindingKind
-from mainstay.detectors.host.heartbeat import HeartbeatDetector
+from mainstay.detectors.host.heartbeat import _KIND, HeartbeatDetector
 from mainstay.probes.core_types import Severity
 
 START = 1_700_000_000.0
@@ -254,3 +254,53 @@ def test_only_time_in_which_it_listened_counts() -> None:
     assert detector._listen(124.75) == 2.0, "a gap of more than ten seconds: senders may be in back-off"
     assert detector._accused_from == 7.5 + 16.0
     assert detector._listen(120.0) == 0.0, "a clock that is set back"
+
+
+def test_what_is_said_of_a_probe_that_is_silent() -> None:
+    found = beats_of_one([*range(31)], others_at=tuple(range(0, 40, 2)), seconds=54.0)
+    assert [f.evidence.summary for f in found] == [
+        "No frame from node n0 for 3.2 s (expected every 1 s); but other streams of the node still report.",
+        "Node n0: see node_lost.",
+        "No frame from node n0 for 23.2 s (expected every 1 s); nothing else from it is heard.",
+    ]
+    assert [f.confidence for f in found if f.active] == [0.95, 0.95]
+    back = beats_of_one([*range(31), 40, 41], seconds=42.0)
+    assert back[-1].evidence.summary == "Node n0 is heard again."
+
+
+@pytest.mark.parametrize(
+    ("latest", "heard_at"),
+    [
+        (100.5, 10.0),  # its clock is ahead: it was heard now
+        (99.25, 9.25),
+        (97.0, 8.0),  # no sooner than the last look, two seconds ago
+    ],
+)
+def test_when_a_frame_was_heard_on_the_clock_of_listening(latest: float, heard_at: float) -> None:
+    detector = HeartbeatDetector()
+    detector.rows.align((Entity(node="n0"),))
+    detector._listened = 10.0
+    assert detector._hear("other", np.array([latest]), 100.0, 2.0, np.array([3.0])).tolist() == [True]
+    assert (detector.rows["other"][0], detector.rows["other_heard"][0]) == (latest, heard_at)
+    assert detector._hear("other", np.array([latest]), 101.0, 1.0, np.array([3.0])).tolist() == [False], "no news"
+
+
+@pytest.mark.parametrize(
+    ("other", "other_heard", "state"),
+    [
+        (110.0, 85.0, PROBE),  # fifteen seconds ago
+        (110.0, 84.9, LOST),
+        (101.5, 95.0, LOST),  # no later than half the deadline after the last frame
+        (101.6, 95.0, PROBE),
+        (np.nan, np.nan, LOST),
+    ],
+)
+def test_which_other_reports_count(other: float, other_heard: float, state: FindingKind) -> None:
+    detector = HeartbeatDetector()
+    detector.rows.align((Entity(node="n0"),))
+    detector._listened = 100.0
+    for name, value in (("beat", 100.0), ("beat_heard", 90.0), ("other", other), ("other_heard", other_heard)):
+        detector.rows[name] = np.array([value])
+    judged = detector._judge(np.array([False]), np.array([3.0]))
+    assert [_KIND[int(each)] for each in judged] == [state]
+    assert detector._judge(np.array([False]), np.array([10.0])).tolist() == [0], "within its deadline"

@@ -7,7 +7,7 @@ import pytest
 
 from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity, Finding, FindingKind
-from mainstay.detectors.host.memory_leak import MemoryDetector
+from mainstay.detectors.host.memory_leak import MemoryDetector, _span
 from mainstay.probes.core_types import HOST_DEVICE, RecommendedAction, Severity
 
 T0 = 1.7e9 // 600 * 600
@@ -225,3 +225,42 @@ def test_what_a_sample_tells(used: float, share: float, uptime: float, total: fl
     assert detector.update(data) == []
     assert detector.rows["total"].tolist() == pytest.approx([total], nan_ok=True)
     assert detector.rows["low"][:, 0].tolist() == pytest.approx([low, low], nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(59.0, "1 min"), (7199.5, "120 min"), (7200.0, "2 h"), (np.inf, "a long time")]
+)
+def test_how_a_time_is_told(seconds: float, words: str) -> None:
+    assert _span(seconds) == words
+
+
+def steps_of(*, flat: int = 0, unknown: int = 0, back: float = 0.0) -> np.ndarray:
+    """[block, 1] 36 blocks that rise by a GiB each, but for some; and the last third may lie lower."""
+    steps = np.full(35, GIB)
+    steps[12 : 12 + flat] = 0.0
+    blocks = 400 * GIB + np.concatenate([[0.0], np.cumsum(steps)])
+    blocks[12 : 12 + unknown] = np.nan
+    blocks[-12:] -= back * GIB
+    return blocks[:, None]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "total", "leaks"),
+    [
+        (steps_of(), 2048, True),
+        (steps_of(flat=3), 2048, True),  # 32 of 35 rise: nine tenths are 31.5
+        (steps_of(flat=4), 2048, False),
+        (steps_of(unknown=4), 2048, True),  # 30 steps are known: 85 % of 35 are 29.75
+        (steps_of(unknown=5), 2048, False),
+        (steps_of(), 3500, True),  # a hundredth of the memory is the rise of 35 steps
+        (steps_of(), 3501, False),
+        (steps_of(back=12), 2048, True),  # from first to last third 24 GiB for a line: half of it is left
+        (steps_of(back=12.1), 2048, False),
+    ],
+)
+def test_when_a_floor_keeps_rising(blocks: np.ndarray, total: float, leaks: bool) -> None:
+    detector = MemoryDetector()
+    detector.rows.align((Entity(node="n0", device=HOST_DEVICE),))
+    detector.rows["total"] = np.array([total * GIB])
+    step, found = detector._leaks(blocks)
+    assert (step.tolist(), found.tolist()) == ([GIB], [leaks])

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainstay.detectors.localize.cli import _Line, _result, _topology, localize
-from mainstay.detectors.localize.model import PairResult
-from mainstay.detectors.localize.topology import Endpoint, Nic
+from mainstay.detectors.localize.cli import _Line, _result, _show, _topology, localize
+from mainstay.detectors.localize.model import LocalizationVerdict, NodePair, PairResult, Round
+from mainstay.detectors.localize.plan import start_localization
+from mainstay.detectors.localize.topology import Endpoint, Nic, flat
 
 Json = dict[str, Any]
 
@@ -156,3 +157,25 @@ def test_no_file_and_an_empty_file(tmp_path: Path, capsys: pytest.CaptureFixture
     assert localize(tmp_path / "none") == 2
     assert localize(write(tmp_path, [])) == 2
     assert "holds no pair" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("count", "more"), [(12, ""), (13, "Unknown: 1 more (--json lists them)")])
+def test_twelve_unknown_nodes_are_listed(capsys: pytest.CaptureFixture[str], count: int, more: str) -> None:
+    names = [f"n{k:02d}" for k in range(count)]
+    state = start_localization(flat(names))
+    unknown = dict.fromkeys(names, "not measured")
+    verdict = LocalizationVerdict(culprits=(), good=(), unknown=unknown, rounds=0, noise=0.0123, settled=False)
+    ends = [Endpoint("n00", "x", "g"), Endpoint("n01")]
+    step = Round(number=1, pairs=(NodePair(a=ends[0], b=ends[1], via="s1"), NodePair(a=ends[1], b=ends[0])))
+    _show(state, verdict, step)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "No culprit found; some parts are unknown."
+    assert lines[1:13] == [f"Unknown: {name}: not measured" for name in names[:12]]
+    assert lines[13:-2] == ([more] if more else [])
+    assert lines[-2] == "Measure next: n00:x:g - n01 over s1, n01 - n00:x:g"
+    assert lines[-1] == "0 pairs; 0 nodes good; healthy pairs scatter by 1.2%"
+    settled = msgspec.structs.replace(verdict, unknown={}, noise=None, settled=True)
+    _show(state, settled, step)
+    assert capsys.readouterr().out.splitlines() == [
+        "No slow part: all pairs are alike.", "0 pairs; 0 nodes good; healthy pairs scatter by unknown",
+    ]  # fmt: skip
