@@ -13,6 +13,7 @@ from bench.lib_slots import read_slot
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.snapshot import SnapshotWriter
 from mainstay.recovery.memory.state import collect_state, restore
+from mainstay.recovery.memory.tensor_restore import restore_tensors
 from tests.recovery.memory.loading import load_state
 
 OPTIMIZERS = {
@@ -207,3 +208,14 @@ def test_large_tensors_come_back_side_by_side(tmp_path, monkeypatch):
     fresh_optimizer = OPTIMIZERS["adamw"](fresh.parameters())
     restore(arena, 2, collect_state(fresh, fresh_optimizer))
     assert _fingerprint(fresh, fresh_optimizer) == expected
+
+
+def test_scalars_have_64_kib_and_256_bytes_a_tensor():
+    """Net has six parameters and three buffers."""
+    specs = collect_state(Net(), None).layout.specs()
+    assert specs["mainstay.blob"].nbytes == 65536 + 9 * 256
+
+
+def test_an_error_of_a_restoring_thread_is_raised():
+    with pytest.raises(RuntimeError, match="invalid for input of size 3"):
+        restore_tensors([(torch.zeros(2), np.zeros(3, np.float32))])
