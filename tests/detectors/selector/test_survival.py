@@ -264,7 +264,9 @@ def test_cox_of_one_covariate_by_hand() -> None:
     "given", [{"penalty": -0.1}, {"piece": 0}, {"iterations": 0}, {"penalty": float("nan")}, {"ties": "exact"}]
 )
 def test_settings_that_make_no_sense_are_refused(given: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="must be at least 0, piece and iterations at least 1|choose efron or breslow"):
+    with pytest.raises(
+        ValueError, match=r"must be at least 0, piece and iterations at least 1|choose efron or breslow"
+    ):
         Cox(**given)  # type: ignore[arg-type]
     assert Cox(penalty=0.0, piece=1, iterations=1).fit(X, STOP, SEEN).coef_ is not None
     assert (Cox().ties, Cox().penalty, Cox().piece, Cox().iterations) == ("efron", 1.0, 10, 50)

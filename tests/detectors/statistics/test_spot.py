@@ -100,8 +100,14 @@ def test_a_shape_stays_below_one() -> None:
     assert pareto(100.0 ** np.arange(150))[0] == 0.9
 
 
-@pytest.mark.parametrize(("shape", "rate", "threshold"), [
-    (2e-6, 0.01, 1 + 2 / 2e-6 * (10**2e-6 - 1)), (0.0, 0.2, 1.0), (-0.5, 0.001, 1 + 4 * (1 - 0.1)), (1e-7, 0.01, 1 + 2 * math.log(10)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("shape", "rate", "threshold"),
+    [
+        (2e-6, 0.01, 1 + 2 / 2e-6 * (10**2e-6 - 1)),
+        (0.0, 0.2, 1.0),
+        (-0.5, 0.001, 1 + 4 * (1 - 0.1)),
+        (1e-7, 0.01, 1 + 2 * math.log(10)),
+    ],
+)
 def test_a_threshold_by_the_formula_and_by_its_limit(shape: float, rate: float, threshold: float) -> None:
     assert Tail(start=1.0, rate=0.1, shape=shape, scale=2.0).threshold(rate) == pytest.approx(threshold, rel=1e-9)
