@@ -251,6 +251,7 @@ def test_cox_of_one_covariate_by_hand() -> None:
     With the prior the slope 1 - s(2z) is z / 2: the coefficient per unit is twice the z with 2 (1 - s(2z)) = z.
     """
     model = Cox(penalty=1.0).fit([[1.0], [0.0]], [1.0, 2.0], [1, 1])
+    assert model.coef_ is not None
     z = float(model.coef_[0]) / 2
     assert 2 / (1 + np.exp(2 * z)) == pytest.approx(z, rel=1e-6)
     assert model.log_likelihood_ == pytest.approx(2 * z - np.log(np.exp(2 * z) + 1))

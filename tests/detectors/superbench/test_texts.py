@@ -33,7 +33,7 @@ def three() -> SuperBenchDiagnosis:
 def test_a_diagnosis_as_lines_of_json() -> None:
     slow, lacks = write(three(), Format.JSONL).splitlines()
     assert slow == (
-        '{"Category": "Mem", "Defective Details": ' + json.dumps(WHY) + ', "mem-bw/h2d_bw:0": 0.0, '
+        '{"Category": "Mem", "Defective Details": ' + json.dumps(WHY) + ', "mem-bw/h2d_bw:0": 0, '
         '"mem-bw/h2d_bw:1": -0.3076923077, "index": "n1"}'
     )
     assert lacks == (
@@ -90,19 +90,8 @@ def screen(found: SuperBenchDiagnosis, *issues: Any) -> list[str]:
 
 def test_a_diagnosis_on_a_screen() -> None:
     told = screen(three())
-    assert (
-        told
-        == [
-            "verdict node category why",
-            "UNKNOWN n2 mem-bw/h2d_bw:0_miss",
-            f"FAIL n1 Mem {WHY[:67].rsplit(' ', 1)[0]}",
-            *told[3:-3],
-            "",
-            "2 of 4 measured metrics are judged; no rule looks at gemm-flops/fp16_tc_flops, mem-bw/return_code.",
-            "FAIL 1 of 3 nodes defective, 1 unknown, 1 pass.",
-        ]
-        or told[1] == "UNKNOWN n2 mem-bw/h2d_bw:0_miss"
-    )
+    assert told[:2] == ["verdict node category why", "UNKNOWN n2 mem-bw/h2d_bw:0_miss"]
+    assert told[-2].startswith("2 of 4 measured metrics are judged; no rule looks at gemm-flops/fp16_tc_flops, ")
     assert told[-1] == "FAIL 1 of 3 nodes defective, 1 unknown, 1 pass."
     assert any(line.startswith("FAIL n1 Mem mem-bw/h2d_bw:1(B/L:") for line in told)
     many = judged(*[SLOW] * 27, rules=rule_file(r=MEMORY))
@@ -129,12 +118,18 @@ def test_a_diagnosis_as_plain_data() -> None:
         "counts": {"pass": 1, "unknown": 1, "fail": 1},
         "nodes": [
             {"node": "n1", "verdict": "fail", "category": "Mem", "details": WHY, "unknown": ()},
-            {"node": "n2", "verdict": "unknown", "category": "Unknown", "details": "", "unknown": ("mem-bw/h2d_bw:0_miss",)},
+            {
+                "node": "n2",
+                "verdict": "unknown",
+                "category": "Unknown",
+                "details": "",
+                "unknown": ("mem-bw/h2d_bw:0_miss",),
+            },
         ],
         "unknown_of_all": (),
         "findings": [],
         "coverage": "2 of 4 measured metrics are judged; no rule looks at gemm-flops/fp16_tc_flops, mem-bw/return_code",
-    }  # fmt: skip
+    }
 
 
 def test_a_failed_check_labels_its_own_node_alone() -> None:
@@ -209,8 +204,15 @@ def test_statistics_of_one_sample_and_of_none() -> None:
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [("x" * 80, f"'{'x' * 80}'"), ("x" * 81, f"'{'x' * 77}...'"), (3, "3"), (None, "None"), ([1], "a list"), ("a\n", "'a\\n'")],
-)  # fmt: skip
+    [
+        ("x" * 80, f"'{'x' * 80}'"),
+        ("x" * 81, f"'{'x' * 77}...'"),
+        (3, "3"),
+        (None, "None"),
+        ([1], "a list"),
+        ("a\n", "'a\\n'"),
+    ],
+)
 def test_values_of_a_file_are_shown_short(value: object, said: str) -> None:
     assert shown(value) == said
 
