@@ -40,7 +40,8 @@ FIXED = replace(WAIT, copies_at_risk=1, until_repair=False, exposed_s=30.0)
 
 
 def odds(**over: Any) -> FailureOdds:
-    return FailureOdds(**({"worker_rate": 0.0, "repairs": (Repair(0.25, 100.0), Repair(0.75, 20.0))} | over))
+    made: dict[str, Any] = {"worker_rate": 0.0, "repairs": (Repair(0.25, 100.0), Repair(0.75, 20.0))}
+    return FailureOdds(**(made | over))
 
 
 @pytest.mark.parametrize(
