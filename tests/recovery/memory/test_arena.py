@@ -15,7 +15,7 @@ import pytest
 
 from bench.lib_slots import read_slot
 from bench.lib_source import ArraySource
-from mainstay.recovery.memory.arena import Arena, free_bytes
+from mainstay.recovery.memory.arena import PARITY_ARENA, Arena, free_bytes
 from mainstay.recovery.memory.errors import (
     ArenaError,
     CorruptArenaError,
@@ -330,3 +330,32 @@ def test_protection_is_given_up_in_words(tmp_path, caplog, gone, said):
         f"DEGRADED rank 0 epoch 3: {said}; a parity_complete slot is overwritten and training continues"
     )
     assert [r.epoch for r in writer.arena.records()] == [3, 2]
+
+
+def test_a_slot_that_was_written_again_is_not_the_one_that_was_read(tmp_path):
+    arena = _filled(tmp_path / "x.arena", 1)
+    record = arena.find(1)
+    assert arena.unchanged(record)
+    arena.begin_write(record.slot, 1)
+    assert not arena.unchanged(record)
+    for epoch in (2, 1):
+        arena.commit(record.slot, epoch, 1)
+        assert not arena.unchanged(record), "the same epoch, and another write"
+
+
+def test_writes_are_counted_on_from_the_agents_cell_where_the_writers_is_damaged(tmp_path):
+    arena = _filled(tmp_path / "x.arena", 1)
+    slot = arena.find(1).slot
+    for _ in range(3):
+        arena.begin_write(slot, 1)
+    arena.verify(arena.commit(slot, 4, 1))
+    arena.raw[RECORDS_AT + slot * RECORD_BYTES] ^= 1
+    arena.begin_write(slot, 1)
+    assert arena.record(slot).sequence == 5
+    assert Arena.create(tmp_path / "y.arena", rank=0, layout=LAYOUT, slots=2, kind=PARITY_ARENA).header.kind == 1
+
+
+def test_the_copying_thread_keeps_no_process_alive(tmp_path):
+    writer = _writer(tmp_path / "x.arena", _source())
+    assert (writer._thread.daemon, writer._thread.name) == (True, "mainstay-snapshot")
+    writer.close()

@@ -108,7 +108,7 @@ def test_degradations_are_said_when_they_come_and_when_they_go(caplog):
 
 @pytest.mark.parametrize(
     ("state", "parity", "group", "copies", "nbytes"),
-    [(9, 1, 2, 1, 18), (10, 2, 5, 1, 14), (10, 0, 0, 3, 40), (10, 1, 3, 2, 30), (0, 1, 2, 1, 0)],
+    [(9, 1, 2, 1, 18), (10, 2, 5, 1, 14), (10, 0, 0, 3, 40), (10, 1, 3, 2, 30), (0, 1, 2, 1, 0), (10, 3, 5, 1, 30)],
 )
 def test_redundancy_by_hand(state, parity, group, copies, nbytes):
     """2 t S / (g - t), rounded up, and 2 (M - 1) S."""

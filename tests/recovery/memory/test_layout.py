@@ -94,6 +94,9 @@ def test_a_layout_has_its_limits(monkeypatch):
         Layout.build({"x": ("uint8", (2**50 + 1,))})
     with pytest.raises(ValueError, match="'y' makes"):
         Layout.build({"x": ("uint8", (2**50,)), "y": ("uint8", (1,))})
+    assert Layout.build({"x": ("uint8", (1,)), "y": ("uint8", (2**50 - 64,))}).nbytes == 2**50
+    with pytest.raises(ValueError, match="'y' makes"):
+        Layout.build({"x": ("uint8", (1,)), "y": ("uint8", (2**50 - 63,))})
     monkeypatch.setattr("mainstay.recovery.memory.layout.MAX_TENSORS", 2)
     two = {"x": ("uint8", (1,)), "y": ("uint8", (1,))}
     assert len(Layout.build(two).tensors) == 2

@@ -111,3 +111,5 @@ def test_of_pins_alike_the_older_is_given_up():
     assert choose_slot(_epochs(4, 2, 6), disk) == SlotChoice(1, "disk_pending")
     twins = [_record(0, 4, generation=1), _record(1, 4, generation=1), _record(2, 5)]
     assert choose_slot(twins, Pins(disk_floor=-1, disk_every=4)) == SlotChoice(0, None), "the later slot of two alike"
+    older = Pins(parity_epoch=4, parity_floor=4, parity_every=4, disk_floor=-1, disk_every=6)
+    assert choose_slot(_epochs(4, 6, 7), older) == SlotChoice(1, "disk_pending"), "although what is complete is older"
