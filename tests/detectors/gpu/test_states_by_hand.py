@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ ECC, ACTION, UPTIME = "gpu_ecc_uncorrected_total", "gpu_recovery_action", "uptim
 FABRIC, MASK = "gpu_fabric_state", "gpu_fabric_health_mask"
 
 
-def readings(step: float = 10.0, **of: Sequence[float | Sequence[float]]) -> Samples:
+def readings(of: dict[str, Any], step: float = 10.0) -> Samples:
     """Signal -> its readings; each a number of the only card, or one a card."""
     cards = max(len(one) if isinstance(one, Sequence) else 1 for line in of.values() for one in line)
     x = np.array([[np.broadcast_to(one, cards) for one in line] for line in of.values()], np.float32)
@@ -38,8 +39,8 @@ def said(found: Sequence[Finding]) -> list[tuple[float, str]]:
     return [(one.time, one.evidence.summary.removeprefix("n g0 ")) for one in found]
 
 
-def states(step: float = 10.0, **of: Sequence[float | Sequence[float]]) -> list[Finding]:
-    return DeviceStateDetector().update(readings(step, **of))
+def states(of: dict[str, Any], step: float = 10.0) -> list[Finding]:
+    return DeviceStateDetector().update(readings(of, step))
 
 
 # what the driver says
@@ -58,7 +59,7 @@ def states(step: float = 10.0, **of: Sequence[float | Sequence[float]]) -> list[
     ],
 )
 def test_what_a_driver_asks_for(code: int, text: str, action: RecommendedAction) -> None:
-    found = states(**{ACTION: [code, code, 0, 0]})
+    found = states({ACTION: [code, code, 0, 0]})
     assert found[0].evidence.summary == f"n g0 asks for {text} (the driver's recovery action {code})."
     assert found[0].evidence.numbers == {"state": float(code)}
     grave = code not in {3, 5}
@@ -72,7 +73,7 @@ def test_what_a_driver_asks_for(code: int, text: str, action: RecommendedAction)
 
 def test_readings_of_an_action_are_counted() -> None:
     def severities(*values: float) -> list[Severity]:
-        return [one.severity for one in states(**{ACTION: values}) if one.active]
+        return [one.severity for one in states({ACTION: values}) if one.active]
 
     assert severities(1, 2, 1) == [S.WARNING] * 3, "another one begins anew"
     assert severities(1, 0, 1) == [S.WARNING, S.CRITICAL], "one healthy reading ends nothing"
@@ -88,7 +89,7 @@ def test_readings_of_an_action_are_counted() -> None:
 def test_a_sick_imex_domain_matters_at_the_third_reading_under_load(
     load: list[float], severities: list[Severity]
 ) -> None:
-    found = states(**{ACTION: [5] * len(load), "gpu_utilization_ratio": load})
+    found = states({ACTION: [5] * len(load), "gpu_utilization_ratio": load})
     assert [one.severity for one in found] == severities
 
 
@@ -98,7 +99,7 @@ def test_a_sick_imex_domain_matters_at_the_third_reading_under_load(
 def test_memory_errors_are_counted(rates: list[float], numbers: int) -> None:
     """Rates of a second. The later ones repeat the sentence only when they change what follows: nothing does."""
     detector = DeviceStateDetector()
-    (first,) = detector.update(readings(1.0, **{ECC: rates, ACTION: [0, NAN, NAN]}))
+    (first,) = detector.update(readings({ECC: rates, ACTION: [0, NAN, NAN]}, 1.0))
     assert first.recommended_action is A.RESTART_JOB
     assert first.evidence.numbers["errors"] == pytest.approx(next(rate for rate in rates if rate))
     (again,) = detector.update(
@@ -117,7 +118,7 @@ def test_memory_errors_are_counted(rates: list[float], numbers: int) -> None:
 
 @pytest.mark.parametrize(("asked", "action"), [(0.0, A.RESTART_JOB), (NAN, A.RESET_GPU)])
 def test_where_a_driver_names_no_action_an_error_asks_for_a_reset(asked: float, action: RecommendedAction) -> None:
-    (found,) = states(**{ECC: [0, 2.6], ACTION: [asked, NAN]})
+    (found,) = states({ECC: [0, 2.6], ACTION: [asked, NAN]})
     text = "n g0 had 3 memory error(s) that could not be corrected"
     more = "; the driver's recovery action says whether more is needed" if action is A.RESTART_JOB else ""
     assert (found.evidence.summary, found.recommended_action) == (f"{text}{more}.", action)
@@ -126,14 +127,14 @@ def test_where_a_driver_names_no_action_an_error_asks_for_a_reset(asked: float, 
 
 @pytest.mark.parametrize(("seconds", "over"), [(3599.0, False), (3600.0, True)])
 def test_an_error_is_news_for_an_hour(seconds: float, *, over: bool) -> None:
-    found = states(seconds, **{ECC: [1, 0]})
+    found = states({ECC: [1, 0]}, seconds)
     assert [one.active for one in found] == ([True, False] if over else [True])
-    assert [one.active for one in states(seconds, **{ECC: [1, NAN]})] == [True], "a silent counter says nothing"
+    assert [one.active for one in states({ECC: [1, NAN]}, seconds)] == [True], "a silent counter says nothing"
 
 
 @pytest.mark.parametrize(("uptime", "over"), [(99.0, False), (98.9, True), (NAN, False)])
 def test_a_reboot_ends_it(uptime: float, *, over: bool) -> None:
-    found = states(**{ECC: [1, NAN], UPTIME: [100.0, uptime]})
+    found = states({ECC: [1, NAN], UPTIME: [100.0, uptime]})
     assert [one.active for one in found] == ([True, False] if over else [True])
 
 
@@ -151,7 +152,7 @@ CANNOT = "could not remap a row of its memory: it should be replaced."
     ],
 )
 def test_rows_of_memory(name: str, values: list[float], times: list[tuple[float, str]]) -> None:
-    found = said(states(**{name: values}))
+    found = said(states({name: values}))
     over = "is read as healthy again: row remap is over."
     assert found == [(float(time), text or over) for time, text in times]
 
@@ -162,7 +163,7 @@ def test_rows_of_memory(name: str, values: list[float], times: list[tuple[float,
      ([1] * 20, 1e6, False), ([0] * 20, 1e6, False), ([2] * 12, 600.0, True), ([2] * 12, 599.0, False)],
 )  # fmt: skip
 def test_a_fabric_has_two_minutes_to_train(readings_: list[float], uptime: float, *, found: bool) -> None:
-    said_ = states(**{FABRIC: readings_, UPTIME: [uptime] * len(readings_)})
+    said_ = states({FABRIC: readings_, UPTIME: [uptime] * len(readings_)})
     assert [one.evidence.summary for one in said_] == ["n g0 has not finished joining its NVLink fabric."] * found
 
 
@@ -170,7 +171,7 @@ def test_a_fabric_has_two_minutes_to_train(readings_: list[float], uptime: float
 def test_a_card_that_never_joined_misses_what_half_of_its_peers_have(trained: int, *, told: bool) -> None:
     """Of sixteen."""
     line = [[3.0] * trained + [1.0] * (16 - trained)] * 12
-    assert bool(states(**{FABRIC: line})) is told
+    assert bool(states({FABRIC: line})) is told
 
 
 @pytest.mark.parametrize(
@@ -189,10 +190,10 @@ def test_a_card_that_never_joined_misses_what_half_of_its_peers_have(trained: in
     ],
 )
 def test_a_fabric_says_what_is_wrong(mask: int, text: str) -> None:
-    found = states(**{MASK: [mask] * 3})
+    found = states({MASK: [mask] * 3})
     assert said(found) == ([(20.0, f"reports about its fabric: {text}.")] if text else [])
-    assert states(**{MASK: [mask] * 2}) == []
-    assert [one.active for one in states(**{MASK: [mask] * 3 + [0, 0]})] == ([True, False] if text else [])
+    assert states({MASK: [mask] * 2}) == []
+    assert [one.active for one in states({MASK: [mask] * 3 + [0, 0]})] == ([True, False] if text else [])
 
 
 # NVLink
@@ -200,8 +201,8 @@ def test_a_fabric_says_what_is_wrong(mask: int, text: str) -> None:
 ACTIVE, SUPPORTED, WORST = "gpu_nvlinks_active", "gpu_nvlinks_supported", "gpu_nvlink_worst_link"
 
 
-def links(step: float = 10.0, **of: Sequence[float | Sequence[float]]) -> list[Finding]:
-    return NvlinkDetector().update(readings(step, **of))
+def links(of: dict[str, Any], step: float = 10.0) -> list[Finding]:
+    return NvlinkDetector().update(readings(of, step))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +220,7 @@ def test_a_burst_is_two_of_three_readings(counter: object, rise: float, burst: f
     for values, times in (
         ([burst, burst], [10.0]), ([burst, 0, burst], [20.0]), ([burst, 0, 0, burst], []), ([0.99 * burst] * 3, []),
     ):  # fmt: skip
-        found = links(**{name: values})
+        found = links({name: values})
         assert [one.time for one in found] == times
         for one in found:
             assert one.evidence.summary == f"NVLinks of n g0: {burst:g} {text} a second."
@@ -229,8 +230,8 @@ def test_a_burst_is_two_of_three_readings(counter: object, rise: float, burst: f
 
 def test_a_burst_ends_after_sixty_readings_below_it() -> None:
     name = COUNTERS[3].name
-    assert [one.active for one in links(**{name: [10.0, 10.0] + [9.0] * 59})] == [True]
-    begins, ends = links(**{name: [10.0, 12.5] + [9.0] * 60, WORST: [NAN, 3.0] + [NAN] * 60})
+    assert [one.active for one in links({name: [10.0, 10.0] + [9.0] * 59})] == [True]
+    begins, ends = links({name: [10.0, 12.5] + [9.0] * 60, WORST: [NAN, 3.0] + [NAN] * 60})
     assert begins.evidence.summary == "NVLinks of n g0: 12.5 CRC errors a second; the worst is link 3."
     assert begins.evidence.numbers["worst_link"] == 3.0
     assert (ends.time, ends.evidence.summary) == (610.0, "The NVLinks of n g0 are as they should be.")
@@ -248,7 +249,7 @@ def test_a_burst_ends_after_sixty_readings_below_it() -> None:
     ],
 )
 def test_links_that_went_down(values: list[float], uptime: float, found: list[tuple[float, str]]) -> None:
-    told = links(**{ACTIVE: values, UPTIME: [uptime] * len(values)})
+    told = links({ACTIVE: values, UPTIME: [uptime] * len(values)})
     assert [(one.time, one.evidence.summary) for one in told] == [
         (time, f"NVLinks of n g0: {text}.") for time, text in found
     ]
@@ -259,8 +260,8 @@ def test_links_that_went_down(values: list[float], uptime: float, found: list[tu
 @pytest.mark.parametrize(("seconds", "gone"), [(300.0, True), (299.0, False)])
 def test_a_card_without_any_link_for_five_minutes_is_taken_out(seconds: float, *, gone: bool) -> None:
     detector = NvlinkDetector()
-    assert len(detector.update(readings(**{ACTIVE: [18, 0, 0, 0]}))) == 1
-    later = readings(**{ACTIVE: [0]})
+    assert len(detector.update(readings({ACTIVE: [18, 0, 0, 0]}))) == 1
+    later = readings({ACTIVE: [0]})
     found = detector.update(replace(later, t=np.array([30.0 + seconds])))
     assert [(one.severity, one.recommended_action, one.evidence.summary) for one in found] == (
         [(S.CRITICAL, A.RESET_GPU, "NVLinks of n g0: 0 up, of 18 before, for 300 s.")] if gone else []
@@ -271,8 +272,8 @@ def test_a_card_without_any_link_for_five_minutes_is_taken_out(seconds: float, *
 def test_links_that_nearly_all_peers_have(cards: int, more: int, *, told: bool) -> None:
     """Four fifths of more than eight have all eighteen."""
     line = [[18.0] * more + [12.0] * (cards - more)] * 3
-    found = links(**{ACTIVE: line, SUPPORTED: [18.0] * 3})
+    found = links({ACTIVE: line, SUPPORTED: [18.0] * 3})
     assert {one.entity.device for one in found} == ({f"g{i}" for i in range(more, cards)} if told else set())
     for one in found:
         assert one.evidence.summary.endswith(": 12 up, and more at nearly all peers.")
-    assert links(**{ACTIVE: line, SUPPORTED: [12.0] * 3}) == [], "it has what it can have"
+    assert links({ACTIVE: line, SUPPORTED: [12.0] * 3}) == [], "it has what it can have"
