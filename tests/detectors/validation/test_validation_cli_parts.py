@@ -30,7 +30,7 @@ def test_a_request_is_checked_before_anything_is_measured(tmp_path: Path) -> Non
         (("cpu", None, -1), "--remeasure must be at least 0, not -1"),
     ):
         with pytest.raises(InputError, match=words):
-            cli._check_request(*arguments)  # type: ignore[arg-type]
+            cli._check_request(*arguments)
     assert cli._chosen(SUITES, "quick") is SUITES["quick"]
     assert cli._part(SUITES["quick"], " gemm , ,copy") == ("gemm", "copy")
     assert cli._part(SUITES["quick"], "") == ()
