@@ -47,7 +47,7 @@ def test_a_plans_id_is_a_uuid_of_version_eight() -> None:
     [(1.005, 0, "about 1.00 s and 0 steps to repeat"), (61.5, 1, "about 61.50 s and 1 step to repeat"),
      (0.126, 2, "about 0.13 s and 2 steps to repeat")],
 )  # fmt: skip
-def test_what_a_way_takes_is_said(seconds: float, steps: int, said: str) -> None:
+def test_the_price_of_a_way_is_printed(seconds: float, steps: int, said: str) -> None:
     one = Alternative(strategy=N.LOCAL_SLOT, feasible=True, reason="", seconds=seconds, steps_lost=steps)
     assert _price(one) == said
 
@@ -64,16 +64,16 @@ def test_the_choice_in_words() -> None:
 
 
 def test_of_equal_cost_the_way_that_repeats_less_goes_first_then_the_first_by_name() -> None:
-    def one(name: RestoreStrategyName, cost: float | None, steps: int | None) -> Alternative:
+    def priced(name: RestoreStrategyName, cost: float | None, steps: int | None) -> Alternative:
         return Alternative(strategy=name, feasible=cost is not None, reason="", cost_seconds=cost, steps_lost=steps)
 
     order = [
-        one(N.PEER_COPY, 0.0, 9),
-        one(N.PARITY_REBUILD, 5.0, 1),
-        one(N.DISK_RESTART, 5.0, 2),
-        one(N.LOCAL_SLOT, 5.0, 2),
-        one(N.DISK_RESTART, None, None),
-        one(N.LOCAL_SLOT, None, None),
+        priced(N.PEER_COPY, 0.0, 9),
+        priced(N.PARITY_REBUILD, 5.0, 1),
+        priced(N.DISK_RESTART, 5.0, 2),
+        priced(N.LOCAL_SLOT, 5.0, 2),
+        priced(N.DISK_RESTART, None, None),
+        priced(N.LOCAL_SLOT, None, None),
     ]
     turned = order[::-1]
     assert sorted(turned, key=_order) == order
@@ -112,7 +112,7 @@ def test_other_situations_that_make_no_sense(over: dict[str, Any], words: str) -
 
 
 def test_a_case_knows_who_holds_what() -> None:
-    """Node b is lost: its slots and rows are gone, and rank 3, which is away, is nobody's loss."""
+    """Node b is lost: its slots and rows are gone, and rank 3, which is away, is not lost."""
     rows = tuple(HeldParity(node=n, epoch=40, ranks=(0, 2)) for n in "ab")
     disk = (
         HeldCheckpoint(rank=0, epoch=30, node="b"),

@@ -169,9 +169,9 @@ NOTHING = "Nothing brings the job back automatically, an operator is needed."
 def test_options_of_equal_cost_are_the_shorter_then_the_first_by_name() -> None:
     best, named, longer = option(W.DEGRADE), option(W.MORPH), option(W.BORROW_WORKERS, W.STANDBY_SWAP)
     free, not_at_all = option(W.PROACTIVE, cost=0.0), option(W.DEGRADE, cost=None)
-    dear = option(W.BORROW_WORKERS, cost=10.5)
-    assert sorted([not_at_all, dear, longer, named, best, free], key=_order) == [
-        free, best, named, longer, dear, not_at_all,
+    costly = option(W.BORROW_WORKERS, cost=10.5)
+    assert sorted([not_at_all, costly, longer, named, best, free], key=_order) == [
+        free, best, named, longer, costly, not_at_all,
     ]  # fmt: skip
 
 

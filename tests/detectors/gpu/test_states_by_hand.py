@@ -35,7 +35,7 @@ def readings(of: dict[str, Any], step: float = 10.0) -> Samples:
     )
 
 
-def said(found: Sequence[Finding]) -> list[tuple[float, str]]:
+def summaries(found: Sequence[Finding]) -> list[tuple[float, str]]:
     return [(one.time, one.evidence.summary.removeprefix("n g0 ")) for one in found]
 
 
@@ -75,7 +75,7 @@ def test_readings_of_an_action_are_counted() -> None:
     def severities(*values: float) -> list[Severity]:
         return [one.severity for one in states({ACTION: values}) if one.active]
 
-    assert severities(1, 2, 1) == [S.WARNING] * 3, "another one begins anew"
+    assert severities(1, 2, 1) == [S.WARNING] * 3, "another one begins again"
     assert severities(1, 0, 1) == [S.WARNING, S.CRITICAL], "one healthy reading ends nothing"
     assert severities(1, NAN, 1) == [S.WARNING, S.CRITICAL]
     assert severities(0, 0, 8) == severities(NAN) == []
@@ -152,7 +152,7 @@ CANNOT = "could not remap a row of its memory: it should be replaced."
     ],
 )
 def test_rows_of_memory(name: str, values: list[float], times: list[tuple[float, str]]) -> None:
-    found = said(states({name: values}))
+    found = summaries(states({name: values}))
     over = "is read as healthy again: row remap is over."
     assert found == [(float(time), text or over) for time, text in times]
 
@@ -163,8 +163,8 @@ def test_rows_of_memory(name: str, values: list[float], times: list[tuple[float,
      ([1] * 20, 1e6, False), ([0] * 20, 1e6, False), ([2] * 12, 600.0, True), ([2] * 12, 599.0, False)],
 )  # fmt: skip
 def test_a_fabric_has_two_minutes_to_train(readings_: list[float], uptime: float, *, found: bool) -> None:
-    said_ = states({FABRIC: readings_, UPTIME: [uptime] * len(readings_)})
-    assert [one.evidence.summary for one in said_] == ["n g0 has not finished joining its NVLink fabric."] * found
+    findings = states({FABRIC: readings_, UPTIME: [uptime] * len(readings_)})
+    assert [one.evidence.summary for one in findings] == ["n g0 has not finished joining its NVLink fabric."] * found
 
 
 @pytest.mark.parametrize(("trained", "told"), [(8, True), (7, False)])
@@ -191,7 +191,7 @@ def test_a_card_that_never_joined_misses_what_half_of_its_peers_have(trained: in
 )
 def test_a_fabric_says_what_is_wrong(mask: int, text: str) -> None:
     found = states({MASK: [mask] * 3})
-    assert said(found) == ([(20.0, f"reports about its fabric: {text}.")] if text else [])
+    assert summaries(found) == ([(20.0, f"reports about its fabric: {text}.")] if text else [])
     assert states({MASK: [mask] * 2}) == []
     assert [one.active for one in states({MASK: [mask] * 3 + [0, 0]})] == ([True, False] if text else [])
 
@@ -277,3 +277,12 @@ def test_links_that_nearly_all_peers_have(cards: int, more: int, *, told: bool) 
     for one in found:
         assert one.evidence.summary.endswith(": 12 up, and more at nearly all peers.")
     assert links({ACTIVE: line, SUPPORTED: [12.0] * 3}) == [], "it has what it can have"
+
+
+def test_an_imex_domain_alone_is_judged_by_its_load() -> None:
+    """A reset that is asked for under load stays what it is, and so does a fabric that never was unwell."""
+    busy = {"gpu_utilization_ratio": [1.0] * 4}
+    assert [one.evidence.numbers["state"] for one in states({ACTION: [4] * 4} | busy)] == [4.0, 4.0]
+    line = [2.0] * 12 + [NAN, NAN]
+    found = states({FABRIC: line, MASK: [NAN] * 12 + [0.0, 1.0]})
+    assert summaries(found) == [(110.0, "has not finished joining its NVLink fabric.")]

@@ -34,7 +34,7 @@ def test_codes_are_shown_by_family_and_number() -> None:
     keys = [(rule.family is Family.SXID, rule.code) for rule in cli._chosen(builtin(), None)]
     assert keys == sorted(keys)
     assert keys[0] == (False, 1)
-    assert len(keys) == len(builtin().rules) - 2, "without what is said of unknown codes"
+    assert len(keys) == len(builtin().rules) - 2, "without the answer to unknown codes"
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def test_three_of_five_loud_samples_begin_and_thirty_calm_ones_end() -> None:
     assert times(hot(hot(fleet(), 100, 101), 103, 105), learned=4000) == [104.0, 134.0], "1 0 0 1 1"
     assert times(hot(hot(fleet(), 100, 102), 105, 106), learned=4000) == [], "1 1 0 0 0 1"
     assert times(hot(fleet(), 100, 110), learned=4000) == [102.0, 139.0]
-    assert times(hot(hot(fleet(200), 100, 110), 120, 121), learned=4000) == [102.0, 150.0], "the count begins anew"
+    assert times(hot(hot(fleet(200), 100, 110), 120, 121), learned=4000) == [102.0, 150.0], "the count begins again"
     assert times(hot(fleet()), learned=4000, needed=2) == [101.0]
     assert times(hot(fleet(), 100, 110), learned=4000, calm_samples=10) == [102.0, 119.0]
 
