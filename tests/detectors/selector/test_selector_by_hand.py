@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
@@ -23,8 +22,7 @@ from mainstay.detectors.selector.fleet_history import (
     SelectionPolicy,
     ValidationOpportunity,
 )
-from mainstay.detectors.selector.history import HOUR, CovariateEncoder, Incident, NodeHistory, _cuts, _spells
-from mainstay.detectors.selector.learning import learn
+from mainstay.detectors.selector.history import HOUR, Incident, NodeHistory
 from mainstay.detectors.selector.per_node_search import NodeBenchmarkPairs, PerNodeSets
 
 
@@ -35,46 +33,6 @@ def hours(*numbers: float) -> tuple[float, ...]:
 def node(name: str = "n", *spans: tuple[float, float | None], until: float = 1000.0, **more: Any) -> NodeHistory:
     incidents = tuple(Incident(at=a * HOUR, back_at=None if b is None else b * HOUR) for a, b in spans)
     return NodeHistory(node=name, since=0.0, until=until * HOUR, incidents=incidents, **more)
-
-
-# histories
-
-
-def test_time_in_service_ends_with_the_history() -> None:
-    """Of three incidents the last comes after the end, and the second begins at the moment of the return."""
-    spans = [(10.0, 20.0), (20.0, 30.0), (150.0, 160.0)]
-    told = [tuple(x / HOUR for x in one[:3]) for one in _spells(node("n", *spans, until=100))]
-    assert told == [(0.0, 0.0, 10.0), (30.0, 30.0, 100.0)]
-    assert [one[3] for one in _spells(node("n", *spans, until=150))] == [True, True], "at the end itself"
-    late = node("n", (10.0, 20.0), until=20.0, in_service_since=-5 * HOUR)
-    assert list(_spells(late)) == [(-5 * HOUR, 0.0, 10 * HOUR, True)]
-    assert list(_spells(node("n", (10.0, None)))) == [(0.0, 0.0, 10 * HOUR, True)]
-
-
-@pytest.mark.parametrize(
-    ("begin", "end", "marks"),
-    [(0.0, 24.0, []), (0.0, 24.1, [24.0]), (24.0, 50.0, [48.0]), (23.9, 48.0, [24.0]), (3000.0, 9999.0, [3072.0])],
-)
-def test_covariates_are_read_again_well_within_a_spell(begin: float, end: float, marks: list[float]) -> None:
-    assert [mark / HOUR for mark in _cuts(node(), 0.0, begin * HOUR, end * HOUR)] == marks
-
-
-@pytest.mark.parametrize(
-    ("at", "days", "count"),
-    [(820.1, 30, 1), (820.0, 30, 2), (819.9, 30, 2), (124.1, 1, 0), (124.0, 1, 1), (268.0, 7, 1), (268.1, 7, 0)],
-)
-def test_windows_reach_back_30_days_one_and_seven(at: float, days: int, count: int) -> None:
-    """Incidents at hours 100 and 200, an error at hour 100."""
-    encoder = CovariateEncoder((), ("xid",), rate=0.001)
-    told = encoder.row(node("n", (100, 101), (200, 201), errors={"xid": hours(100)}), at * HOUR)
-    assert told[{30: 2, 1: 6, 7: 7}[days]] == pytest.approx(math.log1p(count))
-
-
-def test_what_is_learned_of_a_fleet_is_compared_at_one_three_and_seven_days() -> None:
-    fleet = [node(f"n{i}", *[(25.0 * k + i, 25.0 * k + i + 1) for k in range(1, 20 + 10 * (i % 2))]) for i in range(6)]
-    said = learn(fleet)
-    assert said.held_out == learn(fleet, horizons=(24.0, 72.0, 168.0), least_incidents=30, held_out=0.3).held_out
-    assert set(said.held_out) == {"cox", "kaplan-meier", "exponential"}
 
 
 # ages and sets
@@ -225,12 +183,7 @@ def test_what_pays_most_runs_first() -> None:
     assert [one.seconds for one in told.nodes] == [90.0, 80.0]
 
 
-def test_a_record_of_an_earlier_version_says_less() -> None:
-    least = {"benchmark": "a", "chosen": True, "seconds": 1.0, "gain": 0.0, "gain_per_second": 0.0, "risk_before": 0.0}
-    least |= {"risk_after": 0.0, "finds": 0, "alone": 0, "reason": ""}
-    assert msgspec.convert(least, BenchmarkReason).nodes == 0
-    bare = msgspec.convert({"node": "n", "p": 0.0, "covered": 0.0, "checked": True}, NodeRisk)
-    assert (bare.benchmarks, bare.seconds, bare.reasons) == ((), 0.0, {})
+def test_what_is_not_given_in_a_policy_or_result() -> None:
     assert BacktestResult() == BacktestResult(
         occasions=0, skipped=0, fallbacks=0, found=0, missed=0, unknowable=0, node_seconds=0.0, full_node_seconds=0.0
     )
