@@ -23,10 +23,10 @@ def among(*members: tuple[str, str]) -> Samples:
 
 
 def test_who_is_surely_at_work_or_surely_at_rest() -> None:
-    utilization, power = np.array([0.5, 0.49, NAN, NAN, NAN]), np.array([0.0, 900.0, 200.0, 199.9, NAN])
-    assert busy(utilization, power).tolist() == [True, False, True, False, False]
-    utilization, power = np.array([0.05, 0.06, NAN, NAN, NAN]), np.array([900.0, 0.0, 99.9, 100.0, NAN])
-    assert idle(utilization, power).tolist() == [True, False, True, False, False]
+    utilization, power = np.array([0.5, 0.49, NAN, NAN, NAN, NAN]), np.array([0.0, 900.0, 200.0, 199.9, NAN, 600.0])
+    assert busy(utilization, power).tolist() == [True, False, True, False, False, True]
+    utilization, power = np.array([0.05, 0.06, NAN, NAN, NAN, 0.0]), np.array([900.0, 0.0, 99.9, 100.0, NAN, 0.0])
+    assert idle(utilization, power).tolist() == [True, False, True, False, False, True]
     assert settled(np.array([299.9, 300.0, NAN]), 300.0).tolist() == [False, True, True]
 
 

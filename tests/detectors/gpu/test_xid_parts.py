@@ -1,4 +1,4 @@
-"""Memory of the XID detector: who is forgotten, who spoke at once, and which start is a boot."""
+"""Memory of the XID detector: who is forgotten, what several devices met at once, and which start is a boot."""
 
 from __future__ import annotations
 
