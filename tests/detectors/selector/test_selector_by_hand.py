@@ -68,6 +68,8 @@ def test_what_cannot_have_come_yet_has_no_mass() -> None:
     made = per_node_search.pairs(coverage, np.ones(1), np.full(3, 0.5), np.ones((3, 1)), ages, usual=3.0)
     assert made.mass.sum(axis=1) == pytest.approx(np.array([0.0, 2.0, 7.0]) * math.log(2) * 9 / 10)
     assert made.rest == pytest.approx([math.log(2) / 10] * 3)
+    plain = per_node_search.pairs(coverage, np.ones(1), np.full(1, 0.5), np.ones((1, 1)), np.array([[2.0]]))
+    assert plain.mass.sum() == pytest.approx(2.0 * math.log(2) * 9 / 10), "the usual time is one, if none is given"
 
 
 def test_as_usual_forgets_later_checks_alone() -> None:
