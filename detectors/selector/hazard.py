@@ -122,11 +122,12 @@ def cumulative(data: Spells, times: Floats, increments: Floats, weights: Floats,
         chosen = np.append(chosen, last[-1])
     knots = np.concatenate([[0.0], times[chosen]])
     values = np.concatenate([[0.0], sums[chosen]])
-    return CumulativeHazard(knots, values, _tail(data, times, weights))
+    return CumulativeHazard(knots, values, _tail(data, weights))
 
 
-def _tail(data: Spells, times: Floats, weights: Floats) -> float:
+def _tail(data: Spells, weights: Floats) -> float:
     """Incidents per weighted hour over the last tenth of the incidents (ten at least), with all that was watched."""
+    times = np.sort(data.stop[data.observed])
     few = min(len(times), max(10, len(times) // 10))
     start = float(times[-few - 1]) if len(times) > few else 0.0
     events = int(np.sum(times > start))

@@ -213,7 +213,9 @@ def _spells(history: NodeHistory) -> Iterable[tuple[float, float, float, bool]]:
     origin = history.since if history.in_service_since is None else min(history.since, history.in_service_since)
     begin: float | None = history.since
     for incident in history.incidents:
-        if begin is not None and incident.at > begin and incident.at <= history.until:
+        if incident.at > history.until:
+            break
+        if begin is not None and incident.at > begin:
             yield origin, begin, incident.at, True
         begin = incident.back_at
         origin = begin if begin is not None else origin

@@ -71,7 +71,6 @@ class _Fitted:
         return np.asarray(-np.expm1(-grown * self.relative(x)), np.float64)
 
 
-@dataclass
 class Exponential(_Fitted):
     """One constant hazard for all: incidents per hour at risk."""
 
@@ -85,7 +84,6 @@ class Exponential(_Fitted):
         return self
 
 
-@dataclass
 class KaplanMeier(_Fitted):
     """One survival curve for all, by product limit; exact at every incident.
 

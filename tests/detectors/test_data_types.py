@@ -46,6 +46,8 @@ def types() -> Iterator[tuple[str, type]]:
             for name, kind in vars(importlib.import_module(f"{folder.__name__}.{module.name}")).items():
                 if inspect.isclass(kind) and kind.__module__ == f"{folder.__name__}.{module.name}":
                     yield f"{package}.{module.name}.{name}".lstrip("."), kind
+                    if "Config" in vars(kind):
+                        yield f"{package}.{module.name}.{name}.Config".lstrip("."), vars(kind)["Config"]
 
 
 DATACLASSES = {name: kind for name, kind in types() if dataclasses.is_dataclass(kind)}

@@ -43,7 +43,7 @@ def test_a_link_that_falls_back_under_load_is_found_at_the_second_sample(name: s
     (finding,) = findings_of(data)
     assert (finding.kind, finding.severity) == (FindingKind.PCIE_DEGRADED, Severity.WARNING)
     assert (finding.entity, finding.time) == (data.entities[5], data.t[41])
-    assert words in finding.evidence.summary
+    assert finding.evidence.summary == f"PCIe of n0000 GPU-0000-5: {words} under load."
     assert finding.evidence.series[0].threshold in {16.0, 5.0}
 
 

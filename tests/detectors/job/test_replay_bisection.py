@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bench.lib_replay_bisection import ReplayPlan, dual_phase, find_dual, find_halving, halving, suspects_after
-from mainstay.detectors.job.replay_bisection import repeats_for
+from mainstay.detectors.job.replay_bisection import mesh_plan, repeats_for
 
 NODES = tuple(f"node-{i}" for i in range(24))
 
@@ -106,3 +106,29 @@ def test_nonsense_is_refused() -> None:
 def test_one_replay_is_the_least() -> None:
     assert repeats_for(0.9, 1e-20) == 1
     assert repeats_for(0.5, 0.99) == 7  # 1 - 0.5 ** 7 is the first above 0.99
+
+
+@pytest.mark.parametrize(
+    ("shows", "sure", "repeats"), [(0.5, 0.5, 1), (0.5, 0.51, 2), (0.9, 0.99, 2), (0.1, 0.99, 44), (1.0, 0.01, 1)]
+)
+def test_repeats_by_the_formula(shows: float, sure: float, repeats: int) -> None:
+    """The least n with 1 - (1 - shows)^n >= sure; 1 - 0.9^44 is 0.9903, and 0.9893 with one less."""
+    assert repeats_for(shows, sure) == repeats
+    for wrong in ((1.1, 0.5), (0.5, 0.0), (0.5, 1.1), (-0.1, 0.5)):
+        with pytest.raises(ValueError, match=f"shows {wrong[0]}, sure {wrong[1]}"):
+            repeats_for(*wrong)
+
+
+def test_cuts_of_a_mesh_by_hand() -> None:
+    """Two replicas of four places: the rows, then by the lower and by the higher binary digit of the place."""
+    plan = mesh_plan([["a0", "a1", "a2", "a3"], ["b0", "b1", "b2", "b3"]], shows=0.5, sure=0.99)
+    assert plan.cuts == (
+        (("a0", "a1", "a2", "a3"), ("b0", "b1", "b2", "b3")),
+        (("a0", "b1", "a2", "b3"), ("b0", "a1", "b2", "a3")),
+        (("a0", "a1", "b2", "b3"), ("b0", "b1", "a2", "a3")),
+    )
+    assert (plan.repeats, plan.replays) == (9, 54), "three cuts of 0.99 together: 1 - 0.5^9 is above 0.99^(1/3)"
+    assert mesh_plan([["a"], ["b"], ["c"]]).cuts == ((("a",), ("b",), ("c",)),)
+    assert mesh_plan([["a", "b", "c"]]).cuts == ((("a", "b", "c"),),)
+    with pytest.raises(ValueError, match=r"the same number of ranks, not \[1, 2\]"):
+        mesh_plan([["a"], ["b", "c"]])

@@ -74,3 +74,20 @@ def test_a_node_that_is_no_name_is_nobodys(node: Any) -> None:
     (found,) = StepReplayDetector().update([replayed(1, culprit(1, node=node))])
     assert (found.entity.rank, found.entity.node) == (1, None)
     assert found.evidence.summary.startswith("Rank 1 ")
+
+
+@pytest.mark.parametrize(("rank", "named"), [(0, True), (2**53 - 1, True), (2**53, False), (-1, False), (1.0, False)])
+def test_a_rank_is_a_whole_number_that_a_double_holds(rank: Any, named: bool) -> None:
+    assert bool(StepReplayDetector().update([replayed(1, culprit(rank, node="n"))])) is named
+
+
+def test_what_replays_did_not_tell_is_left_out() -> None:
+    (found,) = StepReplayDetector().update([replayed(1, culprit(1, steps=[7, "8", None, 5], shown=None))])
+    assert found.evidence.numbers == {"replays": 7.0, "first_step": 5.0}
+    assert found.evidence.summary == (
+        "Rank 1 on n1 computed other bits than its replicas from the same state, data and seeds, first at step 5: its"
+        " device or host computes wrongly."
+    )
+    (bare,) = StepReplayDetector().update([replayed(2, {"rank": 0})])
+    assert (bare.evidence.numbers, bare.time, bare.event) == ({}, 2.0, "e2")
+    assert StepReplayDetector.Config().sure == 0.99

@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
-from mainstay.detectors.recording.cli import summary
+from mainstay.detectors.recording.cli import summary, table
 from mainstay.probes.core_types import Severity
 
 BEGUN = Finding(
@@ -42,3 +43,19 @@ def test_the_summary_names_the_file_and_how_many_are_shown() -> None:
         "201 findings (201 warning); 201 are still active at the end; the first 200 are shown. All are in out.json."
     )
     assert "shown" not in summary(many[:200], None).plain
+
+
+def test_the_table_shows_what_began_in_seconds_since_the_start() -> None:
+    advice = replace(OTHER, kind=FindingKind.GC_JITTER, severity=Severity.INFO, time=12.34)
+    shown = Console(width=120)
+    with shown.capture() as captured:
+        shown.print(table([BEGUN, ENDED, replace(OTHER, time=3.26), advice], 0.5))
+    rows = [line.split() for line in captured.get().splitlines()]
+    assert rows[:3] == [
+        ["after", "severity", "kind", "who", "what"],
+        ["0.5", "s", "warning", "power_brake", BEGUN.entity.key, "slowed"],
+        ["2.8", "s", "critical", "power_brake", OTHER.entity.key, "slowed"],
+    ]
+    assert rows[3] == ["11.8", "s", "advice", "gc_jitter", OTHER.entity.key, "slowed"]
+    assert len(rows) == 4
+    assert table([BEGUN] * 201, 0.0).row_count == 200

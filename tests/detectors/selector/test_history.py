@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,15 @@ from mainstay.detectors.selector.fleet_history import (
     SelectionPolicy,
     ValidationOpportunity,
 )
-from mainstay.detectors.selector.history import HOUR, CovariateEncoder, Incident, NodeHistory, as_known
+from mainstay.detectors.selector.history import (
+    HOUR,
+    CovariateEncoder,
+    Incident,
+    NodeHistory,
+    _cuts,
+    _spells,
+    as_known,
+)
 from mainstay.detectors.selector.learning import learn
 from tests.stored import assert_stored
 
@@ -113,6 +122,52 @@ def test_incidents_that_overlap_are_refused_in_words() -> None:
         NodeHistory(node="n", since=10.0, until=5.0)
     with pytest.raises(ValueError, match="node n: xid are not in order"):
         node(errors={"xid": (at(5), at(3))})
+
+
+def hour_node(*spans: tuple[float, float | None], name: str = "n", until: float = 1000.0, **more: Any) -> NodeHistory:
+    """Watched from hour 0."""
+    incidents = tuple(Incident(at=a * HOUR, back_at=None if b is None else b * HOUR) for a, b in spans)
+    return NodeHistory(node=name, since=0.0, until=until * HOUR, incidents=incidents, **more)
+
+
+def test_time_in_service_ends_with_the_history() -> None:
+    """Of three incidents the last comes after the end, and the second begins at the moment of the return."""
+    spans = [(10.0, 20.0), (20.0, 30.0), (150.0, 160.0)]
+    told = [tuple(x / HOUR for x in one[:3]) for one in _spells(hour_node(*spans, until=100))]
+    assert told == [(0.0, 0.0, 10.0), (30.0, 30.0, 100.0)]
+    assert [one[3] for one in _spells(hour_node(*spans, until=150))] == [True, True], "at the end itself"
+    late = hour_node((10.0, 20.0), until=20.0, in_service_since=-5 * HOUR)
+    assert list(_spells(late)) == [(-5 * HOUR, 0.0, 10 * HOUR, True)]
+    assert list(_spells(hour_node((10.0, None)))) == [(0.0, 0.0, 10 * HOUR, True)]
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "marks"),
+    [(0.0, 24.0, []), (0.0, 24.1, [24.0]), (24.0, 50.0, [48.0]), (23.9, 48.0, [24.0]), (3000.0, 9999.0, [3072.0])],
+)
+def test_covariates_are_read_again_well_within_a_spell(begin: float, end: float, marks: list[float]) -> None:
+    assert [mark / HOUR for mark in _cuts(hour_node(), 0.0, begin * HOUR, end * HOUR)] == marks
+
+
+@pytest.mark.parametrize(
+    ("at", "days", "count"),
+    [(820.1, 30, 1), (820.0, 30, 2), (819.9, 30, 2), (124.1, 1, 0), (124.0, 1, 1), (268.0, 7, 1), (268.1, 7, 0)],
+)
+def test_windows_reach_back_30_days_one_and_seven(at: float, days: int, count: int) -> None:
+    """Incidents at hours 100 and 200, an error at hour 100."""
+    encoder = CovariateEncoder((), ("xid",), rate=0.001)
+    told = encoder.row(hour_node((100, 101), (200, 201), errors={"xid": (100 * HOUR,)}), at * HOUR)
+    assert told[{30: 2, 1: 6, 7: 7}[days]] == pytest.approx(math.log1p(count))
+
+
+def test_what_is_learned_of_a_fleet_is_compared_at_one_three_and_seven_days() -> None:
+    fleet = [
+        hour_node(*[(25.0 * k + i, 25.0 * k + i + 1) for k in range(1, 20 + 10 * (i % 2))], name=f"n{i}")
+        for i in range(6)
+    ]
+    said = learn(fleet)
+    assert said.held_out == learn(fleet, horizons=(24.0, 72.0, 168.0), least_incidents=30, held_out=0.3).held_out
+    assert set(said.held_out) == {"cox", "kaplan-meier", "exponential"}
 
 
 # learning

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
 from bench.lib_exact import problem_of
 from mainstay.detectors.selector import node_plan
-from mainstay.detectors.selector.audit import NODES_SHOWN, fallback, record
+from mainstay.detectors.selector.audit import NODES_SHOWN, BenchmarkReason, NodeRisk, fallback, record
 from mainstay.detectors.selector.cli import _row
 from mainstay.detectors.selector.coverage import Coverage, DefectRecord
 from mainstay.detectors.selector.node_plan import NodePlan
@@ -185,6 +186,11 @@ def test_a_fallback_claims_no_gain_and_lists_fifty_nodes() -> None:
     assert {(n.p, n.covered, n.checked, n.benchmarks, n.seconds) for n in said.nodes} == {
         (1.0, 0.0, True, ("a", "b"), 3.0)
     }
+    least = {"benchmark": "a", "chosen": True, "seconds": 1.0, "gain": 0.0, "gain_per_second": 0.0, "risk_before": 0.0}
+    least |= {"risk_after": 0.0, "finds": 0, "alone": 0, "reason": ""}
+    assert msgspec.convert(least, BenchmarkReason).nodes == 0
+    bare = msgspec.convert({"node": "n", "p": 0.0, "covered": 0.0, "checked": True}, NodeRisk)
+    assert (bare.benchmarks, bare.seconds, bare.reasons) == ((), 0.0, {})
     assert _row(said.considered[0], said)[4:] == ("?",) * 5 + ("too little is known to leave it out",)
 
 

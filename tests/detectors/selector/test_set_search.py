@@ -260,3 +260,12 @@ def test_a_fallback_runs_everything_and_claims_nothing() -> None:
     said = fallback(["a", "b"], [1.0, 2.0], ["n"], why="3 incidents")
     assert said.benchmarks == ("a", "b")
     assert (said.learned, said.reached, said.risk_after) == (False, False, 1.0)
+
+
+def test_what_found_a_class_once_is_for_it_and_more_than_enough_is_enough() -> None:
+    once = Coverage.learn(defects("c", 1, "a"), ["a", "b"], catches={"a": [], "b": []})
+    assert (covered(once, "c", "a"), covered(once, "c", "b")) == (2 / 3, 0.0)
+    part = defects("c", 10, "a", ran=frozenset({"a"}))
+    for whole in (20, 21, 30):
+        known = Coverage.learn([*part, *defects("c", whole, "a", "b")], ["a", "b"])
+        assert covered(known, "c", "b") == (1 + whole) / (2 + whole)

@@ -208,3 +208,86 @@ def test_scores_refuse_what_does_not_fit() -> None:
 def test_a_model_says_which_covariates_it_wants() -> None:
     with pytest.raises(ValueError, match=r"shape \(2,\), wanted \[2, covariate\]"):
         Cox().fit([1.0, 2.0], [1.0, 2.0], [1, 1])
+
+
+def test_pairs_that_end_together_are_compared_only_where_one_was_lost_from_sight() -> None:
+    """At hour 2 row 0 fails while row 1 is lost and row 2 fails as well: pairs (0, 1), (2, 1), and 3 with all."""
+    assert scores.concordance([2.0, 1.0, 1.0, 3.0], [2.0, 2.0, 2.0, 1.0], [1, 0, 1, 1]) == (1 + 0.5 + 3) / 5
+
+
+@pytest.mark.parametrize(
+    ("time", "seen", "horizon", "score"),
+    [
+        # Row 2 is lost at 4 with two others in sight: what is known after it counts 3/2.
+        ([2.0, 9.0, 4.0, 7.0], [1, 1, 0, 1], 5.0, (0.1**2 + (0.2**2 + 0.4**2) * 1.5) / 4),
+        # It is lost at the horizon itself; row 0 failed at that moment, which counts as before.
+        ([5.0, 9.0, 5.0, 7.0], [1, 1, 0, 1], 5.0, (0.1**2 + (0.2**2 + 0.4**2) * 1.5) / 4),
+        # Row 0 fails after row 2 was lost: three left, two in sight.
+        ([5.0, 9.0, 4.0, 3.0], [1, 1, 0, 1], 5.0, (0.6**2 + (0.1**2 + 0.2**2) * 1.5) / 4),
+        # Two are lost, one after the other: 3/4 and 1/2 are in sight.
+        ([2.0, 3.0, 9.0, 8.0], [0, 0, 1, 1], 5.0, (0.3**2 + 0.4**2) * 2 / 4),
+    ],
+)
+def test_brier_by_hand(time: list[float], seen: list[int], horizon: float, score: float) -> None:
+    assert scores.brier([0.9, 0.2, 0.3, 0.4], time, seen, horizon) == pytest.approx(score)
+
+
+def test_brier_over_horizons_is_a_trapezoid() -> None:
+    p, time = [[0.5, 0.5, 0.5], [0.1, 0.4, 0.9]], [3.0, 30.0]
+    each = [scores.brier([row[k] for row in p], time, [1, 1], at) for k, at in enumerate((2.0, 4.0, 10.0))]
+    assert each == pytest.approx([(0.25 + 0.01) / 2, (0.25 + 0.16) / 2, (0.25 + 0.81) / 2])
+    expected = (2 * (each[0] + each[1]) / 2 + 6 * (each[1] + each[2]) / 2) / 8
+    assert scores.integrated_brier(p, time, [1, 1], [2.0, 4.0, 10.0]) == pytest.approx(expected)
+    assert scores.integrated_brier([[0.5], [0.1]], time, [1, 1], [2.0]) == each[0]
+    assert np.isnan(scores.brier([0.5], [1.0], [0], 2.0)), "nothing is known"
+    for shape in ([0.1], [[[0.1]]]):
+        with pytest.raises(ValueError, match="wanted one column for each of 1 horizons"):
+            scores.integrated_brier(shape, [1.0], [1], [1.0])
+
+
+def test_cox_of_one_covariate_by_hand() -> None:
+    """Two rows with x = 1, 0 fail in order: likelihood e^b / (e^b + 1), and in standard units 1 is half as far.
+
+    With the prior the slope 1 - s(2z) is z / 2: the coefficient per unit is twice the z with 2 (1 - s(2z)) = z.
+    """
+    model = Cox(penalty=1.0).fit([[1.0], [0.0]], [1.0, 2.0], [1, 1])
+    assert model.coef_ is not None
+    z = float(model.coef_[0]) / 2
+    assert 2 / (1 + np.exp(2 * z)) == pytest.approx(z, rel=1e-6)
+    assert model.log_likelihood_ == pytest.approx(2 * z - np.log(np.exp(2 * z) + 1))
+    assert model.relative([[1.0], [0.0], [0.5], [9.0]]) == pytest.approx(np.exp([z, -z, 0.0, z]))
+    whole = 1 / (np.exp(z) + np.exp(-z)) + np.exp(z)  # of the weight at risk at 1 and at 2, with one knot for both
+    risk = model.conditional([[0.5]], 0.0, [1.0, 2.0])
+    assert risk == pytest.approx(1 - np.exp([-whole / 2, -whole]))
+
+
+@pytest.mark.parametrize(
+    "given", [{"penalty": -0.1}, {"piece": 0}, {"iterations": 0}, {"penalty": float("nan")}, {"ties": "exact"}]
+)
+def test_settings_that_make_no_sense_are_refused(given: dict[str, object]) -> None:
+    with pytest.raises(
+        ValueError, match=r"must be at least 0, piece and iterations at least 1|choose efron or breslow"
+    ):
+        Cox(**given)  # type: ignore[arg-type]
+    assert Cox(penalty=0.0, piece=1, iterations=1).fit(X, STOP, SEEN).coef_ is not None
+    assert (Cox().ties, Cox().penalty, Cox().piece, Cox().iterations) == ("efron", 1.0, 10, 50)
+
+
+def test_the_last_incident_of_kaplan_meier_counts_as_nelson_aalens() -> None:
+    """Of three one fails at 1, two of the two left at 2: -log(2/3), then 2/2; afterwards 3 in 5 hours."""
+    told = KaplanMeier().fit([[0.0]] * 3, [1.0, 2.0, 2.0], [1, 1, 1])
+    assert told.hazard_ is not None
+    assert told.hazard_.at([1.0, 2.0, 7.0]) == pytest.approx(np.log(1.5) + np.array([0.0, 1.0, 1.0 + 5 * 3 / 5]))
+
+
+def test_x_that_is_no_table_of_finite_numbers_is_refused_in_words() -> None:
+    model = Cox().fit(X, STOP, SEEN)
+    for bad in ([1.0, 2.0], np.zeros((2, 0))):
+        with pytest.raises(ValueError, match=r"wanted \[row, covariate\] with at least one covariate"):
+            model.relative(bad)
+    with pytest.raises(ValueError, match=r"wanted \[40, covariate\]"):
+        Cox().fit(X[:39], STOP, SEEN)
+    with pytest.raises(ValueError, match=r"x\[1, 1\] is not a finite number"):
+        model.relative([[0.0, 0.0], [0.0, np.inf], [np.inf, 0.0]])
+    with pytest.raises(ValueError, match="x has 1 covariates, the model was fitted on 2"):
+        model.relative([[0.0]])

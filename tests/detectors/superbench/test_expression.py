@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -175,3 +176,49 @@ def test_division_by_zero_leaves_one_value_without_an_answer() -> None:
 
 def test_references_are_the_rules_that_a_criterion_reads() -> None:
     assert parse('lambda r: r["a"] + r["b"] > 1 and {"c"} and r.get("d")').references() == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("lambda x: min(x) > 0", False),
+        ("lambda x: max(x) > 0", False),
+        ("lambda x: abs(x, 1) > 0", False),
+        ("lambda x: (x & 1) > 0", False),
+        ("lambda x: (x > 0) & 1 == 1", True),
+        ("lambda x: ~x > 0", False),
+        ("lambda x: (~(x > 0)) < -1", True),
+        ("lambda x: round(x, 1) > 0.45", True),
+        ("lambda x: round(x, -1) == 0", True),
+        ("lambda x: float(x) < 0.5 < 2 > x", True),
+        ("lambda x: max(x, 0.25, -1, 2) > 2 or min(1, x, 3) < -1", True),
+    ],
+)
+def test_what_arrays_do_not_do_is_done_one_by_one(text: str, known: bool) -> None:
+    criterion, python = parse(text), eval(text)  # these texts are ours
+    violated, sure = criterion.judge(VALUES)
+    assert sure.tolist() == [known] * len(VALUES)
+    if known:
+        with warnings.catch_warnings(action="ignore"):  # Python is about to refuse ~ of a bool
+            assert violated.tolist() == [bool(python(value)) for value in VALUES.tolist()]
+
+
+@pytest.mark.parametrize(("nots", "allowed"), [(38, True), (39, True), (40, False)])
+def test_a_criterion_has_at_most_forty_levels(nots: int, allowed: bool) -> None:
+    """The innermost name is one level below the last ``not``, and its context one below that."""
+    text = "lambda x: " + "not " * nots + "x"
+    if allowed:
+        assert parse(text).answer(1) is (nots % 2 == 0)
+        return
+    with pytest.raises(InputError, match="is nested more than 40 levels deep"):
+        parse(text)
+
+
+def test_a_criterion_has_at_most_two_thousand_characters_and_two_loops() -> None:
+    longest = "lambda x: x > 0" + " " * 1985
+    assert parse(longest).answer(1) is True
+    with pytest.raises(InputError, match="has more than 2000 characters"):
+        parse(longest + " ")
+    assert parse("lambda x: any(any(a > b for a in x) for b in x)").answer([1, 2]) is True
+    with pytest.raises(InputError, match="has 3 loops; 2 are allowed"):
+        parse("lambda x: any(any(any(c > a for c in x) for b in x) for a in x)")

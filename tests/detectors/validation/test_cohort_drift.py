@@ -166,3 +166,11 @@ def test_nothing_moved_where_a_slowdown_of_five_percent_is_ruled_out(high: float
     assert found.sure is sure
     assert found.description.startswith("5 devices did not move" if sure else "too few or too noisy to tell: 5 devices")
     assert replace(found, slower=("d",)).sure
+
+
+@pytest.mark.parametrize(
+    ("n", "tail", "rank"), [(1, 0.49, 0), (1, 0.5, 1), (3, 0.125, 1), (3, 0.4999, 1), (3, 0.5, 2), (4, 0.06, 0)]
+)
+def test_the_rank_is_the_most_heads_that_stay_within_the_tail(n: int, tail: float, rank: int) -> None:
+    """Of three coins none is heads with 1/8, at most one with 4/8."""
+    assert _lower_rank(n, tail) == rank

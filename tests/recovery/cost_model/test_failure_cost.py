@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import astuple
 
 import numpy as np
 import pytest
@@ -10,10 +11,13 @@ import pytest
 from mainstay.recovery.cost_model.failure_cost import (
     BUDGET,
     MEASURED,
+    Downtime,
     RecoveryAction,
+    Repair,
     action_threshold,
     estimate_cost,
     last_copy_risk,
+    price_over,
     until_back,
 )
 
@@ -72,3 +76,34 @@ def test_bad_values_are_refused() -> None:
 def test_stated_downtimes_are_sums() -> None:
     assert MEASURED.total_s == pytest.approx(0.147)
     assert 10.0 < BUDGET.total_s < 60.0
+
+
+def test_a_clusters_downtime_is_made_of_the_middles_of_published_spans() -> None:
+    """0.3-5 s, 1-3 s, 1-20 s, 2-5 s, and a step of ten seconds; the live one is in milliseconds."""
+    spans = [(0.3 + 5) / 2, (1 + 3) / 2, (1 + 20) / 2, (2 + 5) / 2, 10.0]
+    assert astuple(BUDGET) == pytest.approx(spans)
+    assert astuple(MEASURED) == pytest.approx([0.026, 0.001, 0.031, 0.044, 0.045])
+    assert Downtime().total_s == 0.0
+    assert BUDGET.total_s == pytest.approx(28.65)
+
+
+@pytest.mark.parametrize("rates", [{"job_rate": 0.0, "worker_rate": -1e-9}, {"job_rate": -1e-9, "worker_rate": 0.0}])
+def test_rates_are_at_least_zero(rates: dict[str, float]) -> None:
+    idle = RecoveryAction(downtime_s=3.0, repeated_s=0.0, rate=0.0, back_after_s=7.0)
+    assert estimate_cost(idle, job_rate=0.0, worker_rate=0.0, restart_s=0.0).total_s == 10.0
+    with pytest.raises(ValueError, match="at least 0 times a second"):
+        estimate_cost(idle, **rates, restart_s=0.0)
+
+
+def test_a_price_of_several_repairs_is_the_mean_of_every_part() -> None:
+    """Half of the repairs take 100 s, half 300 s; a worker in ten thousand seconds, one last copy."""
+    waits = RecoveryAction(
+        downtime_s=2.0, repeated_s=3.0, rate=0.25, rejoin_probability=0.5, rejoin_s=8.0, copies_at_risk=2,
+        until_repair=True, readiness_share=0.01,
+    )  # fmt: skip
+    found = price_over(waits, (Repair(0.5, 100.0), Repair(0.5, 300.0)), job_rate=1e-3, worker_rate=1e-4, restart_s=50.0)
+    back = [(1 - math.exp(-0.1)) / 1e-3, (1 - math.exp(-0.3)) / 1e-3]
+    risk = (2 - math.exp(-0.02) - math.exp(-0.06)) / 2
+    expected = [2.0, 3.0, 0.75 * sum(back) / 2, 4.0, 50 * risk, risk, 10.0]
+    assert astuple(found) == pytest.approx(expected)
+    assert found.total_s == pytest.approx(sum(expected) - risk)

@@ -96,3 +96,44 @@ def test_workers_are_had_while_they_pay() -> None:
         gains = [fitted.step_s(n) - fitted.step_s(n + 1) >= 0.5 * fitted.step_s(n) / (n + 1) for n in range(1, most)]
         assert found == (gains.index(False) + 1 if False in gains else most)
     assert useful_workers(Fit(1.0, 1.0, 1.0), 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("workers", "faulted", "value"),
+    [(2, False, 2.0 * 100), (2, True, 2.0 * 90), (1, False, 100 - 20.0), (9, False, 180)],
+)
+def test_a_job_pays_for_a_change_at_its_own_rate(workers: int, faulted: bool, value: float) -> None:
+    job = Tenant(name="a", workers=2, achieved=(0.0, 1.0, 2.0), transition_s=10.0, weight=3.0, faulted=faulted)
+    assert job.gain(workers, 100.0) == 3.0 * value
+    assert (job.rate(0), job.rate(2), job.rate(3)) == (0.0, 2.0, 2.0)
+
+
+def test_of_equal_donors_the_first_gives() -> None:
+    a, b = (Tenant(name=n, workers=2, achieved=(0.0, 1.0, 1.0), transition_s=0.0) for n in "ab")
+    assert cheapest_donor([a, b], 1, 100.0) == (a, 0.0)
+    assert cheapest_donor([a, b], 2, 100.0) == (a, 100.0)
+    better = Tenant(name="c", workers=1, achieved=(2.0, 1.0), transition_s=0.0)
+    assert cheapest_donor([a, better], 1, 10.0) == (better, 0.0), "less than nothing is nothing"
+
+
+@pytest.mark.parametrize(("save", "share"), [(0.0, 0.0), (5.0, 0.2), (20.0, 0.5)])
+def test_what_a_scheme_takes(save: float, share: float) -> None:
+    assert RedundancyScheme(data=2, extra=1, every_s=20.0, save_s=save).share == share
+
+
+@pytest.mark.parametrize(("most", "found"), [(1, 1), (2, 2), (3, 3), (4, 3), (50, 3)])
+def test_the_last_worker_that_pays(most: int, found: int) -> None:
+    """1 + 8 / w: 9, 5, 3.67, 3. From 2 to 3 it gains 1.33 of 1.67, from 3 to 4 0.67 of 0.92, half of each is asked.
+
+    With talk of 0.2 a worker: 9.2, 5.4, 4.27, 3.8, 3.6. From 3 to 4 0.47 are less than half of 1.07.
+    """
+    assert useful_workers(Fit(1.0, 8.0, 0.2), most) == found
+
+
+def test_terms_that_explain_nothing_are_left_out() -> None:
+    for true in (Fit(2.0, 0.0, 0.0), Fit(0.0, 6.0, 0.0), Fit(0.0, 0.0, 0.5), Fit(1.0, 0.0, 0.25)):
+        found = fit([ScalingSample(n, true.step_s(n)) for n in (1, 2, 3)])
+        assert found is not None
+        assert (found.fixed_s, found.work_s, found.talk_s) == pytest.approx(
+            (true.fixed_s, true.work_s, true.talk_s), abs=1e-9
+        )

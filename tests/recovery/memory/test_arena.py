@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 import threading
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 
 from bench.lib_slots import read_slot
 from bench.lib_source import ArraySource
-from mainstay.recovery.memory.arena import Arena, free_bytes
+from mainstay.recovery.memory.arena import PARITY_ARENA, Arena, free_bytes
 from mainstay.recovery.memory.errors import (
     ArenaError,
     CorruptArenaError,
@@ -273,3 +275,87 @@ def test_the_room_of_a_slot_is_its_own_bytes(tmp_path):
     assert {len(room) for room in rooms} == {arena.header.slot_bytes}
     starts = [room.ctypes.data for room in rooms]
     assert all(b - a >= arena.header.slot_bytes for a, b in pairwise(starts))
+
+
+def test_where_everything_lies_in_the_file(tmp_path):
+    """The format of version 1, which an agent and a trainer of different releases share."""
+    arena = _filled(tmp_path / "x.arena", 7, 9, slots=3, verify=False)
+    arena.set_word(Word.FENCE, 6)
+    raw, text = (tmp_path / "x.arena").read_bytes(), LAYOUT.to_json()
+    fields = struct.unpack_from("<8sIIQQIIQQI", raw)
+    assert fields == (b"MAINSTAY", 1, 3, 8192, LAYOUT.digest, len(text), 3, 8192, 8192 * 4, 0)
+    words = struct.unpack_from("<7q", raw, 256)
+    assert words[:6] == (NO_EPOCH, NO_EPOCH, 0, NO_EPOCH, 0, 6)
+    assert 0 < words[6] <= time.monotonic_ns()
+    assert raw[4096 : 4096 + len(text)] == text
+    for slot, (state, epoch, generation, nbytes, sequence) in enumerate(
+        [(1, 7, 1, 5120, 1), (1, 9, 1, 5120, 1), (0, -1, 0, 0, 0)]
+    ):
+        cell = struct.unpack_from("<IIqQQQQQ", raw, 512 + 128 * slot)
+        assert cell == (state, slot, epoch, generation, LAYOUT.digest, nbytes, 0, sequence)
+        assert struct.unpack_from("<IIqQQQQQ", raw, 512 + 128 * slot + 64)[:3] == (0, slot, -1)
+    assert arena.slot_bytes(1).ctypes.data - arena.raw.ctypes.data == 8192 * 2
+    assert len(arena.data) == 8192 * 3
+
+
+@pytest.mark.parametrize(("seconds", "alive"), [(0.0, True), (2.5, True), (3.5, False)])
+def test_an_agent_is_alive_for_three_seconds_after_a_beat(tmp_path, seconds, alive):
+    arena = Arena.create(tmp_path / "x.arena", rank=0, layout=LAYOUT, slots=2)
+    assert arena.agent_alive(), "a fresh arena was just made by one"
+    arena.set_word(Word.HEARTBEAT, time.monotonic_ns() - int(seconds * 1e9))
+    assert arena.agent_alive() is alive
+
+
+def test_eight_slots_are_the_most(tmp_path):
+    assert Arena.create(tmp_path / "x.arena", rank=0, layout=LAYOUT, slots=8).header.slots == 8
+    with pytest.raises(ValueError, match="an arena has 2 to 8 slots, not 9"):
+        Arena.create(tmp_path / "y.arena", rank=0, layout=LAYOUT, slots=9)
+
+
+@pytest.mark.parametrize(
+    ("gone", "said"), [(True, "the snapshot agent is gone"), (False, "parity was not ready within 0.0 s")]
+)
+def test_protection_is_given_up_in_words(tmp_path, caplog, gone, said):
+    writer = _writer(tmp_path / "x.arena", _source(), slots=2, pin_seconds=0.0)
+    for word, value in ((Word.PARITY_EVERY, 1), (Word.PARITY_EPOCH, 1), (Word.PARITY_FLOOR, 1)):
+        writer.arena.set_word(word, value)
+    if gone:
+        writer.arena.set_word(Word.HEARTBEAT, time.monotonic_ns() - 4_000_000_000)
+    for epoch in (1, 2, 3):
+        writer.start(epoch, 1)
+        writer.wait()
+    writer.close()
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"DEGRADED rank 0 epoch 3: {said}; a parity_complete slot is overwritten and training continues"
+    )
+    assert [r.epoch for r in writer.arena.records()] == [3, 2]
+
+
+def test_a_slot_that_was_written_again_is_not_the_one_that_was_read(tmp_path):
+    arena = _filled(tmp_path / "x.arena", 1)
+    record = arena.find(1)
+    assert arena.unchanged(record)
+    arena.begin_write(record.slot, 1)
+    assert not arena.unchanged(record)
+    for epoch in (2, 1):
+        arena.commit(record.slot, epoch, 1)
+        assert not arena.unchanged(record), "the same epoch, and another write"
+
+
+def test_writes_are_counted_on_from_the_agents_cell_where_the_writers_is_damaged(tmp_path):
+    arena = _filled(tmp_path / "x.arena", 1)
+    slot = arena.find(1).slot
+    for _ in range(3):
+        arena.begin_write(slot, 1)
+    arena.verify(arena.commit(slot, 4, 1))
+    arena.raw[RECORDS_AT + slot * RECORD_BYTES] ^= 1
+    arena.begin_write(slot, 1)
+    assert arena.record(slot).sequence == 5
+    assert Arena.create(tmp_path / "y.arena", rank=0, layout=LAYOUT, slots=2, kind=PARITY_ARENA).header.kind == 1
+
+
+def test_the_copying_thread_keeps_no_process_alive(tmp_path):
+    writer = _writer(tmp_path / "x.arena", _source())
+    assert (writer._thread.daemon, writer._thread.name) == (True, "mainstay-snapshot")
+    writer.close()

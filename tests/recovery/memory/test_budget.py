@@ -104,3 +104,38 @@ def test_degradations_are_said_when_they_come_and_when_they_go(caplog):
         found.clear()
     said = [record.getMessage() for record in caplog.records]
     assert said == ["DEGRADED disk: epoch 1 late", "disk works again", "DEGRADED disk: again"]
+
+
+@pytest.mark.parametrize(
+    ("state", "parity", "group", "copies", "nbytes"),
+    [(9, 1, 2, 1, 18), (10, 2, 5, 1, 14), (10, 0, 0, 3, 40), (10, 1, 3, 2, 30), (0, 1, 2, 1, 0), (10, 3, 5, 1, 30)],
+)
+def test_redundancy_by_hand(state, parity, group, copies, nbytes):
+    """2 t S / (g - t), rounded up, and 2 (M - 1) S."""
+    assert redundancy_bytes(state, parity=parity, group=group, copies=copies) == nbytes
+    with pytest.raises(ValueError, match="-1 bytes, 0 rows and 1 copies in a group of 0 make no scheme"):
+        redundancy_bytes(-1)
+
+
+@pytest.mark.parametrize(("limit", "left"), [((1 << 60) - 1, (1 << 60) - 6), (1 << 60, None)])
+def test_the_limit_of_a_control_group_of_version_one(tmp_path: Path, limit, left):
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    (folder / "memory.limit_in_bytes").write_text(f"{limit}\n")
+    (folder / "memory.usage_in_bytes").write_text("5\n")
+    assert FreeMemory.measure(tmp_path, control=tmp_path).group == left
+
+
+@pytest.mark.parametrize(
+    ("left", "said"), [(2**28, "0.25 GiB"), (2**28 - 1, "256.0 MiB"), (0, "0.0 MiB"), (3 * 2**29, "1.50 GiB")]
+)
+def test_bytes_are_said_in_gibibytes_from_a_quarter_on(left, said):
+    words = FreeMemory(shared=None, group=left, locked=None).shortage(left + 1)
+    assert words.startswith(f"the control group has {said} left, ")
+    assert FreeMemory(shared=None, group=left, locked=None).shortage(left) == ""
+
+
+def test_what_may_be_pinned_is_the_limit_of_the_process(tmp_path: Path, monkeypatch):
+    for limit, locked in ((4096, 4096), (-1, None)):
+        monkeypatch.setattr("resource.getrlimit", lambda _what, limit=limit: (limit, -1))
+        assert FreeMemory.measure(tmp_path).locked == locked

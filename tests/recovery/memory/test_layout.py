@@ -79,3 +79,38 @@ def test_views_show_the_bits():
     assert slot[20:24].view(np.float32)[0] == 1.5
     assert {name: view.shape for name, view in views.items()} == {"w": (2, 3), "h": (4,), "s": ()}
     assert views["h"].dtype == np.uint16
+
+
+def test_places_by_hand():
+    layout = Layout.build({"a": ("uint8", (65,)), "b": ("float64", (2, 4)), "c": ("bool", ())})
+    assert [(spec.offset, spec.nbytes) for spec in layout.tensors] == [(0, 65), (128, 64), (192, 1)]
+    assert (layout.nbytes, Layout.build({}).nbytes, Layout.build({"e": ("uint8", (0,))}).nbytes) == (256, 64, 64)
+    assert layout.to_json() == b'[["a","uint8",[65]],["b","float64",[2,4]],["c","bool",[]]]'
+
+
+def test_a_layout_has_its_limits(monkeypatch):
+    assert Layout.build({"x": ("uint8", (2**50,))}).nbytes == 2**50
+    with pytest.raises(ValueError, match="'x' makes the layout larger than 1000000 tensors or 1125899906842624 bytes"):
+        Layout.build({"x": ("uint8", (2**50 + 1,))})
+    with pytest.raises(ValueError, match="'y' makes"):
+        Layout.build({"x": ("uint8", (2**50,)), "y": ("uint8", (1,))})
+    assert Layout.build({"x": ("uint8", (1,)), "y": ("uint8", (2**50 - 64,))}).nbytes == 2**50
+    with pytest.raises(ValueError, match="'y' makes"):
+        Layout.build({"x": ("uint8", (1,)), "y": ("uint8", (2**50 - 63,))})
+    monkeypatch.setattr("mainstay.recovery.memory.layout.MAX_TENSORS", 2)
+    two = {"x": ("uint8", (1,)), "y": ("uint8", (1,))}
+    assert len(Layout.build(two).tensors) == 2
+    with pytest.raises(ValueError, match="'z' makes"):
+        Layout.build({**two, "z": ("uint8", (1,))})
+
+
+def test_the_first_difference_is_named():
+    one = Layout.build({"a": ("uint8", (1,)), "b": ("uint8", (2,))})
+    for other, said in (
+        ({"a": ("uint8", (1,)), "b": ("int8", (2,))}, r"arena: tensor 'b' is uint8\[2\] at 64 here and int8\[2\]"),
+        ({"a": ("uint8", (1,))}, "tensor 'b' is .* here and absent there"),
+        ({"a": ("uint8", (1,)), "b": ("uint8", (2,)), "c": ("uint8", ())}, r"'c' is absent here and uint8\[\] at 128"),
+    ):  # fmt: skip
+        with pytest.raises(LayoutMismatchError, match=said):
+            one.require_same(Layout.build(other), "arena")
+    one.require_same(Layout.build({"a": ("uint8", (1,)), "b": ("uint8", (2,))}), "arena")

@@ -10,7 +10,7 @@ import pytest
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.memory.records import SlotState, cell_at
-from mainstay.recovery.memory.repair import RecordDamage, RecordShadow, repair_static
+from mainstay.recovery.memory.repair import RecordDamage, RecordShadow, read_cell, repair_static
 
 LAYOUT = Layout.build({"a": ("uint8", (500,))})
 
@@ -89,3 +89,40 @@ def test_header_and_layout_are_put_back(arena: Arena) -> None:
     arena.raw[9] ^= 1
     assert repair_static(arena)
     np.testing.assert_array_equal(arena.raw[: 4096 + 64], before[: 4096 + 64])
+
+
+def test_every_repair_leaves_nothing_to_repair(arena: Arena) -> None:
+    """Slot 0 is verified, slot 1 was never written; of each the writer's, the agent's, and both cells are damaged."""
+    for slot, cells in (
+        (0, (False,)),
+        (0, (True,)),
+        (1, (False,)),
+        (1, (True,)),
+        (1, (True, False)),
+        (0, (True, False)),
+    ):
+        for agent in cells:
+            damage(arena, slot, agent=agent)
+        found = RecordShadow().repair(arena)
+        assert (found.records, found.lost) == (1, len(cells) - 1)
+        assert RecordShadow().repair(arena) == RecordDamage(0, 0, ()), (slot, cells)
+        if slot == 0 and len(cells) == 1:
+            arena.verify(arena.record(0))
+    assert [arena._sequence(slot) for slot in (0, 1)] == [1, 1]
+
+
+def test_a_slot_that_lost_its_data_is_counted_as_written_again(arena: Arena) -> None:
+    damage(arena, 0, agent=False)
+    arena.slot_bytes(0)[3] = 0
+    RecordShadow().repair(arena)
+    assert read_cell(arena, 0, agent=False).sequence == 2
+    assert read_cell(arena, 0, agent=True).sequence == 1
+
+
+def test_header_layout_and_the_rest_are_looked_at_byte_by_byte(arena: Arena) -> None:
+    for at in (0, 67, 4096, 4096 + arena.header.layout_bytes - 1):
+        arena.raw[at] ^= 1
+        assert repair_static(arena)
+        assert not repair_static(arena)
+    arena.raw[4096 + arena.header.layout_bytes] ^= 1
+    assert not repair_static(arena), "behind the layout"

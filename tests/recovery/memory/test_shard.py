@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 
+from mainstay.recovery.memory import varlen_buffer
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import digest, digest_of
 from mainstay.recovery.memory.layout import ALIGNMENT
@@ -121,3 +122,25 @@ def test_one_slot_alone_is_refused():
 def test_a_digest_of_parts_is_that_of_the_whole():
     data = np.random.default_rng(0).integers(0, 256, 100_000, np.uint8)
     assert digest_of([data[:7], data[7:7], data[7:]]) == digest(data)
+
+
+def test_ranges_and_their_names_by_hand():
+    """Five lines of 64 bytes among three: two each, then one; among seven: one each, then none."""
+    assert [(r.start, r.stop) for r in ranges(320, 3)] == [(0, 128), (128, 256), (256, 320)]
+    assert [r.nbytes for r in ranges(320, 7)] == [64] * 5 + [0, 0]
+    assert [r.name for r in ranges(320, 3)][1] == "mainstay.shard.1of3.128-256"
+    for index, count in ((-1, 2), (2, 2)):
+        with pytest.raises(ValueError, match=f"replica {index} of {count}"):
+            ShardedState(TrainerState(*trainer(0)), index, count)
+
+
+def test_what_varies_in_length_fits_to_the_last_byte():
+    room = np.full(8, 9, np.uint8)
+    varlen_buffer.write_bytes(b"abcd", room)
+    assert room.tobytes() == b"\x04\0\0\0abcd"
+    assert varlen_buffer.read_bytes(room) == b"abcd"
+    assert varlen_buffer.needed(b"abcd") == 8
+    with pytest.raises(ValueError, match="take 5 bytes, their room is 4"):
+        varlen_buffer.write_bytes(b"abcde", room)
+    varlen_buffer.write_bytes(b"x", room)
+    assert room.tobytes() == b"\x01\0\0\0xbcd", "what lies behind stays"

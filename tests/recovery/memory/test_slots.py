@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from mainstay.recovery.memory.records import NO_EPOCH, SlotRecord, SlotState
-from mainstay.recovery.memory.slots import Pins, choose_slot, newest
+from mainstay.recovery.memory.slots import Pins, SlotChoice, choose_slot, newest
+
+DONE, PENDING, DISK = "parity_complete", "parity_pending", "disk_pending"
 
 
 def _record(slot: int, epoch: int | None, generation: int = 1) -> SlotRecord:
@@ -81,3 +84,32 @@ def test_of_two_slots_of_one_epoch_the_later_generation_counts():
     found = [_record(0, 7, generation=2), _record(1, 7, generation=1)]
     assert newest(found) is found[0]
     assert choose_slot(found, Pins(parity_epoch=7, parity_floor=7, parity_every=7)).slot == 1
+
+
+@pytest.mark.parametrize(
+    ("pins", "reasons"),
+    [
+        (Pins(), [None] * 7),
+        (Pins(parity_epoch=3), [None] * 7),
+        (Pins(parity_epoch=3, parity_floor=6, parity_every=1), [None] * 3 + [DONE] + [None] * 3),
+        (Pins(parity_epoch=0, parity_floor=2, parity_every=2), [DONE, None, None, None, PENDING, None]),
+        (Pins(disk_floor=1, disk_every=1), [None, None, *[DISK] * 5]),
+        (Pins(disk_floor=0, disk_every=3), [None, None, None, DISK, None, None, DISK]),
+        (Pins(parity_epoch=4, parity_floor=4, parity_every=4, disk_every=4), [DISK, None, None, None, DONE]),
+        (Pins(parity_every=2, disk_every=4), [DISK, None, PENDING, None, DISK]),
+    ],
+)  # fmt: skip
+def test_why_an_epoch_must_stay(pins, reasons):
+    assert [pins.reason(epoch) for epoch in range(len(reasons))] == reasons
+
+
+def test_of_pins_alike_the_older_is_given_up():
+    pending = Pins(parity_floor=-1, parity_every=1)
+    assert choose_slot(_epochs(6, 5, 4), pending) == SlotChoice(2, "parity_pending")
+    disk = Pins(parity_floor=3, parity_every=5, disk_floor=-1, disk_every=2)
+    assert choose_slot(_epochs(2, 5, 6), disk) == SlotChoice(1, "parity_pending"), "before work that goes to disk"
+    assert choose_slot(_epochs(4, 2, 6), disk) == SlotChoice(1, "disk_pending")
+    twins = [_record(0, 4, generation=1), _record(1, 4, generation=1), _record(2, 5)]
+    assert choose_slot(twins, Pins(disk_floor=-1, disk_every=4)) == SlotChoice(0, None), "the later slot of two alike"
+    older = Pins(parity_epoch=4, parity_floor=4, parity_every=4, disk_floor=-1, disk_every=6)
+    assert choose_slot(_epochs(4, 6, 7), older) == SlotChoice(1, "disk_pending"), "although what is complete is older"

@@ -8,11 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import xxhash
 
 from bench.lib_slots import read_slot
 from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.digest import digest, digest_of
 from mainstay.recovery.memory.snapshot import SnapshotWriter
 from mainstay.recovery.memory.state import collect_state, restore
+from mainstay.recovery.memory.tensor_restore import restore_tensors
 from tests.recovery.memory.loading import load_state
 
 OPTIMIZERS = {
@@ -207,3 +210,36 @@ def test_large_tensors_come_back_side_by_side(tmp_path, monkeypatch):
     fresh_optimizer = OPTIMIZERS["adamw"](fresh.parameters())
     restore(arena, 2, collect_state(fresh, fresh_optimizer))
     assert _fingerprint(fresh, fresh_optimizer) == expected
+
+
+def test_scalars_have_64_kib_and_256_bytes_a_tensor():
+    """Net has six parameters and three buffers."""
+    specs = collect_state(Net(), None).layout.specs()
+    assert specs["mainstay.blob"].nbytes == 65536 + 9 * 256
+
+
+def test_an_error_of_a_restoring_thread_is_raised():
+    with pytest.raises(RuntimeError, match="invalid for input of size 3"):
+        restore_tensors([(torch.zeros(2), np.zeros(3, np.float32))])
+
+
+def test_rewinding_brings_back_the_optimizers_numbers():
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    _train(model, optimizer, 1)
+    optimizer.state[model.first.weight]["note"] = 5
+    state = collect_state(model, optimizer)
+    pieces = state.freeze()
+    optimizer.param_groups[0]["lr"] = 0.25
+    optimizer.state[model.first.weight]["note"] = 6
+    state.rewind(pieces)
+    assert (optimizer.param_groups[0]["lr"], optimizer.state[model.first.weight]["note"]) == (0.5, 5)
+
+
+@pytest.mark.parametrize("size", [0, 1, 8, 9, 21])
+def test_a_digest_by_pieces_is_that_of_the_whole(monkeypatch, size):
+    data = bytes(range(size))
+    whole = xxhash.xxh3_64_intdigest(data)
+    monkeypatch.setattr("mainstay.recovery.memory.digest.CHUNK", 8)
+    assert digest(data) == digest(np.frombuffer(data, np.uint8)) == whole
+    assert digest_of([np.frombuffer(data, np.uint8)]) == whole
