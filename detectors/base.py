@@ -209,8 +209,8 @@ class ArrayDetector(Detector):
         gone[take[take >= 0]] = False
         said = [(self.rows.entities[row], kind) for row in np.flatnonzero(gone).tolist() for kind in self._held(row)]
         self.rows.move(samples.entities, take)
-        evidence = Evidence(summary="It left the fleet and is no longer watched.")
-        return [self._finding(kind, entity, float(samples.t[0]), evidence, active=False) for entity, kind in said]
+        summary = "It left the fleet and is no longer watched."
+        return [self._ended(kind, entity, float(samples.t[0]), summary) for entity, kind in said]
 
     def _members(self, samples: Samples) -> list[npt.NDArray[np.intp]]:
         """Row numbers of each group, groups in order of label."""
@@ -255,3 +255,7 @@ class ArrayDetector(Detector):
             recommended_action=recommended_action,
             cause=cause,
         )
+
+    def _ended(self, kind: FindingKind, entity: Entity, time: float, summary: str) -> Finding:
+        """The finding no longer holds."""
+        return self._finding(kind, entity, time, Evidence(summary=summary), active=False)

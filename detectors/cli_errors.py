@@ -6,9 +6,12 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Final, ParamSpec, TypeVar
 
+import msgspec
 from cyclopts import Parameter
+
+from mainstay.probes.decoding import UNREADABLE
 
 if TYPE_CHECKING:
     from mainstay.probes.transport import Transport
@@ -21,6 +24,7 @@ NO_SERVICE: Final = 5
 AsJson = Annotated[bool, Parameter(name="--json", negative=())]
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class InputError(ValueError):
@@ -55,6 +59,22 @@ def one_line(
         return wrapped
 
     return decorate
+
+
+def read_json(file: Path, shape: type[T]) -> T:
+    """The content of a JSON file of a known shape.
+
+    Raises:
+        InputError: names the file and, where the content is wrong, the field.
+    """
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=shape)
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}") from error
+    except msgspec.ValidationError as error:
+        raise InputError(f"{file}: {error}") from error
+    except UNREADABLE as error:
+        raise InputError(f"{file}: not JSON: {error}") from error
 
 
 def open_transport(service: str, token: str | None, token_file: Path | None) -> Transport:

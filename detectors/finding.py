@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from mainstay.probes.core_types import RecommendedAction, Severity
@@ -172,3 +172,7 @@ class Finding:
     def key(self) -> str:
         """Whose statement about what: two detectors may witness the same, and each takes back only its own word."""
         return f"{self.about}:{self.detector}"
+
+    def ended(self, time: float, why: str, event: str | None = None) -> Finding:
+        """The statement that it no longer holds."""
+        return replace(self, active=False, time=time, evidence=Evidence(summary=why), event=event)

@@ -47,8 +47,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "analysis",
         "Find the bad GPU, NIC, node, cable, or switch from pairwise measurements.",
     ),
-    "run": ("mainstay.recovery.cli:run", "train", "Launch a protected training job."),
-    "agent": ("mainstay.recovery.cli:agent", "train", "Run a snapshot agent."),
+    "run": ("mainstay.recovery.launcher.main:main", "train", "Launch a protected training job."),
+    "agent": ("mainstay.recovery.agent.server:main", "train", "Run a snapshot agent."),
     "reshape": ("mainstay.recovery.cli:reshape", "cli,train", "Change (dp, pp) of a running job."),
     "migrate": ("mainstay.recovery.migrate_cli:migrate", "cli,train", "Move ranks to other nodes."),
     "checkpoint": (
@@ -86,7 +86,7 @@ def _usage_error(error: CycloptsError) -> Text:
 
 
 # These commands parse their own arguments with argparse, so a training environment needs no cyclopts.
-_PLAIN = {"run": "mainstay.recovery.launcher.main", "agent": "mainstay.recovery.agent.server"}
+_PLAIN = {"run", "agent"}
 
 
 def main() -> None:
@@ -94,7 +94,8 @@ def main() -> None:
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
         if command in _PLAIN:
-            sys.exit(import_module(_PLAIN[command]).main(sys.argv[2:]))
+            module = COMMANDS[command][0].partition(":")[0]
+            sys.exit(import_module(module).main(sys.argv[2:]))
         build_app()()
     except ImportError as error:
         missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__  # cyclopts wraps it

@@ -30,12 +30,36 @@ def _option(variable: str | None, about: str) -> Any:
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeOptions:
-    """Options of ``mainstay node``, from the command line or the environment."""
+class ServiceOptions:
+    """How a node daemon or a relay reaches the service."""
 
     service: Annotated[str, _option("MAINSTAY_SERVICE", "Connect to the service at this URL.")] = (
         "http://127.0.0.1:8080"
     )
+    token: Annotated[
+        str | None,
+        _option("MAINSTAY_TOKEN", "Use this token; prefer a file, as all users can read a command line."),
+    ] = None
+    token_file: Annotated[
+        Path | None,
+        _option("MAINSTAY_TOKEN_FILE", "Read the token from this file ('mainstay token' creates it)."),
+    ] = None
+    ca_file: Annotated[
+        Path | None, _option("MAINSTAY_CA_FILE", "Trust the authorities in this PEM file instead of the system's.")
+    ] = None
+    client_certificate: Annotated[
+        Path | None, _option("MAINSTAY_CLIENT_CERTIFICATE", "Show this PEM certificate to the service.")
+    ] = None
+    client_key: Annotated[
+        Path | None, _option("MAINSTAY_CLIENT_KEY", "Read the PEM private key of the certificate from this file.")
+    ] = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeOptions(ServiceOptions):
+    """Options of ``mainstay node``, from the command line or the environment."""
+
     relay: Annotated[
         str | None,
         _option(
@@ -44,13 +68,6 @@ class NodeOptions:
         ),
     ] = None
     name: Annotated[str | None, _option("MAINSTAY_NODE", "Name this node; the default is the host name.")] = None
-    token: Annotated[
-        str | None,
-        _option("MAINSTAY_TOKEN", "Use this token of the node; prefer a file, as all users can read a command line."),
-    ] = None
-    token_file: Annotated[Path | None, _option("MAINSTAY_TOKEN_FILE", "Read the token of the node from this file.")] = (
-        None
-    )
     join_token: Annotated[
         str | None,
         _option(
@@ -61,15 +78,6 @@ class NodeOptions:
     data_dir: Annotated[Path | None, _option("MAINSTAY_NODE_DATA", "Keep spool and credential in this directory.")] = (
         None
     )
-    ca_file: Annotated[
-        Path | None, _option("MAINSTAY_CA_FILE", "Trust the authorities in this PEM file instead of the system's.")
-    ] = None
-    client_certificate: Annotated[
-        Path | None, _option("MAINSTAY_CLIENT_CERTIFICATE", "Show this PEM certificate to the service.")
-    ] = None
-    client_key: Annotated[
-        Path | None, _option("MAINSTAY_CLIENT_KEY", "Read the PEM private key of the certificate from this file.")
-    ] = None
     cohort: Annotated[
         str | None,
         _option("MAINSTAY_COHORT", "Compare this node with this cohort; the default follows from the hardware."),
@@ -114,33 +122,11 @@ def node(options: NodeOptions = NodeOptions()) -> None:
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RelayOptions:
+class RelayOptions(ServiceOptions):
     """Options of ``mainstay relay``, from the command line or the environment."""
 
-    service: Annotated[str, _option("MAINSTAY_SERVICE", "Connect to the service at this URL.")] = (
-        "http://127.0.0.1:8080"
-    )
     name: Annotated[str | None, _option("MAINSTAY_RELAY_NAME", "Name this relay; the default is the host name.")] = None
-    token: Annotated[
-        str | None,
-        _option("MAINSTAY_TOKEN", "Use this token of the relay; prefer a file, as all users can read a command line."),
-    ] = None
-    token_file: Annotated[
-        Path | None,
-        _option(
-            "MAINSTAY_TOKEN_FILE", "Read the token of the relay from this file ('mainstay token relay' creates it)."
-        ),
-    ] = None
     data_dir: Annotated[Path | None, _option("MAINSTAY_RELAY_DATA", "Keep the spool in this directory.")] = None
-    ca_file: Annotated[
-        Path | None, _option("MAINSTAY_CA_FILE", "Trust the authorities in this PEM file instead of the system's.")
-    ] = None
-    client_certificate: Annotated[
-        Path | None, _option("MAINSTAY_CLIENT_CERTIFICATE", "Show this PEM certificate to the service.")
-    ] = None
-    client_key: Annotated[
-        Path | None, _option("MAINSTAY_CLIENT_KEY", "Read the PEM private key of the certificate from this file.")
-    ] = None
     host: Annotated[str, _option("MAINSTAY_RELAY_HOST", "Listen on this address; the default is loopback.")] = (
         "127.0.0.1"
     )
@@ -228,7 +214,7 @@ def _daemon(options: NodeOptions) -> NodeDaemon:
     return config.build(transport, enroll=_enrollment(options, config, transport), relay=relay)
 
 
-def _tls(options: NodeOptions | RelayOptions) -> TlsFiles:
+def _tls(options: ServiceOptions) -> TlsFiles:
     from mainstay.probes.transport import TlsFiles
 
     return TlsFiles(options.ca_file, options.client_certificate, options.client_key)
@@ -257,7 +243,7 @@ def _config(options: NodeOptions) -> DaemonConfig:
     )
 
 
-def _token(options: NodeOptions | RelayOptions) -> str:
+def _token(options: ServiceOptions) -> str:
     token = options.token or ""
     if options.token_file is not None:
         try:

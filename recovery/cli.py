@@ -1,4 +1,4 @@
-"""``mainstay run``, ``mainstay agent``, ``mainstay plan``, ``mainstay reshape``."""
+"""``mainstay plan`` and ``mainstay reshape``."""
 
 from __future__ import annotations
 
@@ -6,29 +6,9 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import Parameter
 
 from mainstay.recovery.save_intervals import NODE_MTBF_HOURS
-
-# argparse parses the arguments as torchrun does (options, script, arguments of the script): pass them unchanged.
-run = App(name="run", help_flags=(), version_flags=())
-
-
-@run.default
-def _run(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
-    from mainstay.recovery.launcher.main import main
-
-    return main(words)
-
-
-agent = App(name="agent", help_flags=(), version_flags=())
-
-
-@agent.default
-def _agent(*words: Annotated[str, Parameter(allow_leading_hyphen=True)]) -> int:
-    from mainstay.recovery.agent.server import main
-
-    return main(words)
 
 
 def plan(

@@ -28,15 +28,33 @@ def _option(about: str) -> Any:
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServeOptions:
+class DatabaseOptions:
     """Settings as options: ``mainstay.service.config.load`` lists the other sources."""
 
     config: Annotated[Path | None, _option(CONFIG_HELP)] = None
-    host: Annotated[str | None, _option("Listen on this address; the default is loopback.")] = None
-    port: Annotated[int | None, _option("Listen on this port (8080); 0 takes a free one.")] = None
     data_dir: Annotated[Path | None, _option("Keep database, blocks, and the admin token in this directory.")] = None
     database_url: Annotated[str | None, _option("Use the database sqlite:///FILE or postgresql://….")] = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions(DatabaseOptions):
+    """What a worker needs as well."""
+
     broker_url: Annotated[str | None, _option("Use the broker memory:// or redis://….")] = None
+    log_format: Annotated[Literal["console", "json"] | None, _option("Set the format of log lines.")] = None
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"] | None, _option("Set the lowest severity of log lines.")
+    ] = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions(WorkerOptions):
+    """What the control plane needs as well."""
+
+    host: Annotated[str | None, _option("Listen on this address; the default is loopback.")] = None
+    port: Annotated[int | None, _option("Listen on this port (8080); 0 takes a free one.")] = None
     migrate: Annotated[bool | None, _option("Migrate the database schema first (default on SQLite).")] = None
     tls_certificate: Annotated[Path | None, _option("Read the PEM certificate chain from this file.")] = None
     tls_key: Annotated[Path | None, _option("Read the PEM private key from this file.")] = None
@@ -45,10 +63,6 @@ class ServeOptions:
     ] = None
     insecure_listen: Annotated[
         bool | None, Parameter(help="Listen beyond loopback without TLS (a proxy provides it).", negative="")
-    ] = None
-    log_format: Annotated[Literal["console", "json"] | None, _option("Set the format of log lines.")] = None
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"] | None, _option("Set the lowest severity of log lines.")
     ] = None
 
 
@@ -112,21 +126,6 @@ def _welcome(settings: Settings, first_code: str | None) -> None:
         print(f"For a sign-in link, run: mainstay token login-link --data-dir {settings.data_dir}", flush=True)
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerOptions:
-    """Where the worker finds its tasks."""
-
-    config: Annotated[Path | None, _option(CONFIG_HELP)] = None
-    data_dir: Annotated[Path | None, _option("Find the SQLite database in this directory.")] = None
-    database_url: Annotated[str | None, _option("Use the database sqlite:///FILE or postgresql://….")] = None
-    broker_url: Annotated[str | None, _option("Use the broker redis://….")] = None
-    log_format: Annotated[Literal["console", "json"] | None, _option("Set the format of log lines.")] = None
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"] | None, _option("Set the lowest severity of log lines.")
-    ] = None
-
-
 def worker(
     options: WorkerOptions = WorkerOptions(),
     *,
@@ -159,16 +158,6 @@ def worker(
 
 
 token = App(name="token", help="Manage tokens.")
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatabaseOptions:
-    """The service of the token: the command changes its database directly."""
-
-    config: Annotated[Path | None, _option(CONFIG_HELP)] = None
-    data_dir: Annotated[Path | None, _option("Use the data directory of the service.")] = None
-    database_url: Annotated[str | None, _option("Use the database of the service.")] = None
 
 
 @token.command

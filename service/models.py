@@ -1,37 +1,22 @@
 """Imports every feature's models, so that Alembic and ``Base.metadata`` see all tables."""
+# ruff: noqa: F401
 
 from __future__ import annotations
 
-from mainstay.service.auth import models as auth
-from mainstay.service.check_selection import models as selections
-from mainstay.service.common import idempotency
+import mainstay.service.auth.models
+import mainstay.service.check_selection.models
+import mainstay.service.common.idempotency
+import mainstay.service.events.models
+import mainstay.service.fleet.models
+import mainstay.service.incidents.models
+import mainstay.service.jobs.models
+import mainstay.service.localization.models
+import mainstay.service.remediation.models
+import mainstay.service.sources.models
+import mainstay.service.stream.models
+import mainstay.service.telemetry.models
+import mainstay.service.validation.models
+import mainstay.service.xid_policies.models
 from mainstay.service.common.db import Base
-from mainstay.service.events import models as events
-from mainstay.service.fleet import models as fleet
-from mainstay.service.incidents import models as incidents
-from mainstay.service.jobs import models as jobs
-from mainstay.service.localization import models as localizations
-from mainstay.service.remediation import models as remediation
-from mainstay.service.sources import models as sources
-from mainstay.service.stream import models as stream
-from mainstay.service.telemetry import models as telemetry
-from mainstay.service.validation import models as validation
-from mainstay.service.xid_policies import models as policies
 
-__all__ = [
-    "Base",
-    "auth",
-    "events",
-    "fleet",
-    "idempotency",
-    "incidents",
-    "jobs",
-    "localizations",
-    "policies",
-    "remediation",
-    "selections",
-    "sources",
-    "stream",
-    "telemetry",
-    "validation",
-]
+__all__ = ["Base"]

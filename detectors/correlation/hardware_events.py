@@ -209,9 +209,7 @@ class HardwareEventDetector(EventDetector):
         told = place.told
         if not place.held:
             del self._places[key]
-            ended = Evidence(summary=why)
-            by = event.id if event else None
-            return [] if told is None else [replace(told, active=False, time=now, evidence=ended, event=by)]
+            return [] if told is None else [told.ended(now, why, event.id if event else None)]
         heaviest = max((_now(held, now) for held in place.held.values()), key=_weight)
         if told is not None and (told.event, told.severity) == (heaviest.event, heaviest.severity):
             return []

@@ -201,8 +201,9 @@ class DeviceStateDetector(ArrayDetector):
         entity, kind, code = self.rows.entities[row], _KINDS[what], int(self.rows["said"][what, row])
         where = gpu_context.place(entity)
         if not code:
-            evidence = Evidence(summary=f"{where} is read as healthy again: {kind.value.replace('_', ' ')} is over.")
-            return self._finding(kind, entity, time, evidence, active=False)
+            return self._ended(
+                kind, entity, time, f"{where} is read as healthy again: {kind.value.replace('_', ' ')} is over."
+            )
         severity, recommended_action, text = (self._ecc, self._remap, self._asks, self._fabric)[what](row, code)
         if before and (severity, recommended_action, text) == (self._ecc, self._remap, self._asks, self._fabric)[what](
             row, before

@@ -108,7 +108,7 @@ class DriftDetector(ArrayDetector):
                 f"{_KINDS[kind].value.replace('_', ' ').capitalize()} of "
                 f"{gpu_context.place(entity)}: back at the usual rate."
             )
-            return self._finding(_KINDS[kind], entity, time, Evidence(summary=text), active=False)
+            return self._ended(_KINDS[kind], entity, time, text)
         words: list[str] = []
         numbers: dict[str, float] = {}
         which = [i for i in range(len(COUNTERS)) if code >> (2 * i) & 3]

@@ -140,8 +140,7 @@ class NvlinkDetector(ArrayDetector):
         entity, kind = self.rows.entities[row], FindingKind.NVLINK_ERRORS
         where = gpu_context.place(entity)
         if not code:
-            evidence = Evidence(summary=f"The NVLinks of {where} are as they should be.")
-            return self._finding(kind, entity, time, evidence, active=False)
+            return self._ended(kind, entity, time, f"The NVLinks of {where} are as they should be.")
         words, numbers = self._words(row, code)
         which = [what for what in range(len(COUNTERS)) if code >> (2 * what) & 3]
         series = tuple(line for what in which for line in self._drift.series(self.rows, what, row))

@@ -157,8 +157,7 @@ class PcieDetector(ArrayDetector):
         entity, kind = self.rows.entities[row], FindingKind.PCIE_DEGRADED
         where = gpu_context.place(entity)
         if not code:
-            evidence = Evidence(summary=f"The PCIe link of {where} runs as it should.")
-            return self._finding(kind, entity, time, evidence, active=False)
+            return self._ended(kind, entity, time, f"The PCIe link of {where} runs as it should.")
         words, grave, numbers = self._words(row, code)
         series = tuple(
             line

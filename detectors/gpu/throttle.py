@@ -165,9 +165,7 @@ class ThrottleDetector(ArrayDetector):
         entity, kind = self.rows.entities[row], _KIND[what]
         if level == _NONE:
             text = "is one of many; see its cohort" if room else f"is no longer held back by {_CAUSE[what]}"
-            return self._finding(
-                kind, entity, time, Evidence(summary=f"{gpu_context.place(entity)} {text}."), active=False
-            )
+            return self._ended(kind, entity, time, f"{gpu_context.place(entity)} {text}.")
         numbers = {"share": gpu_context.nan_to_zero(share[row])}
         where = f"The clocks of {gpu_context.place(entity)} were"
         if room:

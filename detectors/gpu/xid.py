@@ -106,7 +106,7 @@ class XidDetector(EventDetector):
         for key in [key for key, finding in self._said.items() if self._is_quiet(finding, now)]:
             found += self._speak(self._places[key], now, "It stayed quiet.")
         for key in [key for key, finding in self._adopted.items() if self._is_quiet(finding, now)]:
-            found.append(_ended(self._adopted.pop(key), now, "It stayed quiet."))
+            found.append(self._adopted.pop(key).ended(now, "It stayed quiet."))
         return found
 
     def follow(self, policy: XidPolicy, now: float) -> list[Finding]:
@@ -179,7 +179,7 @@ class XidDetector(EventDetector):
         for key, finding in list(self._adopted.items()):
             reset = finding.recommended_action in {RecommendedAction.RESET_GPU, RecommendedAction.REBOOT_NODE}
             if finding.entity.node == name and reset and finding.time < boot:
-                found.append(_ended(self._adopted.pop(key), event.time, "The node rebooted.", event.id))
+                found.append(self._adopted.pop(key).ended(event.time, "The node rebooted.", event.id))
         return found
 
     def _speak_for(self, node: _NodeState, event: Event, why: str) -> list[Finding]:
@@ -247,7 +247,7 @@ class XidDetector(EventDetector):
         self._nodes.get(gone.node or "", node).places.discard(gone)
         said = self._said.pop(_key(gone), None)
         self._places.pop(_key(gone), None)
-        return [] if said is None else [_ended(said, said.time, "It is no longer watched: too many others are.")]
+        return [] if said is None else [said.ended(said.time, "It is no longer watched: too many others are.")]
 
     def _device_of(self, event: Event) -> str | None:
         """The device; by its PCI address where the kernel names nothing else."""
@@ -272,7 +272,7 @@ class XidDetector(EventDetector):
             if said is None:
                 return []
             del self._said[key], self._places[key]
-            return [_ended(said, now, why, event.id if event else None)]
+            return [said.ended(now, why, event.id if event else None)]
         text = explain(one, history, place.node, place.device)
         new = again and event is not None and one.burst.last == event.time
         if said is not None and said.evidence.summary == text and not new:
@@ -325,10 +325,6 @@ def _entity(place: XidTarget) -> Entity:
 
 def _key(place: XidTarget) -> str:
     return f"{_KIND[place.family]}:{_entity(place).key}"
-
-
-def _ended(finding: Finding, time: float, why: str, event: str | None = None) -> Finding:
-    return replace(finding, active=False, time=time, evidence=Evidence(summary=why), event=event)
 
 
 def _code_of(event: Event) -> int | None:

@@ -132,8 +132,9 @@ class HangDetector(ArrayDetector):
         found = super()._follow(samples)
         mine = None if self._job is None else self._job.job
         if self._job is not None and self._job_held is not None and mine not in jobs:
-            evidence = Evidence(summary="The job ended and is no longer watched.")
-            found.append(self._finding(self._job_held, self._job, float(samples.t[0]), evidence, active=False))
+            found.append(
+                self._ended(self._job_held, self._job, float(samples.t[0]), "The job ended and is no longer watched.")
+            )
             self._job_held = None
         job = next((job for job in sorted(j for j in jobs if j is not None)), None)
         if job != mine:
@@ -264,14 +265,12 @@ class HangDetector(ArrayDetector):
 
     def _over(self, t: float) -> list[Finding]:
         rows = self.rows
-        evidence = Evidence(summary="The job moves again.")
-        found = [
-            self._finding(FindingKind.NONCOMM_HANG, rows.entities[row], t, evidence, active=False)
-            for row in self._by_rank(rows["state"])
-        ]
+        summary = "The job moves again."
+        blamed = self._by_rank(rows["state"])
+        found = [self._ended(FindingKind.NONCOMM_HANG, rows.entities[row], t, summary) for row in blamed]
         rows["state"][:] = False
         if self._job is not None and self._job_held is not None:
-            found.append(self._finding(self._job_held, self._job, t, evidence, active=False))
+            found.append(self._ended(self._job_held, self._job, t, summary))
         self._job_held = None
         return found
 
@@ -343,20 +342,11 @@ class HangDetector(ArrayDetector):
         rows, series = self.rows, self._series(said.limit)
         blamed = np.zeros(len(rows.entities), np.bool_)
         blamed[list(said.rows)] = True
-        found = [
-            self._finding(
-                FindingKind.NONCOMM_HANG,
-                rows.entities[row],
-                t,
-                Evidence(summary="Later reports clear it: others hold up the job."),
-                active=False,
-            )
-            for row in self._by_rank(rows["state"] & ~blamed)
-        ]
+        cleared, summary = self._by_rank(rows["state"] & ~blamed), "Later reports clear it: others hold up the job."
+        found = [self._ended(FindingKind.NONCOMM_HANG, rows.entities[row], t, summary) for row in cleared]
         if self._job is not None and self._job_held not in {None, said.kind}:
             assert self._job_held is not None
-            evidence = Evidence(summary="Later reports say otherwise.")
-            found.append(self._finding(self._job_held, self._job, t, evidence, active=False))
+            found.append(self._ended(self._job_held, self._job, t, "Later reports say otherwise."))
         if self._job is not None and said.kind is not None and said.kind is not self._job_held:
             evidence = Evidence(summary=said.summary, numbers=said.numbers, series=series)
             found.append(self._grave(said.kind, self._job, t, said, evidence))

@@ -168,8 +168,7 @@ class StalledCollectiveDetector(ArrayDetector):
     def _say(self, row: int, level: int, waiting: float, busy: float, time: float) -> Finding:
         entity, kind = self.rows.entities[row], FindingKind.STALLED_COLLECTIVE
         if not level:
-            evidence = Evidence(summary=f"The GPUs of {entity.node} work again, or their job is over.")
-            return self._finding(kind, entity, time, evidence, active=False)
+            return self._ended(kind, entity, time, f"The GPUs of {entity.node} work again, or their job is over.")
         power, usual = (
             gpu_context.nan_to_zero(float(self.rows["power"][row])),
             gpu_context.nan_to_zero(float(self.rows["busy_power"][row])),

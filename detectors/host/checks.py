@@ -239,8 +239,7 @@ class HostDetector(ArrayDetector):
     def _say(self, n: int, row: int, level: int, t: float, x: Floats) -> Finding:
         entity = self.rows.entities[row]
         if level < 0:
-            evidence = Evidence(summary=f"{_host(entity)}: {_OVER[_KINDS[n]]}.")
-            return self._finding(_KINDS[n], entity, t, evidence, active=False)
+            return self._ended(_KINDS[n], entity, t, f"{_host(entity)}: {_OVER[_KINDS[n]]}.")
         c = next(c for c in _CHECKS_OF[n] if self.rows["state"][c, row] and _LEVEL[c] == level)
         check = CHECKS[c]
         evidence = self._evidence(c, row, float(x[c, row]))

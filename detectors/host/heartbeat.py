@@ -165,7 +165,7 @@ class HeartbeatDetector(ArrayDetector):
         found: list[Finding] = []
         if before:
             text = f"Node {entity.node} is heard again." if not after else f"Node {entity.node}: see {_KIND[after]}."
-            found.append(self._finding(_KIND[before], entity, now, Evidence(summary=text), active=False))
+            found.append(self._ended(_KIND[before], entity, now, text))
         if after:
             evidence = self._evidence(row, entity, after, now, deadline)
             severity = Severity.CRITICAL if after == _LOST else Severity.WARNING

@@ -157,8 +157,9 @@ class MemoryDetector(ArrayDetector):
     def _say(self, row: int, level: int, t: float) -> Finding:
         rows, entity = self.rows, self.rows.entities[row]
         if level == _CALM:
-            evidence = Evidence(summary=f"{_host(entity)}: the memory in use no longer keeps rising.")
-            return self._finding(FindingKind.MEMORY_LEAK, entity, t, evidence, active=False)
+            return self._ended(
+                FindingKind.MEMORY_LEAK, entity, t, f"{_host(entity)}: the memory in use no longer keeps rising."
+            )
         n = next(n for n in range(len(self.config.scales)) if rows["level"][n, row] == level)
         return self._finding(
             FindingKind.MEMORY_LEAK,

@@ -90,8 +90,8 @@ class NumericAnomalyDetector(ArrayDetector):
         for finding in found:
             self._said.pop((finding.kind, finding.entity), None)
         if not samples.entities:
-            gone = Evidence(summary="The job left the fleet and is no longer watched.")
-            found += [replace(f, time=float(samples.t[0]), active=False, evidence=gone) for f in self._said.values()]
+            gone = "The job left the fleet and is no longer watched."
+            found += [finding.ended(float(samples.t[0]), gone) for finding in self._said.values()]
             self._said.clear()
         self._mesh = samples.mesh
         self._replicas = []
@@ -310,5 +310,4 @@ class NumericAnomalyDetector(ArrayDetector):
         return finding
 
     def _over(self, kind: FindingKind, entity: Entity, time: float, words: str) -> Finding:
-        said = self._said.pop((kind, entity))
-        return replace(said, time=time, active=False, evidence=Evidence(summary=words))
+        return self._said.pop((kind, entity)).ended(time, words)

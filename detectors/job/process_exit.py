@@ -184,11 +184,8 @@ class ProcessExitDetector(EventDetector):
     def _close(self, event: Event) -> list[Finding]:
         """The job is whole again or over: its findings no longer hold."""
         mine = [key for key, e in self._open.items() if e.entity.job is not None and e.entity.job == event.job]
-        evidence = Evidence(summary=_ENDS[event.kind])
         ended = [self._open.pop(key).finding for key in mine]
-        return [
-            replace(f, active=False, time=event.time, evidence=evidence, event=event.id) for f in ended if f is not None
-        ]
+        return [f.ended(event.time, _ENDS[event.kind], event.id) for f in ended if f is not None]
 
 
 def _entity(event: Event) -> Entity | None:

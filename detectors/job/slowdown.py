@@ -119,8 +119,7 @@ class SlowdownDetector(ArrayDetector):
     def _follow(self, samples: Samples) -> list[Finding]:
         found = super()._follow(samples)
         if not samples.entities and self._finding_now is not None:
-            evidence = Evidence(summary="The job left the fleet and is no longer watched.")
-            found.append(self._end(float(samples.t[0]), evidence))
+            found.append(self._end(float(samples.t[0]), "The job left the fleet and is no longer watched."))
         return found
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
@@ -224,18 +223,18 @@ class SlowdownDetector(ArrayDetector):
         self._lasted += 1
         now = np.array([value for _, value in self._recent[-config.samples :]])
         if float(median(now)) - statistics.median(self._level) <= np.log(config.verify) / 2:
-            return [self._end(time, Evidence(summary="Steps take as long as before again."))]
+            return [self._end(time, "Steps take as long as before again.")]
         if self._lasted >= config.accept:
             self._level = [value for _, value in self._recent]
             summary = f"Steps have been slow for {config.accept} samples: that is now taken as usual."
-            return [self._end(time, Evidence(summary=summary))]
+            return [self._end(time, summary)]
         return []
 
-    def _end(self, time: float, evidence: Evidence) -> Finding:
+    def _end(self, time: float, summary: str) -> Finding:
         assert self._finding_now is not None
         entity, self._finding_now = self._finding_now.entity, None
         self._restart()
-        return self._finding(FindingKind.JOB_SLOWDOWN, entity, time, evidence, active=False)
+        return self._ended(FindingKind.JOB_SLOWDOWN, entity, time, summary)
 
     def _restart(self) -> None:
         self._clear()

@@ -263,8 +263,7 @@ class NicDetector(ArrayDetector):
     def _say_jam(self, row: int, t: float, *, before: bool) -> Finding:
         entity, share = self.rows.entities[row], float(self.rows["waits"][row])
         if before:
-            evidence = Evidence(summary=f"Port {_name(entity)} no longer waits for credit.")
-            return self._finding(FindingKind.CONGESTION, entity, t, evidence, active=False)
+            return self._ended(FindingKind.CONGESTION, entity, t, f"Port {_name(entity)} no longer waits for credit.")
         series = Series(name="transmit_wait_ratio", unit="1", x=(t,), y=(share,), threshold=self.config.wait_ratio)
         evidence = Evidence(
             summary=f"Port {_name(entity)} waited for credit during {share:.0%} of its sending time, unlike its peers.",
@@ -296,8 +295,9 @@ class NicDetector(ArrayDetector):
     def _say(self, row: int, level: int, t: float) -> Finding:
         entity = self.rows.entities[row]
         if level == CALM:
-            evidence = Evidence(summary=f"Port {_name(entity)} is as good as its peers again.")
-            return self._finding(FindingKind.NIC_DEGRADED, entity, t, evidence, active=False)
+            return self._ended(
+                FindingKind.NIC_DEGRADED, entity, t, f"Port {_name(entity)} is as good as its peers again."
+            )
         evidence, confidence = self._evidence(row, level, t)
         recommended_action = RecommendedAction.INSPECT_NODE if level == _BROKEN else RecommendedAction.MONITOR
         return self._finding(

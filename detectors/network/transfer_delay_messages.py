@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 
@@ -154,5 +152,4 @@ def _link_summary(story: FaultHypothesis, fabric: Fabric, slower: str) -> str:
 
 def recovered(finding: Finding, time: float) -> Finding:
     """The finding's end."""
-    evidence = Evidence(summary="Transfers take as long as they should again, or another finding explains them.")
-    return replace(finding, time=time, active=False, evidence=evidence)
+    return finding.ended(time, "Transfers take as long as they should again, or another finding explains them.")

@@ -155,8 +155,9 @@ class TransferDelayDetector(ArrayDetector):
             if entity.rank is not None and entity.peer is None:
                 gone = entity.rank not in here
             if gone:
-                evidence = Evidence(summary="It left the fleet and is no longer watched.")
-                found.append(self._finding(said.finding.kind, entity, time, evidence, active=False))
+                found.append(
+                    self._ended(said.finding.kind, entity, time, "It left the fleet and is no longer watched.")
+                )
                 del self._said[key]
         return found
 

@@ -6,13 +6,14 @@ This module reads the files; the rest of the package is pure. Exit codes: 0 done
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from cyclopts import App
+from cyclopts import App, Parameter
 
-from mainstay.detectors.cli_errors import AsJson, InputError, one_line
+from mainstay.detectors.cli_errors import AsJson, InputError, one_line, read_json
 
 if TYPE_CHECKING:  # commands import what they need when they run
     from rich.table import Table
@@ -27,20 +28,33 @@ select = App(name="select", help="Choose benchmarks for nodes.")
 _one_line = one_line("mainstay select")
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What the benchmarks must achieve."""
+
+    target_risk: float | None = None
+    """Limit the risk of an incident in the job, 0 to 1; the default without --keep is 0.1."""
+    keep: float | None = None
+    """Set, instead of a risk, the ratio of current defects that the selection must still find, 0 to 1."""
+    spare_nodes: bool = True
+    """Skip nodes of low risk."""
+    uniform: bool = False
+    """Use one set of benchmarks for all checked nodes; the default is one set per node."""
+    worth: float | None = None
+    """Set the value of an averted incident in node-hours; a benchmark that costs more than it averts does not run."""
+
+
 @select.command
 @_one_line
 def plan(
     history: Path,
     /,
+    goal: Goal = Goal(),
     *,
     nodes: str | None = None,
     hours: float = 24.0,
     at: float | None = None,
-    target_risk: float | None = None,
-    keep: float | None = None,
-    spare_nodes: bool = True,
-    uniform: bool = False,
-    worth: float | None = None,
     as_json: AsJson = False,
 ) -> int:
     """Choose the benchmarks to run before a job, on which nodes, and explain each choice.
@@ -55,23 +69,13 @@ def plan(
         Set the duration of the job in hours.
     at
         Set the start of the job in Unix seconds; the default is the end of the history.
-    target_risk
-        Limit the risk of an incident in the job, 0 to 1; the default without --keep is 0.1.
-    keep
-        Set, instead of a risk, the ratio of current defects that the selection must still find, 0 to 1.
-    spare_nodes
-        Skip nodes of low risk.
-    uniform
-        Use one set of benchmarks for all checked nodes; the default is one set per node.
-    worth
-        Set the value of an averted incident in node-hours; a benchmark that costs more than it averts does not run.
     as_json
         Print only JSON on standard output.
     """
     from mainstay.detectors.selector.backtest import decide, learn_from
     from mainstay.detectors.selector.fleet_history import ValidationOpportunity
 
-    past, wanted = _past(history), _wanted(target_risk, keep, spare=spare_nodes, worth=worth, uniform=uniform)
+    past, wanted = _past(history), _wanted(goal)
     names = tuple(h.node for h in past.nodes) if nodes is None else tuple(n.strip() for n in nodes.split(","))
     start = max((h.until for h in past.nodes), default=0.0) if at is None else at
     if not hours > 0:
@@ -94,12 +98,8 @@ def plan(
 def backtest(
     history: Path,
     /,
+    goal: Goal = Goal(),
     *,
-    target_risk: float | None = None,
-    keep: float | None = None,
-    spare_nodes: bool = True,
-    uniform: bool = False,
-    worth: float | None = None,
     as_json: AsJson = False,
 ) -> int:
     """Backtest a policy: decide each past opportunity again with only the knowledge of that time.
@@ -108,22 +108,12 @@ def backtest(
     ----------
     history
         Read the history of the fleet with its opportunities, as JSON (docs/how-to/selector.md, "The history file").
-    target_risk
-        Limit the risk of an incident in the job, 0 to 1; the default without --keep is 0.1.
-    keep
-        Set, instead of a risk, the ratio of current defects that the selection must still find, 0 to 1.
-    spare_nodes
-        Skip nodes of low risk.
-    uniform
-        Use one set of benchmarks for all checked nodes; the default is one set per node.
-    worth
-        Set the value of an averted incident in node-hours; a benchmark that costs more than it averts does not run.
     as_json
         Print only JSON on standard output.
     """
     from mainstay.detectors.selector.backtest import replay
 
-    past, wanted = _past(history), _wanted(target_risk, keep, spare=spare_nodes, worth=worth, uniform=uniform)
+    past, wanted = _past(history), _wanted(goal)
     if not past.occasions:
         raise InputError(f"{history}: no occasion to decide again")
     try:
@@ -137,31 +127,26 @@ def backtest(
 def _past(file: Path) -> FleetHistory:
     from mainstay.detectors.selector.fleet_history import FleetHistory
 
-    try:
-        past = msgspec.json.decode(file.read_bytes(), type=FleetHistory)
-    except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror}") from error
-    except (msgspec.DecodeError, ValueError) as error:
-        raise InputError(f"{file}: {error}") from error
+    past = read_json(file, FleetHistory)
     if not past.benchmarks or not past.nodes:
         raise InputError(f"{file}: {'no benchmark' if not past.benchmarks else 'no node'} in it")
     return past
 
 
-def _wanted(
-    target_risk: float | None, keep: float | None, *, spare: bool, worth: float | None, uniform: bool
-) -> SelectionPolicy:
+def _wanted(goal: Goal) -> SelectionPolicy:
     from mainstay.detectors.selector.fleet_history import SelectionPolicy
 
-    for name, value in (("--target-risk", target_risk), ("--keep", keep)):
+    for name, value in (("--target-risk", goal.target_risk), ("--keep", goal.keep)):
         if value is not None and not 0 <= value <= 1:
             raise InputError(f"{name} is {value:g}: give a share between 0 and 1")
-    if target_risk is not None and keep is not None:
+    if goal.target_risk is not None and goal.keep is not None:
         raise InputError("give --target-risk or --keep, not both")
-    if worth is not None and not 0 < worth < float("inf"):
-        raise InputError(f"--worth is {worth:g}: give node-hours above 0")
-    target = 0.1 if target_risk is keep is None else target_risk
-    return SelectionPolicy(target_risk=target, keep=keep, spare_nodes=spare, worth=worth, per_node=not uniform)
+    if goal.worth is not None and not 0 < goal.worth < float("inf"):
+        raise InputError(f"--worth is {goal.worth:g}: give node-hours above 0")
+    target = 0.1 if goal.target_risk is goal.keep is None else goal.target_risk
+    return SelectionPolicy(
+        target_risk=target, keep=goal.keep, spare_nodes=goal.spare_nodes, worth=goal.worth, per_node=not goal.uniform
+    )
 
 
 def _summary(outcome: BacktestResult) -> str:

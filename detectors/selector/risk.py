@@ -89,14 +89,28 @@ class SelectionProblem:
         Raises:
             ValueError: neither or both are given, or not as a share.
         """
-        if (target is None) == (keep is None):
-            raise ValueError("give either a target for the risk or the share of the full set's effect to keep")
-        wanted = target if target is not None else keep
-        if wanted is None or not 0 <= wanted <= 1:
-            raise ValueError(f"{wanted} is no share between 0 and 1")
+        wanted = checked_share(target, keep)
         if target is not None:
-            return float("inf") if target == 1 else -math.log1p(-target)
+            return hazard_of(target)
         before, after = self.hazard(self.none()), self.hazard(self.all())
         n = self.coverage.findable
         spared = max(0.0, (1 - wanted) * (n + 2) - 1) / max(n, 1)
         return before - (1 - spared) * (before - after)
+
+
+def checked_share(target: float | None, keep: float | None) -> float:
+    """The one of both that is given.
+
+    Raises:
+        ValueError: neither or both are given, or not as a share.
+    """
+    if (target is None) == (keep is None):
+        raise ValueError("give either a target for the risk or the share of the full set's effect to keep")
+    wanted = target if target is not None else keep
+    if wanted is None or not 0 <= wanted <= 1:
+        raise ValueError(f"{wanted} is no share between 0 and 1")
+    return wanted
+
+
+def hazard_of(risk: float) -> float:
+    return math.inf if risk == 1 else -math.log1p(-risk)

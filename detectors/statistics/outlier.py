@@ -299,8 +299,9 @@ class OutlierDetector(ArrayDetector):
         if not active and rule.kind in self._held(row):
             return []  # another signal still says the same thing
         if not active:
-            evidence = Evidence(summary=f"The {rule.words} of {_place(entity)} is back among its peers.")
-            return [self._finding(rule.kind, entity, time, evidence, active=False)]
+            return [
+                self._ended(rule.kind, entity, time, f"The {rule.words} of {_place(entity)} is back among its peers.")
+            ]
         alike = [i for i, other in enumerate(self._plan.rules) if other.kind is rule.kind]
         grave = bool(self.rows["grave"][alike, row].any())  # one finding speaks for all signals of its kind
         severity = Severity.WARNING if grave else Severity.INFO

@@ -83,8 +83,7 @@ class DataStallDetector(ArrayDetector):
     def _follow(self, samples: Samples) -> list[Finding]:
         found = super()._follow(samples)
         if not samples.entities and self._job_on is not None:
-            evidence = Evidence(summary="The job has no ranks any more.")
-            found.append(self._finding(_KIND, self._job_on, float(samples.t[0]), evidence, active=False))
+            found.append(self._ended(_KIND, self._job_on, float(samples.t[0]), "The job has no ranks any more."))
             self._job_on = None
         return found
 
@@ -145,8 +144,7 @@ class DataStallDetector(ArrayDetector):
     def _say(self, row: int, wait: float, usual: float, time: float) -> Finding:
         entity = self.rows.entities[row]
         if not self._latch.on(self.rows)[row]:
-            evidence = Evidence(summary=f"Rank {entity.rank} gets its batches in time again.")
-            return self._finding(_KIND, entity, time, evidence, active=False)
+            return self._ended(_KIND, entity, time, f"Rank {entity.rank} gets its batches in time again.")
         typical = self._typical_step()
         evidence = Evidence(
             summary=f"Rank {entity.rank} waited {wait:.3g} s for its batch where {usual:.3g} s are usual: "
@@ -200,6 +198,5 @@ class DataStallDetector(ArrayDetector):
             return [self._finding(_KIND, Entity(job=job), time, evidence, confidence=0.9, cause=Cause.STORAGE)]
         if self._job_on and self._job_no >= config.calm:
             self._job_on = None
-            evidence = Evidence(summary="The job's ranks get their batches in time again.")
-            return [self._finding(_KIND, Entity(job=job), time, evidence, active=False)]
+            return [self._ended(_KIND, Entity(job=job), time, "The job's ranks get their batches in time again.")]
         return []

@@ -26,7 +26,7 @@ import numpy as np
 
 from mainstay.detectors.base import ArrayDetector, DetectorState, DetectorStatus, Feed, Floats, Samples
 from mainstay.detectors.entity_state import EntityState, median
-from mainstay.detectors.finding import Evidence, Finding, FindingKind
+from mainstay.detectors.finding import Finding, FindingKind
 from mainstay.detectors.job.mesh import JobMesh
 from mainstay.detectors.straggler.compute_time import ComputeTime, has_noisier_neighbor, nodes_of
 from mainstay.detectors.straggler.config import StragglerConfig
@@ -360,8 +360,9 @@ class StragglerDetector(ArrayDetector):
     def _say(self, row: int, time: float, *, active: bool) -> Finding:
         entity = self.rows.entities[row]
         if not active:
-            evidence = Evidence(summary=f"Rank {entity.rank} computes as fast as its peers again.")
-            return self._finding(FindingKind.STRAGGLER, entity, time, evidence, active=False)
+            return self._ended(
+                FindingKind.STRAGGLER, entity, time, f"Rank {entity.rank} computes as fast as its peers again."
+            )
         case = self._case(row)
         confidence = 0.8 if self.rows["pair"][row] else 0.95  # a pair's direction rests on its history alone
         severity = Severity.WARNING

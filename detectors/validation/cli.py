@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from cyclopts import App, Parameter
 
-from mainstay.detectors.cli_errors import AsJson, InputError, one_line
+from mainstay.detectors.cli_errors import AsJson, InputError, one_line, read_json
 from mainstay.detectors.validation.criteria import (
     FALSE_ALARMS,
     Criteria,
@@ -30,7 +30,6 @@ from mainstay.detectors.validation.remeasurement import confirm_failures
 from mainstay.detectors.validation.sessions import ONE_SESSION, by_day, by_time
 from mainstay.probes.benchmarks.result import SuiteResult, contention_note
 from mainstay.probes.core_types import Verdict
-from mainstay.probes.decoding import UNREADABLE
 
 if TYPE_CHECKING:
     from mainstay.probes.benchmarks.suites import Suite
@@ -39,8 +38,6 @@ EXIT_CODES = {Verdict.PASS: 0, Verdict.WARN: 0, Verdict.FAIL: 1, Verdict.UNKNOWN
 Files = Annotated[list[Path], Parameter(consume_multiple=True)]
 
 criteria = App(name="criteria", help="Learn and apply validation criteria.")
-
-T = TypeVar("T")
 
 
 @one_line("mainstay validate")
@@ -88,7 +85,7 @@ def validate(
 
     chosen = _chosen(SUITES, suite)
     _check_request(device, disk_test_dir, remeasure)
-    known = _load(criteria, Criteria) if criteria else Criteria(criteria=())
+    known = read_json(criteria, Criteria) if criteria else Criteria(criteria=())
     part = _part(chosen, benchmarks)
     _check_writable(output)
     _check_writable(log)
@@ -201,7 +198,7 @@ def fit(
     from mainstay.detectors.validation.validator import BestLimits, Validator
 
     _check_budget(false_alarms)
-    results = [_load(file, SuiteResult) for file in files]
+    results = [read_json(file, SuiteResult) for file in files]
     samples = (
         sample
         for result, session in zip(results, _sessions(sessions, files, results), strict=True)
@@ -262,8 +259,8 @@ def check(files: list[Path], /, *, criteria: Path, as_json: AsJson = False) -> i
     as_json
         Print only a JSON list, one entry per file, on standard output.
     """
-    known = _load(criteria, Criteria)
-    judged = [judge_suite(_load(file, SuiteResult), known) for file in files]
+    known = read_json(criteria, Criteria)
+    judged = [judge_suite(read_json(file, SuiteResult), known) for file in files]
     _show(judged, as_json=as_json, document=judged)
     if len(judged) > 1 and not as_json:
         from mainstay.detectors.validation.criteria_files import slow_groups
@@ -290,7 +287,7 @@ def repeatability(files: list[Path], /, *, as_json: AsJson = False) -> int:
     """
     from mainstay.detectors.validation.criteria_files import repeats
 
-    found = repeats(_load(file, SuiteResult) for file in files)
+    found = repeats(read_json(file, SuiteResult) for file in files)
     if not found:
         raise InputError(f"the {len(files)} files hold no measurement")
     rows = [
@@ -322,7 +319,7 @@ def compare(*, before: Files, after: Files, false_alarms: float = FALSE_ALARMS, 
     from mainstay.detectors.validation.criteria_files import shifts
 
     _check_budget(false_alarms)
-    early, late = ([_load(file, SuiteResult) for file in files] for files in (before, after))
+    early, late = ([read_json(file, SuiteResult) for file in files] for files in (before, after))
     found = shifts(early, late, false_alarms=false_alarms)
     if not found:
         raise InputError("the files hold no measurement to compare")
@@ -347,22 +344,6 @@ def _report(names: Sequence[str], rows: Sequence[Sequence[str]], document: objec
     from mainstay.detectors.validation.report import rows_table
 
     _print(rows_table(names, rows))
-
-
-def _load(path: Path, shape: type[T]) -> T:
-    """A JSON file of a known shape.
-
-    Raises:
-        InputError: names the file and, where the content is wrong, the field.
-    """
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=shape)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except msgspec.ValidationError as error:
-        raise InputError(f"{path}: {error}") from error
-    except UNREADABLE as error:
-        raise InputError(f"{path}: not JSON: {error}") from error
 
 
 def _check_writable(output: Path | None) -> None:

@@ -121,13 +121,12 @@ def judge(
     return RunVerdict(verdict=overall, reason=reason, verdicts=tuple(verdicts), points_to=points_to)
 
 
-def judge_suite(result: SuiteResult, criteria: Criteria, *, expected: Collection[str] = ()) -> SuiteVerdict:
+def judge_suite(result: SuiteResult, criteria: Criteria) -> SuiteVerdict:
     """``judge`` for a whole suite; one that ended early is at best UNKNOWN."""
     judged = judge(
         result.benchmarks,
         criteria.criteria,
         cohort=result.cohort if criteria.judge_as is None else criteria.judge_as,
-        expected=expected,
         refused=criteria.refused,
     )
     verdict, reason = judged.verdict, judged.reason

@@ -16,8 +16,6 @@ from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, B
 from mainstay.probes.benchmarks.suites import BENCHMARKS
 from mainstay.probes.core_types import Verdict
 
-__all__ = ["Claims", "attribute_defects", "declared", "describe_defects"]
-
 Claims = Callable[[str, str], Sequence[Defect]]
 """Benchmark and metric → the classes that a failure points to, the one it finds best first."""
 

@@ -16,8 +16,6 @@ from mainstay.detectors.validation.verdict import MetricVerdict
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better, SuiteResult
 from mainstay.probes.core_types import Verdict
 
-__all__ = ["REMARK", "confirm_failures", "needs_remeasurement"]
-
 REMARK = "failed at first, passed when measured again"
 _HEALTHY = (Verdict.PASS, Verdict.WARN)
 

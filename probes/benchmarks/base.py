@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, ClassVar, Literal, Self
@@ -28,6 +28,8 @@ Clock = Callable[[], float]
 """Seconds that only ever grow; injected, so that a test can hold it."""
 
 Kind = Literal["cpu", "cuda"]
+Sizes = Mapping[str, int]
+"""Fields of a ``Config``."""
 
 
 class SuiteTier(IntEnum):
@@ -98,6 +100,8 @@ class Benchmark(ABC):
     so, unless it is asked for by name."""
     set_up_seconds: ClassVar[float] = 0.5
     """What one run takes beside measuring: allocation, warm-up, a context on the GPU."""
+    gpu_sizes: ClassVar[Sizes] = {}
+    """What is larger on a GPU than by default."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config:
@@ -128,8 +132,7 @@ class Benchmark(ABC):
     @classmethod
     def sized(cls, kind: Kind) -> Self:
         """With the problem sizes that suit a kind of device: the same in every suite, so that criteria judge all."""
-        del kind
-        return cls(cls.Config())
+        return cls.build(dict(cls.gpu_sizes) if kind == "cuda" else {})
 
     def tuned(self, effort: Effort) -> Self:
         """For a suite: what is timed repeats until the effort's budget is spent."""

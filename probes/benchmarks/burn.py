@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import ClassVar, Self
 
-from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Effort, Kind, SuiteTier
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Effort, Kind, Sizes, SuiteTier
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.gemm import multiply, same_as
 from mainstay.probes.benchmarks.result import Better, Metric
@@ -35,6 +35,7 @@ class Burn(Benchmark):
     defects: ClassVar[tuple[Defect, ...]] = (Defect.THERMAL, Defect.COMPUTE, Defect.NUMERICS)
     tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
     together: ClassVar[bool] = True
+    gpu_sizes: ClassVar[Sizes] = {"size": 8192}
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Benchmark.Config):
@@ -43,10 +44,6 @@ class Burn(Benchmark):
         """Length of the load, for any budget."""
 
     config: Config
-
-    @classmethod
-    def sized(cls, kind: Kind) -> Self:
-        return cls(cls.Config(size=8192 if kind == "cuda" else 512))
 
     def tuned(self, effort: Effort) -> Self:
         return type(self)(replace(self.config, budget_seconds=effort.budget_seconds, seconds=_SECONDS[effort.tier]))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
-from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Kind
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Sizes
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.result import Better, Metric
 from mainstay.probes.benchmarks.timing import Stopwatch
@@ -26,16 +26,13 @@ class Copy(Benchmark):
     name: ClassVar[str] = "copy"
     catches: ClassVar[str] = "a PCIe link that trained down in width or generation; slow host memory beside it"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.HOST_LINK, Defect.HOST_MEMORY)
+    gpu_sizes: ClassVar[Sizes] = {"mebibytes": 256}
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Benchmark.Config):
         mebibytes: int = 64
 
     config: Config
-
-    @classmethod
-    def sized(cls, kind: Kind) -> Self:
-        return cls(cls.Config(mebibytes=256 if kind == "cuda" else 64))
 
     def metrics(self, device: Device) -> tuple[Metric, ...]:
         return tuple(

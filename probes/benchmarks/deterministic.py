@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Effort, Kind, SuiteTier
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Effort, Kind, Sizes, SuiteTier
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.result import Better, Metric
 
@@ -31,6 +31,7 @@ class Deterministic(Benchmark):
     catches: ClassVar[str] = "silent data corruption: arithmetic or memory that gives wrong bits without an error"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.NUMERICS,)
     together: ClassVar[bool] = True
+    gpu_sizes: ClassVar[Sizes] = {"width": 512}
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Benchmark.Config):
@@ -45,10 +46,6 @@ class Deterministic(Benchmark):
                 raise ValueError(f"repeats must be at least 2 to compare anything, not {self.repeats}")
 
     config: Config
-
-    @classmethod
-    def sized(cls, kind: Kind) -> Self:
-        return cls(cls.Config(width=512 if kind == "cuda" else 128))
 
     def tuned(self, effort: Effort) -> Self:
         """The chance to see a rare wrong bit grows with the repetitions."""

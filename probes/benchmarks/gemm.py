@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
-from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Kind
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Sizes
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.result import Better, Metric
 from mainstay.probes.benchmarks.timing import Stopwatch
@@ -34,6 +34,8 @@ class Gemm(Benchmark):
     catches: ClassVar[str] = "slow or throttled compute: clocks, power, heat, tensor cores of one number format"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.COMPUTE, Defect.THERMAL, Defect.NUMERICS)
     together: ClassVar[bool] = True
+    gpu_sizes: ClassVar[Sizes] = {"size": 8192, "narrow_size": 8192}
+    """A GEMM of n = 8192 takes 1 to 50 ms of an H100."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Benchmark.Config):
@@ -43,11 +45,6 @@ class Gemm(Benchmark):
         """n for bf16, fp16, fp8 and int8."""
 
     config: Config
-
-    @classmethod
-    def sized(cls, kind: Kind) -> Self:
-        """A GEMM of n = 8192 takes 1 to 50 ms of an H100."""
-        return cls(cls.Config(size=8192, narrow_size=8192) if kind == "cuda" else cls.Config())
 
     def metrics(self, device: Device) -> tuple[Metric, ...]:
         formats = _FORMATS[device.kind]

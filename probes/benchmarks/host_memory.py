@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import msgspec
 
-from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, Kind, SuiteTier
+from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, Sizes, SuiteTier
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.memory import Memory
 
@@ -20,11 +20,7 @@ class HostMemory(Memory):
     tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
     each_device: ClassVar[bool] = False
     together: ClassVar[bool] = False
-
-    @classmethod
-    def sized(cls, kind: Kind) -> Self:
-        del kind
-        return cls(cls.Config())
+    gpu_sizes: ClassVar[Sizes] = {}
 
     def where(self, device: Device) -> str:
         del device

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
-from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Kind
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Sizes
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.result import Better, Metric
 from mainstay.probes.benchmarks.timing import Stopwatch
@@ -25,17 +25,14 @@ class Memory(Benchmark):
     catches: ClassVar[str] = "slow memory: a missing or slow DIMM, HBM with remapped rows, wrong NUMA placement"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_MEMORY, Defect.HOST_MEMORY)
     together: ClassVar[bool] = True
+    gpu_sizes: ClassVar[Sizes] = {"mebibytes": 1024}
+    """1 GiB is twenty times an H100's L2 cache."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Benchmark.Config):
         mebibytes: int = 256
 
     config: Config
-
-    @classmethod
-    def sized(cls, kind: Kind) -> Self:
-        """1 GiB is twenty times an H100's L2 cache."""
-        return cls(cls.Config(mebibytes=1024 if kind == "cuda" else 256))
 
     def metrics(self, device: Device) -> tuple[Metric, ...]:
         del device

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar
 
-from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Kind, SuiteTier
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Sizes, SuiteTier
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.numa import beside, processors_by_node
 from mainstay.probes.benchmarks.result import Better, Metric
@@ -28,6 +28,7 @@ class NumaCopy(Benchmark):
     catches: ClassVar[str] = "a GPU, switch or memory behind the wrong socket, and a slow link between sockets"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.HOST_LINK, Defect.HOST_MEMORY)
     tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
+    gpu_sizes: ClassVar[Sizes] = {"mebibytes": 256}
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Benchmark.Config):
@@ -35,10 +36,6 @@ class NumaCopy(Benchmark):
         mebibytes: int = 64
 
     config: Config
-
-    @classmethod
-    def sized(cls, kind: Kind) -> Self:
-        return cls(cls.Config(mebibytes=256 if kind == "cuda" else 64))
 
     def metrics(self, device: Device) -> tuple[Metric, ...]:
         return tuple(

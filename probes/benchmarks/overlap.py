@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, Kind, SuiteTier
+from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, Sizes, SuiteTier
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.gemm import multiply
 from mainstay.probes.benchmarks.rank_benchmark import RankBenchmark, backend_of, slowest
@@ -29,6 +29,7 @@ class Overlap(RankBenchmark):
     catches: ClassVar[str] = "collectives that slow down, or are slowed down by, the arithmetic beside them"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_LINK, Defect.COMPUTE, Defect.HOST_CPU)
     tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
+    gpu_sizes: ClassVar[Sizes] = {"size": 8192, "mebibytes": 256}
 
     @dataclass(frozen=True, kw_only=True)
     class Config(RankBenchmark.Config):
@@ -36,10 +37,6 @@ class Overlap(RankBenchmark):
         mebibytes: int = 8
 
     config: Config
-
-    @classmethod
-    def sized(cls, kind: Kind) -> Self:
-        return cls(cls.Config(size=8192, mebibytes=256) if kind == "cuda" else cls.Config())
 
     def metrics(self, device: Device) -> tuple[Metric, ...]:
         size = f"{backend_of(device)}_n{self.config.size}_{self.config.mebibytes}MiB"

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import permutations
 from typing import Any, ClassVar, Self
 
-from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, Effort, Kind, SuiteTier
+from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, Effort, Sizes, SuiteTier
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.rank_benchmark import RankBenchmark, backend_of
 from mainstay.probes.benchmarks.ranks import run_ranks
@@ -29,16 +29,13 @@ class Peer(RankBenchmark):
     catches: ClassVar[str] = "one bad NVLink, switch plane or PCIe path between two GPUs of a node"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_LINK, Defect.HOST_LINK)
     tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
+    gpu_sizes: ClassVar[Sizes] = {"mebibytes": 256}
 
     @dataclass(frozen=True, kw_only=True)
     class Config(RankBenchmark.Config):
         mebibytes: int = 16
 
     config: Config
-
-    @classmethod
-    def sized(cls, kind: Kind) -> Self:
-        return cls(cls.Config(mebibytes=256 if kind == "cuda" else 16))
 
     def tuned(self, effort: Effort) -> Self:
         """Dozens of pairs: a tenth of the budget for each is still dozens of copies."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Effort, Kind, SuiteTier
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Effort, Sizes, SuiteTier
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.result import Better, Metric
 from mainstay.probes.benchmarks.timing import Stopwatch
@@ -30,6 +30,10 @@ class Train(Benchmark):
     tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
     together: ClassVar[bool] = True
     compiled: ClassVar[bool] = False
+    gpu_sizes: ClassVar[Sizes] = {
+        "layers": 24, "width": 1024, "heads": 16, "tokens": 1024, "batch": 8, "vocabulary": 32768,
+    }  # fmt: skip
+    """About 0.4 billion parameters: 20 to 200 ms a step on an H100."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Benchmark.Config):
@@ -46,12 +50,6 @@ class Train(Benchmark):
                 raise ValueError(f"width {self.width} must be a multiple of heads {self.heads}")
 
     config: Config
-
-    @classmethod
-    def sized(cls, kind: Kind) -> Self:
-        """On a GPU about 0.4 billion parameters: 20 to 200 ms a step on an H100."""
-        large = cls.Config(layers=24, width=1024, heads=16, tokens=1024, batch=8, vocabulary=32768)
-        return cls(large if kind == "cuda" else cls.Config())
 
     def tuned(self, effort: Effort) -> Self:
         """A step is long: three budgets, so that a quick look sees a handful of them."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -57,10 +57,7 @@ class Counts:
     last: str = ""
 
     def state(self) -> ScrubState:
-        return ScrubState(
-            passes=self.passes, nbytes=self.nbytes, found=self.found, repaired=self.repaired, lost=self.lost,
-            drills=self.drills, drills_failed=self.drills_failed, last=self.last, flipped=self.flipped,
-        )  # fmt: skip
+        return ScrubState(**asdict(self))
 
 
 class Scrubber(PeriodicThread):

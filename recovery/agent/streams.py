@@ -76,7 +76,7 @@ def ask_slot(peer: Peer, wanted: ReadSlot, digest: int, coefficient: int = 1) ->
     return Stripe(peer, header.nbytes, coefficient)
 
 
-def ask_parity(peer: Peer, wanted: ReadParity, digests: tuple[int, ...], coefficient: int = 1) -> Stripe:
+def ask_parity(peer: Peer, wanted: ReadParity, digests: tuple[int, ...]) -> Stripe:
     """Ask for the beginning of a parity row made of the slots that have ``digests``.
 
     Raises:
@@ -85,7 +85,7 @@ def ask_parity(peer: Peer, wanted: ReadParity, digests: tuple[int, ...], coeffic
     header = peer.call(wanted, RowHeader)
     if header.digests != digests or header.nbytes != wanted.nbytes:
         raise CorruptError(f"{peer.endpoint}: its parity of epoch {wanted.epoch} covers other bytes")
-    return Stripe(peer, header.nbytes, coefficient)
+    return Stripe(peer, header.nbytes)
 
 
 def combine(stripes: Sequence[Stripe], out: Bytes) -> None:

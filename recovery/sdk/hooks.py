@@ -144,7 +144,7 @@ class Hooks:
         """The step was canceled in the middle of something."""
         self._begun.clear()
         self._hidden = self._after_wait = None
-        self._spent_before, self._expecting = self.spent, False
+        self._spent_before = self.spent
 
 
 def _nothing() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, inspect, update
+from sqlalchemy.orm import InstrumentedAttribute
 
 from mainstay.service.common.db import AnySession, Base, WriteSession
 from mainstay.service.common.problem import ProblemError
@@ -22,6 +24,11 @@ def require_row(session: AnySession, kind: type[_Row], key: Any, missing: Proble
     if row is None:
         raise missing
     return row
+
+
+def equal_to(wanted: Mapping[InstrumentedAttribute[Any], Any]) -> list[ColumnElement[bool]]:
+    """A condition for each column whose value is not None: the filters of a list."""
+    return [column == value for column, value in wanted.items() if value is not None]
 
 
 def compare_and_set(

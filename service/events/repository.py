@@ -11,6 +11,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from mainstay.probes.core_types import Event, EventKind
 from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.rows import equal_to
 from mainstay.service.events.models import EventRow
 
 
@@ -24,10 +25,7 @@ def insert_new(session: WriteSession, rows: Sequence[dict[str, Any]]) -> set[str
 
 
 def listing(*, node: str | None, job: str | None, kind: EventKind | None, since: float | None) -> Select[EventRow]:
-    statement = select(EventRow)
-    for column, value in ((EventRow.node, node), (EventRow.job, job), (EventRow.kind, kind)):
-        if value is not None:
-            statement = statement.where(column == value)
+    statement = select(EventRow).where(*equal_to({EventRow.node: node, EventRow.job: job, EventRow.kind: kind}))
     return statement if since is None else statement.where(EventRow.time >= since)
 
 

@@ -17,6 +17,7 @@ from mainstay.probes.core_types import Severity, Verdict
 from mainstay.service.common.db import AnySession
 from mainstay.service.common.pagination import PageParams, decode_cursor, encode_cursor
 from mainstay.service.common.problem import ConflictError, NotFoundError
+from mainstay.service.common.rows import equal_to
 from mainstay.service.events.models import EventRow
 from mainstay.service.fleet import device_locations
 from mainstay.service.fleet.models import DeviceLocationRow, DeviceRow, TransitionRow
@@ -62,9 +63,7 @@ def find(session: AnySession, name: str, node: str | None) -> Hardware:
     """
     by_hardware = or_(DeviceRow.hardware == name, DeviceRow.serial == name, DeviceRow.uuid == name)
     for condition in (by_hardware, DeviceRow.id == name):
-        statement = select(DeviceRow).where(condition)
-        if node is not None:
-            statement = statement.where(DeviceRow.node == node)
+        statement = select(DeviceRow).where(condition, *equal_to({DeviceRow.node: node}))
         order = (DeviceRow.present.desc(), DeviceRow.last_seen_at.desc(), DeviceRow.node)
         rows = list(session.scalars(statement.order_by(*order).limit(50)))
         if rows:

@@ -47,8 +47,8 @@ _DEVICES: Final = select(*DeviceRow.__table__.c).order_by(
 class FleetDevice:
     """What is stored of a device."""
 
-    node: str
     id: str
+    node: str
     index: int
     kind: str
     model: str
@@ -56,8 +56,10 @@ class FleetDevice:
     uuid: str | None
     memory_bytes: int | None
     present: bool
+    """In the node's latest report."""
     previous_node: str | None
-    facts: Mapping[str, str]
+    """Node where the same hardware was seen before."""
+    facts: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)

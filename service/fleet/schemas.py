@@ -19,8 +19,10 @@ from mainstay.service.common.schemas import (
     ShortText,
     Text,
     UnixSeconds,
+    fields_of,
     is_newer_kind,
 )
+from mainstay.service.fleet.directory import FleetDevice
 from mainstay.service.fleet.lifecycle import Owner
 from mainstay.service.jobs.schemas import MigrationRequestRead
 from mainstay.service.telemetry.check import MAX_DEVICES
@@ -90,20 +92,9 @@ class NodeReportCreate(Lenient):
         return self
 
 
+@fields_of(FleetDevice)
 class DeviceRead(Output):
-    id: str
-    node: str
-    index: int
-    kind: str
-    model: str
-    serial: str | None
-    uuid: str | None
-    memory_bytes: int | None
-    present: bool
-    """In the node's latest report."""
-    previous_node: str | None
-    """Node where the same hardware was seen before."""
-    facts: dict[str, str]
+    pass
 
 
 class NodeRead(Output):

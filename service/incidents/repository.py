@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Select, func, or_, select, union, update
 from mainstay.detectors.finding import Cause, Finding, FindingKind
 from mainstay.probes.core_types import RecommendedAction, Severity
 from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.rows import equal_to
 from mainstay.service.incidents import findings as wire
 from mainstay.service.incidents.lifecycle import LIVE, IncidentState
 from mainstay.service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
@@ -24,11 +25,7 @@ _HANGS = tuple(
 def incidents(
     *, state: IncidentState | None, job: str | None, node: str | None, cause: Cause | None = None
 ) -> Select[IncidentRow]:
-    statement = select(IncidentRow)
-    if cause is not None:
-        statement = statement.where(IncidentRow.cause == cause)
-    if state is not None:
-        statement = statement.where(IncidentRow.state == state)
+    statement = select(IncidentRow).where(*equal_to({IncidentRow.cause: cause, IncidentRow.state: state}))
     if job is not None:
         statement = statement.where(of_job(job))
     return statement if node is None else statement.where(IncidentRow.id.in_(_touching(FindingRow.node == node)))
@@ -46,12 +43,9 @@ def _touching(condition: ColumnElement[bool]) -> Select[str | None]:
 def findings(
     *, node: str | None, job: str | None, kind: FindingKind | None, active: bool | None = None
 ) -> Select[FindingRow]:
-    statement = select(FindingRow)
-    if active is not None:
+    statement = select(FindingRow).where(*equal_to({FindingRow.node: node, FindingRow.job: job, FindingRow.kind: kind}))
+    if active is not None:  # as the partial index has it
         statement = statement.where(FindingRow.active if active else ~FindingRow.active)
-    for column, value in ((FindingRow.node, node), (FindingRow.job, job), (FindingRow.kind, kind)):
-        if value is not None:
-            statement = statement.where(column == value)
     return statement
 
 
@@ -87,9 +81,7 @@ def live_of_job_in(session: AnySession, job: str, state: IncidentState) -> list[
 
 
 def active_findings(session: AnySession, incident_id: str | None = None) -> list[FindingRow]:
-    statement = select(FindingRow).where(FindingRow.active)
-    if incident_id is not None:
-        statement = statement.where(FindingRow.incident_id == incident_id)
+    statement = select(FindingRow).where(FindingRow.active, *equal_to({FindingRow.incident_id: incident_id}))
     return list(session.scalars(statement.order_by(FindingRow.time, FindingRow.id)))
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, or_, select, true
 
 from mainstay.probes.core_types import HealthState, RecommendedAction, Severity
 from mainstay.service.common.db import AnySession
+from mainstay.service.common.rows import equal_to
 from mainstay.service.fleet.models import DeviceRow, NodeRow, TransitionRow
 from mainstay.service.incidents.lifecycle import LIVE
 from mainstay.service.incidents.models import FindingRow, IncidentRow
@@ -35,10 +36,7 @@ class Candidate:
 
 
 def listing(*, state: RemediationState | None, node: str | None) -> Select[RemediationRow]:
-    statement = select(RemediationRow)
-    if state is not None:
-        statement = statement.where(RemediationRow.state == state.value)
-    return statement if node is None else statement.where(RemediationRow.node == node)
+    return select(RemediationRow).where(*equal_to({RemediationRow.state: state, RemediationRow.node: node}))
 
 
 def candidates(session: AnySession, min_confidence: float) -> list[Candidate]:

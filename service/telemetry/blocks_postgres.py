@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sqlalchemy import Connection, Engine, MetaData, delete, text
+from sqlalchemy import Connection, Engine, MetaData, PrimaryKeyConstraint, delete, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
@@ -19,7 +19,6 @@ from mainstay.service.telemetry.blocks import BlockKind, StoredBlock
 from mainstay.service.telemetry.blocks_sql import (
     MemberIndex,
     as_blocks,
-    as_row,
     block_table,
     in_range,
     member_table,
@@ -29,21 +28,10 @@ from mainstay.service.telemetry.blocks_sql import (
 _LOCK: Final = 7_233_003
 _PARTITION: Final = re.compile(r"blocks_h(\d+)")
 _METADATA: Final = MetaData()
-_BLOCKS: Final = block_table("blocks", _METADATA)
+_BLOCKS: Final = block_table("blocks", _METADATA, postgresql_partition_by="RANGE (hour)")
+_BLOCKS.append_constraint(PrimaryKeyConstraint("hour", "subject", "stream", "sequence"))
+_COLUMNS: Final = tuple(_BLOCKS.c.keys())
 _MEMBERS: Final = member_table("block_members", _METADATA)
-_CREATE: Final = """
-CREATE TABLE blocks (
-    hour bigint NOT NULL,
-    subject text NOT NULL,
-    stream text NOT NULL,
-    sequence bigint NOT NULL,
-    kind text NOT NULL,
-    start double precision NOT NULL,
-    stop double precision NOT NULL,
-    body bytea NOT NULL,
-    PRIMARY KEY (hour, subject, stream, sequence)
-) PARTITION BY RANGE (hour)
-"""
 
 
 class PostgresBlockStore:
@@ -61,7 +49,8 @@ class PostgresBlockStore:
 
     def append(self, blocks: Sequence[StoredBlock]) -> list[bool]:
         self._partition({block.hour for block in blocks})
-        rows, members = [as_row(block) for block in blocks], self._members.new_rows(blocks)
+        rows = [{name: getattr(block, name) for name in _COLUMNS} for block in blocks]
+        members = self._members.new_rows(blocks)
         statement = insert(_BLOCKS).on_conflict_do_nothing()
         try:
             with self._engine.begin() as connection:
@@ -124,7 +113,7 @@ class PostgresBlockStore:
 
 def _create(connection: Connection) -> None:
     if connection.exec_driver_sql("SELECT to_regclass('blocks')").scalar_one() is None:
-        connection.exec_driver_sql(_CREATE)
+        _BLOCKS.create(connection)
         connection.exec_driver_sql("ALTER TABLE blocks ALTER COLUMN body SET STORAGE EXTERNAL")
     _MEMBERS.create(connection, checkfirst=True)
 

@@ -12,7 +12,7 @@ from sqlalchemy import BigInteger, Column, Double, LargeBinary, MetaData, Select
 from mainstay.service.telemetry.blocks import HOUR, BlockKind, StoredBlock
 
 
-def block_table(name: str, metadata: MetaData) -> Table:
+def block_table(name: str, metadata: MetaData, **options: Any) -> Table:
     return Table(
         name,
         metadata,
@@ -24,20 +24,8 @@ def block_table(name: str, metadata: MetaData) -> Table:
         Column("start", Double, nullable=False),
         Column("stop", Double, nullable=False),
         Column("body", LargeBinary, nullable=False),
+        **options,
     )
-
-
-def as_row(block: StoredBlock) -> dict[str, Any]:
-    return {
-        "hour": block.hour,
-        "subject": block.subject,
-        "stream": block.stream,
-        "sequence": block.sequence,
-        "kind": block.kind.value,
-        "start": block.start,
-        "stop": block.stop,
-        "body": block.body,
-    }
 
 
 def member_table(name: str, metadata: MetaData) -> Table:

@@ -8,6 +8,7 @@ from collections import OrderedDict
 from typing import ClassVar, Generic, Protocol, TypeVar
 
 from mainstay.service.telemetry.check import CheckedSamples
+from mainstay.service.telemetry.slots import NEVER, StepSlots
 
 
 class JobRing(Protocol):
@@ -64,3 +65,27 @@ class JobRings(ABC, Generic[RingT]):
     def nbytes(self) -> int:
         with self._lock:
             return self._held()
+
+
+class StepRing(JobRing, Protocol):
+    """The last steps of one job."""
+
+    slots: StepSlots
+
+
+StepRingT = TypeVar("StepRingT", bound=StepRing)
+
+
+class StepRings(JobRings[StepRingT]):
+    """Base of the stores by step."""
+
+    def last_step(self, job: str) -> int | None:
+        """The newest step of which anything was told, or None."""
+        ring = self._rings.get(job)
+        return None if ring is None or ring.slots.head == NEVER else ring.slots.head
+
+    def take_rewind(self, job: str) -> int | None:
+        """The lowest step that the job repeated since the last call; only the feed of the detection loop calls it."""
+        with self._lock:
+            ring = self._rings.get(job)
+            return None if ring is None else ring.slots.take_rewind()

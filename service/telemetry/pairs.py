@@ -16,8 +16,8 @@ from mainstay.probes.frame import MAX_ENTITIES
 from mainstay.probes.signals import WIDE_MISSING, SignalSource, names
 from mainstay.service.telemetry.catalogs import STEP_END
 from mainstay.service.telemetry.check import CheckedSamples
-from mainstay.service.telemetry.job_rings import JobRings
-from mainstay.service.telemetry.slots import NEVER, StepSlots
+from mainstay.service.telemetry.job_rings import StepRings
+from mainstay.service.telemetry.slots import StepSlots
 
 PAIR_SIGNALS: Final = names(SignalSource.PAIR, wide=False)
 DEPTH: Final = 256
@@ -121,7 +121,7 @@ class PairRing:
         return PairWindow(steps, self.pairs, values, self._ends[slots])
 
 
-class PairStore(JobRings[PairRing]):
+class PairStore(StepRings[PairRing]):
     """Pair rings of all jobs behind one lock.
 
     Args:
@@ -139,17 +139,6 @@ class PairStore(JobRings[PairRing]):
 
     def _new(self) -> PairRing:
         return PairRing(self.depth, self._most)
-
-    def last_step(self, job: str) -> int | None:
-        """The newest step of which anything was told, or None."""
-        ring = self._rings.get(job)
-        return None if ring is None or ring.slots.head == NEVER else ring.slots.head
-
-    def take_rewind(self, job: str) -> int | None:
-        """The lowest step that the job repeated since the last call; only the feed of the detection loop calls it."""
-        with self._lock:
-            ring = self._rings.get(job)
-            return None if ring is None else ring.slots.take_rewind()
 
     def window(self, job: str, start: int = 0, stop: int | None = None) -> PairWindow:
         """Steps ``start`` up to but not including ``stop``; steps without data are left out."""

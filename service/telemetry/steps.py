@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from mainstay.probes.signals import WIDE_MISSING, SignalSource, names
 from mainstay.service.telemetry.catalogs import STEP_END
 from mainstay.service.telemetry.check import CheckedSamples
-from mainstay.service.telemetry.job_rings import JobRings
-from mainstay.service.telemetry.slots import NEVER, StepSlots
+from mainstay.service.telemetry.job_rings import StepRings
+from mainstay.service.telemetry.slots import StepSlots
 
 STEP_SIGNALS: Final = names(SignalSource.RANK, wide=False)
 MIN_STEPS: Final = 64
@@ -53,14 +53,6 @@ class StepRing:
         self.slots = StepSlots(depth)
         self._values = np.empty((depth, len(STEP_SIGNALS), 0), np.float32)
         self._ends = np.empty((depth, 0), np.float64)
-
-    @property
-    def depth(self) -> int:
-        return self.slots.depth
-
-    @property
-    def head(self) -> int:
-        return self.slots.head
 
     @property
     def ranks(self) -> int:
@@ -113,7 +105,7 @@ class StepRing:
 
     def window(self, start: int, stop: int, stride: int, signals: tuple[str, ...] = STEP_SIGNALS) -> StepWindow:
         steps = self.slots.within(start, stop)[::stride]
-        slots = steps % self.depth
+        slots = steps % self.slots.depth
         rows = np.array([STEP_SIGNALS.index(name) for name in signals], np.intp)
         values = self._values[slots] if signals == STEP_SIGNALS else self._values[slots[:, None], rows]
         return StepWindow(steps, values.transpose(2, 1, 0), self._ends[slots].T, signals)
@@ -125,7 +117,7 @@ def _keep(line: NDArray[np.floating], ranks: NDArray[np.intp], said: NDArray[np.
     line[ranks[known]] = said[known]
 
 
-class StepStore(JobRings[StepRing]):
+class StepStore(StepRings[StepRing]):
     """Step rings of all jobs behind one lock.
 
     Args:
@@ -140,21 +132,10 @@ class StepStore(JobRings[StepRing]):
     def _new(self) -> StepRing:
         return StepRing(self.depth, self._budget // 2)
 
-    def last_step(self, job: str) -> int | None:
-        """The newest step that any rank reported, or None."""
-        ring = self._rings.get(job)
-        return None if ring is None or ring.head == NEVER else ring.head
-
     def ranks(self, job: str) -> int:
         """Ranks 0 up to this number have a row; 0 for an unknown job."""
         ring = self._rings.get(job)
         return 0 if ring is None else ring.ranks
-
-    def take_rewind(self, job: str) -> int | None:
-        """The lowest step that the job repeated since the last call; only the feed of the detection loop calls it."""
-        with self._lock:
-            ring = self._rings.get(job)
-            return None if ring is None else ring.slots.take_rewind()
 
     def window(
         self,
@@ -171,7 +152,7 @@ class StepStore(JobRings[StepRing]):
         """
         with self._lock:
             ring = self._rings.get(job) or StepRing(1)
-            end = ring.head + 1 if stop is None else stop
+            end = ring.slots.head + 1 if stop is None else stop
             stride = 1
             if points is not None:
                 stride = max(1, -(-len(ring.slots.within(start, end)) // max(points, 1)))

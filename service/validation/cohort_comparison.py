@@ -23,6 +23,7 @@ from mainstay.probes.benchmarks.result import Better
 from mainstay.probes.core_types import Verdict
 from mainstay.service.common.db import AnySession
 from mainstay.service.common.problem import NotFoundError, UnprocessableError
+from mainstay.service.common.rows import equal_to
 from mainstay.service.common.schemas import Output
 from mainstay.service.criteria.store import shown
 from mainstay.service.validation.cohorts import hardware, within
@@ -195,7 +196,7 @@ def _measured(
 
 
 def _results(cohort: str, sides: RunSelection, since: float | None, until: float | None) -> Select[str, ResultRow]:
-    statement = (
+    return (
         select(ValidationRow.node, ResultRow)
         .join(ValidationRow, ValidationRow.id == ResultRow.validation_id)
         .where(
@@ -203,19 +204,13 @@ def _results(cohort: str, sides: RunSelection, since: float | None, until: float
             ResultRow.value.is_not(None),
             ResultRow.better != Better.EQUAL,  # a fingerprint does not drift
             ValidationRow.state == ValidationState.DONE,
+            *equal_to({ValidationRow.node: sides.node}),
+            *(ValidationRow.finished_at >= bound for bound in (sides.since, since) if bound is not None),
+            *(ValidationRow.finished_at < bound for bound in (sides.until, until) if bound is not None),
         )
         .order_by(ValidationRow.created_at.desc(), ResultRow.position)
         .limit(MOST_RESULTS)
     )
-    if sides.node is not None:
-        statement = statement.where(ValidationRow.node == sides.node)
-    for bound in (sides.since, since):
-        if bound is not None:
-            statement = statement.where(ValidationRow.finished_at >= bound)
-    for bound in (sides.until, until):
-        if bound is not None:
-            statement = statement.where(ValidationRow.finished_at < bound)
-    return statement
 
 
 def _nodes(side: _Side) -> set[str]:

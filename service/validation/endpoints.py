@@ -15,6 +15,7 @@ from mainstay.service.common.clock import Now
 from mainstay.service.common.db import Reading, Reporting, Writing, after_commit
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.pagination import Page, Paging, paginate
+from mainstay.service.common.rows import equal_to
 from mainstay.service.common.schemas import Name
 from mainstay.service.fleet.service import require_node
 from mainstay.service.localization import service as localization_service
@@ -81,13 +82,8 @@ def list_validations(
     results: Annotated[bool, Query(description="False omits the results, for a run over many nodes.")] = True,
 ) -> ValidationPage:
     """Validations, newest first."""
-    statement = select(ValidationRow)
-    if node is not None:
-        statement = statement.where(ValidationRow.node == node)
-    if sweep is not None:
-        statement = statement.where(ValidationRow.sweep_id == sweep)
-    if run is not None:
-        statement = statement.where(ValidationRow.run_id == run)
+    wanted = equal_to({ValidationRow.node: node, ValidationRow.sweep_id: sweep, ValidationRow.run_id: run})
+    statement = select(ValidationRow).where(*wanted)
     rows, cursor = paginate(session, statement, keys=(ValidationRow.created_at, ValidationRow.id), page=page)
     return ValidationPage(
         items=validation_serializers.serialize_validations(session, rows, with_results=results), next_cursor=cursor

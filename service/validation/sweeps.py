@@ -17,7 +17,7 @@ from mainstay.probes.core_types import Verdict
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import ConflictError, NotFoundError
-from mainstay.service.common.rows import compare_and_set, require_row
+from mainstay.service.common.rows import compare_and_set, equal_to, require_row
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.fleet.service import require_node
 from mainstay.service.settings import Settings
@@ -197,11 +197,9 @@ def fan_out(session: WriteSession, run_id: str, *, now: float, settings: Setting
 
 
 def _nodes(session: AnySession, sweep: SweepRow) -> list[str]:
-    statement = select(NodeRow.name).order_by(NodeRow.name)
+    statement = select(NodeRow.name).where(*equal_to({NodeRow.cohort: sweep.cohort})).order_by(NodeRow.name)
     if sweep.nodes is not None:
         statement = statement.where(NodeRow.name.in_(sweep.nodes))  # a node may have left since the sweep was made
-    if sweep.cohort is not None:
-        statement = statement.where(NodeRow.cohort == sweep.cohort)
     return list(session.scalars(statement))
 
 
