@@ -18,7 +18,7 @@ PACKAGES = (
 CHANGE = {
     "BacktestResult", "Burst", "Cox", "DeviceHistory", "Exponential", "KaplanMeier", "LocalizationStatus",
     "PeerLayout", "SizePosterior", "Statements", "_Ended", "_Fitted", "_Held", "_Memory", "_Node", "_NodeState",
-    "_Occasion", "_Place", "_Port", "_Read", "_Said", "_Tick",
+    "_Occasion", "_Place", "_Port", "_Read", "_Said", "_Tick", "localize.group_testing._Known",
 }  # fmt: skip
 """Estimators, counts, and what is collected in steps."""
 NO_SLOTS = {
