@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mainstay.detectors.localize.model import NodePair, PairOutcome, PairResult, Round
+from mainstay.detectors.localize.model import GroupResult, NodePair, PairOutcome, PairResult, Round
 from mainstay.detectors.localize.topology import (
     OWN,
     Component,
@@ -114,6 +114,11 @@ class Cluster:
         worst = min((level for fault, level in spoiled if size > fault.over), default=0.0)
         own = min(self._own[pair.a.node], self._own[pair.b.node])
         return float(worst + own + float(self.rng.normal(0, self.noise)))
+
+    def collective(self, asked: Round) -> list[GroupResult]:
+        """Whether each group's collective passes: it fails with any faulty node."""
+        bad = {fault.piece.name[0] for fault in self.faults}
+        return [GroupResult(members=group, passed=not bad & set(group)) for group in asked.groups]
 
 
 CLASSES = ("nic 0.9", "nic 0.7", "nic 0.5", "gpu 0.6", "cable 0.5", "uplink 0.6", "loss over 1 KB", "hang")

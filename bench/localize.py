@@ -65,6 +65,7 @@ def main(argv: list[str] | None = None) -> None:
 
 def _more(seeds: int) -> Iterator[Row]:
     yield from _leaf_switch(max(5, seeds * OTHERS // SEEDS))
+    yield from _groups(max(5, seeds // 5))
 
 
 def cluster(count: int, seed: int, **changes: float) -> Cluster:
@@ -173,6 +174,30 @@ def _leaf_switch(seeds: int) -> Iterator[Row]:
     note = f"the switch itself named in {score.exact} of {score.runs} runs"
     yield _row("a bad leaf switch of 16 of 64 nodes: a node blamed for it", score.blamed, "runs", "0",
                score.blamed == 0, score.runs, note)  # fmt: skip
+
+
+def _groups(seeds: int) -> Iterator[Row]:
+    wrong, blamed, worst, tests = 0, 0, 0.0, []
+    for seed in range(seeds):
+        rng = np.random.default_rng([7, seed])
+        count, bad = int(rng.choice([16, 64, 256, 1024])), int(rng.integers(1, 4))
+        world = Cluster(count=count, rails=1, seed=seed)
+        nodes = rng.choice([host.name for host in world.topology.nodes], bad, replace=False).tolist()
+        world.faults = tuple(
+            Fault(name="bad", piece=Component(FabricComponentKind.NODE, (node,)), speed=0.5) for node in nodes
+        )
+        state = plan.start_localization(world.topology, method="groups")
+        while isinstance(step := plan.next_round(state), Round):
+            state = plan.record(state, world.collective(step))
+        named = {c.name[0] for c in step.culprits}
+        wrong += named != set(nodes)
+        blamed += bool(named - set(nodes))
+        worst = max(worst, step.rounds / (2 + 2 * math.log2(count)))
+        tests.append(len(state.groups) / (bad * math.log2(count)))
+    note = f"16-1024 nodes, 1-3 bad; groups tested: {statistics.mean(tests):.1f} d log2 n; a good node blamed: {blamed}"
+    yield _row("group tests: exactly the bad nodes named", 1 - wrong / seeds, "of runs", "1", wrong == 0, seeds, note)
+    yield _row("group tests: rounds, as a share of 2 + 2 log2 n, most", round(worst, 2), "of the limit", "<= 1",
+               worst <= 1, seeds, "")  # fmt: skip
 
 
 def _row(claim: str, figure: float, unit: str, target: str, holds: bool, n: int, note: str, baseline: str = "") -> Row:  # noqa: PLR0917 - a table's columns

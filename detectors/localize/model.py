@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import Literal
 
 import msgspec
 
@@ -58,6 +59,14 @@ class PairResult(NodePair, frozen=True, kw_only=True):
             raise ValueError(f"pair {self.a.node}, {self.b.node}: ok, but without a bandwidth")
         if self.a == self.b:
             raise ValueError(f"a place cannot be paired with itself: {self.a.node}")
+
+
+class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a collective of these nodes passed; None: no answer."""
+
+    members: tuple[str, ...]
+    passed: bool | None
+    round: int = 0
 
 
 class LocalizationConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,13 +140,16 @@ class Round(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
     """What shall be measured next, all of it at the same time."""
 
     number: int
-    pairs: tuple[NodePair, ...]
+    pairs: tuple[NodePair, ...] = ()
+    groups: tuple[tuple[str, ...], ...] = ()
+    """For collectives that pass or fail; disjoint."""
 
 
 class LocalizationState(msgspec.Struct, frozen=True, kw_only=True):
     """All that a fault localization knows; kept as JSON between rounds."""
 
     topology: FabricTopology
+    method: Literal["pairs", "groups"] = "pairs"
     known_good: tuple[str, ...] = ()
     """Nodes that a check of their own passed: partners, and the last to be blamed."""
     suspects: tuple[str, ...] = ()
@@ -146,6 +158,7 @@ class LocalizationState(msgspec.Struct, frozen=True, kw_only=True):
     round: int = 0
     """The number of the last round that was given out."""
     results: tuple[PairResult, ...] = ()
+    groups: tuple[GroupResult, ...] = ()
 
     def __post_init__(self) -> None:
         names = {host.name for host in self.topology.nodes}

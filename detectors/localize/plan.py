@@ -7,10 +7,13 @@ round asks for all at the same time, and records what came; what did not come is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import msgspec
 
+from mainstay.detectors.localize import group_testing
 from mainstay.detectors.localize.model import (
+    GroupResult,
     LocalizationConfig,
     LocalizationState,
     LocalizationVerdict,
@@ -35,6 +38,7 @@ from mainstay.detectors.localize.verdict_text import build_verdict
 def start_localization(
     topology: FabricTopology,
     *,
+    method: Literal["pairs", "groups"] = "pairs",
     known_good: Iterable[str] = (),
     suspects: Iterable[str] = (),
     settings: LocalizationConfig | None = None,
@@ -43,6 +47,7 @@ def start_localization(
 
     Args:
         topology: all nodes that may measure, partners included.
+        method: ``pairs`` that are measured, or ``groups`` of a collective that passes or fails.
         known_good: nodes that passed a check of their own.
         suspects: nodes to be told about; empty: all.
         settings: how sure, how long.
@@ -54,6 +59,7 @@ def start_localization(
         raise ValueError("a localization needs two nodes at least")
     return LocalizationState(
         topology=topology,
+        method=method,
         known_good=tuple(sorted(set(known_good))),
         suspects=tuple(sorted(set(suspects))),
         settings=settings or LocalizationConfig(),
@@ -62,6 +68,8 @@ def start_localization(
 
 def next_round(state: LocalizationState) -> Round | LocalizationVerdict:
     """What to measure next, or the verdict when all is known, no round is left, or none would tell more."""
+    if state.method == "groups":
+        return group_testing.next_groups(state)
     status = compute_status(state)
     wanted = set(state.suspects) or {host.name for host in state.topology.nodes}
     if state.round >= limit(state) or (state.results and _settled(status, wanted)):
@@ -72,15 +80,23 @@ def next_round(state: LocalizationState) -> Round | LocalizationVerdict:
     return Round(number=state.round + 1, pairs=pairs)
 
 
-def record(state: LocalizationState, results: Sequence[PairResult]) -> LocalizationState:
-    """The state after a round. Call it once a round, with one result for each of its pairs."""
+def record(state: LocalizationState, results: Sequence[PairResult] | Sequence[GroupResult]) -> LocalizationState:
+    """The state after a round. Call it once a round, with one result for each of its pairs or groups."""
     number = state.round + 1
-    marked = (msgspec.structs.replace(result, round=number) for result in results)
-    return msgspec.structs.replace(state, round=number, results=(*state.results, *marked))
+    marked = [msgspec.structs.replace(result, round=number) for result in results]
+    pairs = tuple(result for result in marked if isinstance(result, PairResult))
+    groups = tuple(result for result in marked if isinstance(result, GroupResult))
+    if (pairs and state.method != "pairs") or (groups and state.method != "groups"):
+        raise ValueError(f"results of another method than {state.method!r}")
+    return msgspec.structs.replace(
+        state, round=number, results=(*state.results, *pairs), groups=(*state.groups, *groups)
+    )
 
 
 def verdict(state: LocalizationState) -> LocalizationVerdict:
     """What can be said now, with rounds left or not."""
+    if state.method == "groups":
+        return group_testing.build_verdict(state)
     return build_verdict(
         state, compute_status(state), set(state.suspects) or {host.name for host in state.topology.nodes}
     )

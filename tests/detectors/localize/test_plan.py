@@ -14,6 +14,7 @@ from mainstay.detectors.localize.model import (
     LocalizationConfig,
     LocalizationState,
     LocalizationVerdict,
+    NodePair,
     PairOutcome,
     PairResult,
     Round,
@@ -185,6 +186,12 @@ def test_bad_input_is_refused_in_words(make: object, said: str) -> None:
 def test_a_node_that_the_topology_lacks_is_refused() -> None:
     with pytest.raises(ValueError, match="no node 'z'"):
         verdict_of(_pair("a", "z", 1e9))
+
+
+def test_groups_are_not_recorded_among_pairs() -> None:
+    state = plan.start_localization(flat(["a", "b", "c"]), method="groups")
+    with pytest.raises(ValueError, match="another method"):
+        plan.record(state, [plan.missing(NodePair(a=Endpoint("a"), b=Endpoint("b")), "")])
 
 
 def test_a_fault_of_a_fabric_that_is_not_told_stays_a_way() -> None:

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from mainstay.detectors.localize import plan
-from mainstay.detectors.localize.model import LocalizationConfig
+from mainstay.detectors.localize.model import GroupResult, LocalizationConfig
 from mainstay.detectors.localize.rounds import RoundSlots, circle
 from mainstay.detectors.localize.status import compute_status, crossings
 from mainstay.detectors.localize.topology import (
@@ -149,3 +149,8 @@ def test_settings_that_cannot_work_are_refused(wrong: dict[str, float]) -> None:
         LocalizationConfig(**wrong)  # type: ignore[arg-type]
     LocalizationConfig(rounds=0, flows=1, tries=1, slower=0.005)
     LocalizationConfig(slower=0.9)
+
+
+def test_results_of_groups_are_refused_among_pairs() -> None:
+    with pytest.raises(ValueError, match="another method than 'pairs'"):
+        plan.record(plan.start_localization(flat(["a", "b"])), [GroupResult(members=("a", "b"), passed=True)])
