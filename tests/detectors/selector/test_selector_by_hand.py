@@ -281,7 +281,7 @@ def test_a_policy_that_makes_no_sense_is_refused(
     target: float | None, keep: float | None, worth: float | None, said: str
 ) -> None:
     with pytest.raises(InputError, match=said):
-        cli._wanted(target, keep, spare=True, worth=worth, uniform=False)
+        cli._wanted(cli.Goal(target_risk=target, keep=keep, worth=worth))
 
 
 @pytest.mark.parametrize(
@@ -291,5 +291,5 @@ def test_a_policy_that_makes_no_sense_is_refused(
 def test_a_policy_has_a_target_of_a_tenth_unless_it_says_otherwise(
     target: float | None, keep: float | None, kept: float | None
 ) -> None:
-    said = cli._wanted(target, keep, spare=False, worth=0.5, uniform=True)
+    said = cli._wanted(cli.Goal(target_risk=target, keep=keep, spare_nodes=False, worth=0.5, uniform=True))
     assert said == SelectionPolicy(target_risk=kept, keep=keep, spare_nodes=False, per_node=False, worth=0.5)
