@@ -33,7 +33,7 @@ from mainstay.detectors.gpu.throttle import ThrottleDetector
 from mainstay.service.demo.stack import free_port
 
 SETTLE_SECONDS = 20.0
-"""The nodes of a boot sent one frame each, and no other until all were healthy: what follows from that is not steady."""
+"""The nodes of a boot sent one frame each, and no other until all were healthy: what that leaves is not steady."""
 STEADY_SECONDS = 60.0
 SILENT_SECONDS = 60.0
 FIND_SECONDS, FINDINGS = 300.0, 5
@@ -198,10 +198,12 @@ class Run:
     async def _burst(self) -> None:
         writer = Watcher(Client(self.service.port, self.watcher.client.token, 1), [])
         writing, began = asyncio.create_task(writer.write()), time.monotonic()
+        sending = asyncio.create_task(self.fleet.send(300.0))  # silent nodes would be a second storm
         accepted, refused = await self.fleet.burst(EVENTS, INVENTED)
         took = time.monotonic() - began
         judged = await self._until(self._all_judged, 120.0, began)
         writing.cancel()
+        sending.cancel()
         note = f"accepted {accepted} in {took:.1f} s, all judged after {judged:.1f} s; median {{:.3f}} s"
         seconds = writer.seconds["write"]
         self.row(
