@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from mainstay.probes.ids import uuid7
 from mainstay.service.auth import repository
 from mainstay.service.auth.models import SessionRow, TokenRow
 from mainstay.service.auth.tokens import (
@@ -20,7 +21,6 @@ from mainstay.service.auth.tokens import (
     make_secret,
 )
 from mainstay.service.common.db import WriteSession
-from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import (
     ConflictError,
     ForbiddenError,
@@ -84,7 +84,7 @@ def create_token(session: WriteSession, new: NewToken, *, now: float) -> tuple[T
         raise UnprocessableError("a token needs at least one of the scopes read, report, act, admin")
     secret = make_secret(new.kind)
     row = TokenRow(
-        id=new_id(),
+        id=uuid7(),
         digest=digest(secret),
         prefix=secret[: len(f"mst_{new.kind.value}_") + _PREFIX_CHARACTERS],
         kind=new.kind.value,

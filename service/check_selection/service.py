@@ -22,11 +22,11 @@ from mainstay.detectors.selector.fleet_history import (
     ValidationOpportunity,
 )
 from mainstay.probes.benchmarks.suites import SuiteInfo
+from mainstay.probes.ids import uuid7
 from mainstay.service.check_selection import node_history
 from mainstay.service.check_selection.models import SelectionRow
 from mainstay.service.check_selection.schemas import ValidationPlanCreate, ValidationPlanRead
 from mainstay.service.common.db import AnySession, WriteSession
-from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import NotFoundError
 from mainstay.service.common.rows import require_row
 from mainstay.service.fleet.service import require_node
@@ -118,7 +118,7 @@ def _factor(session: AnySession, suite: SuiteInfo) -> float:
 def keep(session: WriteSession, body: ValidationPlanCreate, decision: SelectionDecision, now: float) -> SelectionRow:
     """Store a decision with all its reasons."""
     row = SelectionRow(
-        id=new_id(),
+        id=uuid7(),
         created_at=now,
         trigger=body.trigger.value,
         suite=body.suite,

@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import case, insert, literal, or_, select, update
 
+from mainstay.probes.ids import uuid7
 from mainstay.service.common.db import AnySession, UnixTime, WriteSession
-from mainstay.service.common.ids import new_id
 from mainstay.service.fleet.models import DeviceLocationRow
 
 MAX_STAYS = 50
@@ -28,7 +28,7 @@ def follow(session: WriteSession, there: Mapping[str, Mapping[str, str]], now: f
     _update(session, left, left_at=case((began > now, began), else_=literal(now, UnixTime())))
     begun = [
         {
-            "id": new_id(), "hardware": hardware, "node": node, "device": device, "first_seen_at": now,
+            "id": uuid7(), "hardware": hardware, "node": node, "device": device, "first_seen_at": now,
             "last_seen_at": now, "left_at": None,
         }
         for hardware, (node, device) in sorted(places.items()) if hardware not in stays

@@ -14,8 +14,8 @@ from sqlalchemy import bindparam, insert, select, update
 from sqlalchemy.orm.attributes import set_committed_value
 
 from mainstay.probes.core_types import HealthState
+from mainstay.probes.ids import uuid7
 from mainstay.service.common.db import WriteSession
-from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import ConflictError
 from mainstay.service.fleet import models
 from mainstay.service.fleet.lifecycle import (
@@ -237,7 +237,7 @@ def _transition(
 ) -> dict[str, Any]:
     """The columns of ``TransitionRow`` for the move of ``row`` to ``values``."""
     return {
-        "id": new_id(), "node": row.name, "version": values["state_version"], "time": values["state_since"],
+        "id": uuid7(), "node": row.name, "version": values["state_version"], "time": values["state_since"],
         "trigger": trigger.value, "from_state": row.state, "to_state": values["state"], "owner": values["owner"],
         "actor": values["actor"], "reason": values["state_reason"], "incident": incident,
     }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import RecommendedAction, Severity
-from mainstay.service.common.ids import new_id
+from mainstay.probes.ids import uuid7
 from mainstay.service.incidents.models import FindingRow
 from mainstay.service.incidents.schemas import FindingRead
 
@@ -37,7 +37,7 @@ def evidence_json(evidence: Evidence) -> dict[str, Any]:
 
 def to_row(finding: Finding, incident_id: str | None) -> FindingRow:
     return FindingRow(
-        id=new_id(),
+        id=uuid7(),
         key=finding.key,
         kind=finding.kind.value,
         **dataclasses.asdict(finding.entity),

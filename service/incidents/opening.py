@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mainstay.probes.ids import uuid7
 from mainstay.service.common.db import WriteSession
-from mainstay.service.common.ids import new_id
 from mainstay.service.incidents import stacks
 from mainstay.service.incidents.lifecycle import IncidentState
 from mainstay.service.incidents.models import IncidentRow
@@ -30,7 +30,7 @@ def open_incident(
 ) -> IncidentRow:
     """A new incident, open, with its first entry on the timeline."""
     row = IncidentRow(
-        id=new_id(),
+        id=uuid7(),
         title=title[:300],
         summary=summary,
         state=IncidentState.OPEN.value,

@@ -14,9 +14,9 @@ from sqlalchemy import select
 
 from mainstay.detectors.finding import FindingKind
 from mainstay.probes.core_types import Event, EventKind, Severity
+from mainstay.probes.ids import uuid7
 from mainstay.recovery.recovery_plan import RecoveryPlan
 from mainstay.service.common.db import WriteSession
-from mainstay.service.common.ids import new_id
 from mainstay.service.incidents import repository, stacks
 from mainstay.service.incidents.lifecycle import IncidentState, IncidentTrigger
 from mainstay.service.incidents.models import ActionRow, IncidentRow, PlanRow
@@ -165,7 +165,7 @@ def _action(context: Context, event: Event, job: str, *, state: str) -> None:
     recovery_id = recovery.id if recovery is not None else (_recovery_id(event) or "")
     row = _running(session, incident.id, recovery_id, name) if state != "running" else None
     if row is None:
-        row = ActionRow(id=new_id(), incident_id=incident.id, recovery=recovery_id, name=name, detail="")
+        row = ActionRow(id=uuid7(), incident_id=incident.id, recovery=recovery_id, name=name, detail="")
         row.started_at = event.time
         session.add(row)
     row.state = state

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from mainstay.detectors.finding import FindingKind
 from mainstay.probes.core_types import Severity
+from mainstay.probes.ids import uuid7
 from mainstay.service.common.db import AnySession, WriteSession
-from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import ConflictError, NotFoundError
 from mainstay.service.common.rows import compare_and_set, require_row
 from mainstay.service.incidents import repository
@@ -71,7 +71,7 @@ def add_timeline_entry(
     data: dict[str, Any] | None = None,
 ) -> None:
     """Add one entry to the story and tell watchers."""
-    entry = TimelineRow(id=new_id(), incident_id=incident.id, time=time, kind=kind, text=text, data=data or {})
+    entry = TimelineRow(id=uuid7(), incident_id=incident.id, time=time, kind=kind, text=text, data=data or {})
     session.add(entry)
     told = {"id": incident.id, "state": incident.state, "kind": kind, "job": incident.job, "node": incident.node}
     record_change(session, Topic.INCIDENT, told | {"needs_operator": incident.needs_operator})

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from sqlalchemy import select
 
+from mainstay.probes.ids import uuid7
 from mainstay.recovery.migration_request import OPEN, MigrationKind, MigrationState
 from mainstay.service.common.db import AnySession, WriteSession
-from mainstay.service.common.ids import new_id
 from mainstay.service.jobs.models import MigrationRequestRow
 from mainstay.service.jobs.schemas import JobState, MigrationRequestResult
 from mainstay.service.stream.changes import Topic, record_change
@@ -42,7 +42,7 @@ def create(
     row = session.scalar(select(MigrationRequestRow).where(*same, MigrationRequestRow.state.in_(_OPEN)).limit(1))
     if row is None:
         row = MigrationRequestRow(
-            id=new_id(), job=job, kind=MigrationKind.MIGRATE.value, node=node, rank=rank, target=target,
+            id=uuid7(), job=job, kind=MigrationKind.MIGRATE.value, node=node, rank=rank, target=target,
             reason=reason[:500], actor=actor[:200], state=MigrationState.PENDING.value, detail="",
             seconds=None, steps_lost=None, created_at=now, updated_at=now, finding=finding, remediation=remediation,
         )  # fmt: skip

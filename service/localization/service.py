@@ -31,8 +31,8 @@ from mainstay.probes.benchmarks.result import BenchmarkResult
 from mainstay.probes.benchmarks.result import BenchmarkState as Ran
 from mainstay.probes.core_types import HealthState
 from mainstay.probes.core_types import Verdict as Status
+from mainstay.probes.ids import uuid7
 from mainstay.service.common.db import AnySession, WriteSession
-from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import ConflictError, NotFoundError, UnprocessableError
 from mainstay.service.common.rows import require_row
 from mainstay.service.fleet.models import NodeRow
@@ -123,7 +123,7 @@ def create(session: WriteSession, body: LocalizationCreate, *, now: float) -> Lo
     switches = {row.name: tuple(row.switches) for row in rows}
     state = plan.start_localization(flat([row.name for row in rows], switches), known_good=good, suspects=nodes)
     made = LocalizationRow(
-        id=new_id(),
+        id=uuid7(),
         state=LocalizationRunState.RUNNING.value,
         reason=body.reason,
         nodes=nodes,
@@ -219,7 +219,7 @@ def _sides(
     listens, connects = (pair.a, pair.b) if step.number % 2 else (pair.b, pair.a)
 
     def side(role: Role, own: Endpoint, other: Endpoint) -> LocalizationTaskRow:
-        key = new_id()
+        key = uuid7()
         order = PairTask(
             id=key, kind="pair", validation_id=key, benchmark=PAIR, role=role, peer=other.node,
             address=str(row.addresses[listens.node]), port=FIRST_PORT + position % PORTS, sizes=SIZES, nic=own.nic,

@@ -13,8 +13,8 @@ from typing import Any, Final
 from sqlalchemy import func, select
 
 from mainstay.probes.core_types import HealthState, RecommendedAction
+from mainstay.probes.ids import uuid7
 from mainstay.service.common.db import AnySession, WriteSession
-from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import ConflictError, NotFoundError
 from mainstay.service.common.rows import compare_and_set, require_row
 from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger, Owner
@@ -73,7 +73,7 @@ def propose(
     hardware = repository.hardware_of(session, found.node, found.device)
     tried = _tried(session, found, hardware, survey.now - limits.recurrence_days * _DAY)
     row = RemediationRow(
-        id=new_id(),
+        id=uuid7(),
         incident_id=found.incident,
         node=found.node,
         device=found.device,

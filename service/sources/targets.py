@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from sqlalchemy import select, update
 
+from mainstay.probes.ids import uuid7
 from mainstay.service.common.db import AnySession, WriteSession
-from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import ConflictError, NotFoundError
 from mainstay.service.common.rows import require_row
 from mainstay.service.sources.models import DcgmTargetRow
@@ -62,7 +62,7 @@ def create(
     if session.scalar(select(DcgmTargetRow.id).where(DcgmTargetRow.url == url)) is not None:
         raise TargetExistsError(f"{url} is a target already")
     row = DcgmTargetRow(
-        id=new_id(), url=url, node=node, interval_seconds=interval, enabled=enabled, created_at=now, due_at=now,
+        id=uuid7(), url=url, node=node, interval_seconds=interval, enabled=enabled, created_at=now, due_at=now,
         sequence=0, failures=0, last_scrape_at=None, last_error=None, samples=0, memory={},
     )  # fmt: skip
     session.add(row)

@@ -16,8 +16,8 @@ from sqlalchemy import select
 from mainstay.detectors.validation import criteria as pure
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState
 from mainstay.probes.core_types import Verdict
+from mainstay.probes.ids import uuid7
 from mainstay.service.common.db import AnySession, WriteSession
-from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import NotFoundError, UnprocessableError
 from mainstay.service.common.rows import compare_and_set, require_row
 from mainstay.service.criteria import store as criteria_store
@@ -89,7 +89,7 @@ def order(
     require_node(session, node)
     require_part(require_suite(suite), options.benchmarks)
     row = ValidationRow(
-        id=new_id(),
+        id=uuid7(),
         node=node,
         suite=suite,
         benchmarks=None if options.benchmarks is None else sorted(set(options.benchmarks)),
@@ -200,7 +200,7 @@ def _results(
         limits = verdict.criterion
         rows.append(
             ResultRow(
-                id=new_id(),
+                id=uuid7(),
                 validation_id=row.id,
                 position=position,
                 cohort=cohort,

@@ -14,8 +14,8 @@ from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
 
 from mainstay.probes.core_types import Verdict
+from mainstay.probes.ids import uuid7
 from mainstay.service.common.db import AnySession, WriteSession
-from mainstay.service.common.ids import new_id
 from mainstay.service.common.problem import ConflictError, NotFoundError
 from mainstay.service.common.rows import compare_and_set, equal_to, require_row
 from mainstay.service.fleet.models import NodeRow
@@ -66,7 +66,7 @@ def create(session: WriteSession, body: SweepCreate, *, now: float) -> SweepRow:
         require_node(session, node)
     due = next_run(body.schedule, now) if body.schedule is not None and body.enabled else None
     row = SweepRow(
-        id=new_id(),
+        id=uuid7(),
         **body.model_dump(exclude={"nodes"}),
         nodes=None if body.nodes is None else sorted(set(body.nodes)),
         created_at=now,
@@ -132,7 +132,7 @@ def start(session: WriteSession, sweep: SweepRow, *, now: float) -> SweepRunRow:
 
 
 def _begin(session: WriteSession, sweep_id: str, now: float) -> SweepRunRow:
-    run = SweepRunRow(id=new_id(), sweep_id=sweep_id, started_at=now)
+    run = SweepRunRow(id=uuid7(), sweep_id=sweep_id, started_at=now)
     session.add(run)
     session.flush()
     return run

@@ -8,8 +8,8 @@ from sqlalchemy import delete, select, update
 
 from mainstay.detectors.policy.comparison import KINDS, StatementChange
 from mainstay.probes.core_types import Event
+from mainstay.probes.ids import uuid7
 from mainstay.service.common.db import AnySession, WriteSession
-from mainstay.service.common.ids import new_id
 from mainstay.service.events.models import EventRow
 from mainstay.service.events.repository import to_event
 from mainstay.service.xid_policies.models import PolicyShadowRow, PolicyVersionRow
@@ -72,7 +72,7 @@ def add_shadow(session: WriteSession, version: int, changes: Iterable[StatementC
     for change in changes:
         session.add(
             PolicyShadowRow(
-                id=new_id(),
+                id=uuid7(),
                 time=change.time,
                 version=version,
                 event_id=change.event,

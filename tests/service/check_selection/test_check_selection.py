@@ -11,11 +11,11 @@ import pytest
 
 from mainstay.detectors.finding import FindingKind
 from mainstay.probes.core_types import Verdict
+from mainstay.probes.ids import uuid7
 from mainstay.service.app import build_services, close_services
 from mainstay.service.check_selection import node_history
 from mainstay.service.check_selection import service as check_selection_service
 from mainstay.service.check_selection.schemas import ValidationPlanCreate
-from mainstay.service.common.ids import new_id
 from mainstay.service.fleet.models import NodeRow, TransitionRow
 from mainstay.service.incidents.models import FindingRow, IncidentRow
 from mainstay.service.services import Services
@@ -45,12 +45,12 @@ def check(name: str, at: float, *failed: str, took: float = 60.0) -> list[Any]:
     """A finished validation of the standard suite."""
     verdict = Verdict.FAIL if failed else Verdict.PASS
     row = ValidationRow(
-        id=new_id(), node=name, suite="standard", state="done", verdict=verdict, reason="", created_at=at - took,
+        id=uuid7(), node=name, suite="standard", state="done", verdict=verdict, reason="", created_at=at - took,
         deadline_at=at + 1, started_at=at - took, finished_at=at, sweep_id=None, run_id=None, taken_at=None,
     )  # fmt: skip
     results = [
         ResultRow(
-            id=new_id(), validation_id=row.id, position=i, cohort="h100", benchmark=benchmark, metric="m", unit="s",
+            id=uuid7(), validation_id=row.id, position=i, cohort="h100", benchmark=benchmark, metric="m", unit="s",
             better="lower", values=[1.0], value=1.0, digest=None, device="cuda:0", criterion=None, reason="",
             verdict=Verdict.FAIL if benchmark in failed else Verdict.PASS,
         )
@@ -62,12 +62,12 @@ def check(name: str, at: float, *failed: str, took: float = 60.0) -> list[Any]:
 def trouble(name: str, at: float, kind: FindingKind, over_at: float | None) -> list[Any]:
     """A closed incident with one finding about the node's machinery (open, if it is not over)."""
     incident = IncidentRow(
-        id=new_id(), title="t", summary="", state="open" if over_at is None else "closed", version=1,
+        id=uuid7(), title="t", summary="", state="open" if over_at is None else "closed", version=1,
         severity="critical", needs_operator=False, opened_at=at, recovered_at=over_at, closed_at=over_at,
         updated_at=at, node=name, ranks=[], kinds=[kind.value],
     )  # fmt: skip
     finding = FindingRow(
-        id=new_id(), key=new_id(), kind=kind.value, node=name, time=at, severity="critical", detector="d",
+        id=uuid7(), key=uuid7(), kind=kind.value, node=name, time=at, severity="critical", detector="d",
         confidence=1.0, evidence={"summary": "s"}, active=over_at is None, incident_id=incident.id,
     )  # fmt: skip
     return [incident, finding]
@@ -166,7 +166,7 @@ def test_an_incident_lasts_until_the_node_serves_again(services: Services) -> No
         store(
             services,
             TransitionRow(
-                id=new_id(), node="n1", version=version, time=NOW - hours * HOUR, trigger="t", from_state="healthy",
+                id=uuid7(), node="n1", version=version, time=NOW - hours * HOUR, trigger="t", from_state="healthy",
                 to_state=state, owner="system", actor="a", reason="r",
             ),
         )  # fmt: skip

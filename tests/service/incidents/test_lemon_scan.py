@@ -8,8 +8,8 @@ import pytest
 
 from mainstay.detectors.finding import FindingKind
 from mainstay.probes.core_types import RecommendedAction, Severity
+from mainstay.probes.ids import uuid7
 from mainstay.service.app import LOOPS, build_services, close_services
-from mainstay.service.common.ids import new_id
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.incidents import lemon_scan, repository
 from mainstay.service.incidents.lemon_scan import LemonScan
@@ -35,7 +35,7 @@ class Past:
 
     def fail(self, *nodes: str, days_ago: float, kind: FindingKind = FindingKind.GPU_LOST, **changes: object) -> None:
         """One closed incident that struck these nodes."""
-        incident = new_id()
+        incident = uuid7()
         time = START - days_ago * DAY
         with self.services.database.session() as session:
             session.add(
@@ -47,7 +47,7 @@ class Past:
             session.flush()
             for node in nodes:
                 values = {
-                    "id": new_id(), "key": new_id(), "kind": kind.value, "node": node, "device": "GPU-3", "time": time,
+                    "id": uuid7(), "key": uuid7(), "kind": kind.value, "node": node, "device": "GPU-3", "time": time,
                     "severity": "warning", "detector": "hardware_events", "confidence": 1.0,
                     "evidence": {"summary": "x"}, "active": False, "cleared_at": time,
                     "recommended_action": "reset_gpu", "incident_id": incident,

@@ -11,8 +11,8 @@ from sqlalchemy import select
 
 from mainstay.detectors.finding import Entity, FindingKind
 from mainstay.probes.core_types import RecommendedAction, Severity, Verdict
+from mainstay.probes.ids import uuid7
 from mainstay.service.app import build_services, close_services
-from mainstay.service.common.ids import new_id
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.fleet.schemas import NodeReportCreate
 from mainstay.service.fleet.service import report
@@ -84,7 +84,7 @@ class Fleet:
         entity = Entity(node=node, device=values["device"])
         key = f"{values['kind']}:{entity.key}"
         with self.services.database.session() as session:
-            session.add(FindingRow(id=new_id(), key=key, node=node, incident_id=incident, **values))
+            session.add(FindingRow(id=uuid7(), key=key, node=node, incident_id=incident, **values))
         return incident
 
     def clear(self, node: str) -> None:
