@@ -198,7 +198,7 @@ class Run:
     async def _burst(self) -> None:
         writer = Watcher(Client(self.service.port, self.watcher.client.token, 1), [])
         writing, began = asyncio.create_task(writer.write()), time.monotonic()
-        sending = asyncio.create_task(self.fleet.send(300.0))  # silent nodes would be a second storm
+        sending = asyncio.create_task(self.fleet.send(300.0))  # or silent nodes would be a second outage
         accepted, refused = await self.fleet.burst(EVENTS, INVENTED)
         took = time.monotonic() - began
         judged = await self._until(self._all_judged, 120.0, began)

@@ -93,7 +93,7 @@ class FactsQuery:
     def _make_check(self) -> Callable[[FleetNode], bool]:
         """Whether no rule speaks, over what is stored and nothing else: ``rules._fine`` without an object.
 
-        What is missing is not fine. One function with all its limits at hand: it is called for thousands of nodes.
+        What is missing is not fine. One function that holds all its limits: it is called for thousands of nodes.
         """
         request, special, busy, mine = self._request, self._special, self._busy, self._mine
         power, gpus, last_seen = self._power, request.gpus or 0, self._seen.get
