@@ -54,7 +54,8 @@ class Client:
         """Status and body of the answer; 0 where the connection broke."""
         pair = await self._idle.get()
         try:
-            pair = pair or await asyncio.open_connection("127.0.0.1", self.port)
+            if pair is None or pair[0].at_eof():  # the service closed it while it was idle
+                pair = await asyncio.open_connection("127.0.0.1", self.port)
             status, answer = await self._exchange(
                 pair, f"{method} {path}", body, f"{kind}\r\nAccept-Encoding: {accept}"
             )
