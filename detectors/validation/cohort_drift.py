@@ -183,8 +183,10 @@ def _lower_rank(n: int, tail: float) -> int:
     """Largest k with ``P(Binomial(n, 1/2) < k) <= tail``; 0 if there is none."""
     if n > 1000:  # the normal approximation is good to one rank
         return max(0, int(n / 2 + NormalDist().inv_cdf(tail) * math.sqrt(n) / 2))
-    total, k = 1, 0
-    while total / 2**n <= tail:
-        k += 1
+    total, k = 0, 0
+    while k <= n:
         total += math.comb(n, k)
-    return k
+        if total / 2**n > tail:
+            return k
+        k += 1
+    return 0

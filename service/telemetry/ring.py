@@ -37,7 +37,7 @@ Column = tuple[str, str]
 class Window:
     """Seconds ``start`` to ``start + len(values) - 1`` of one source.
 
-    ``values`` is [second, signal, column] float32, a copy; NaN is unknown.
+    ``values`` is [second, signal, column] float32, a copy; NaN is unknown. Empty rows that were asked for come last.
     """
 
     start: int

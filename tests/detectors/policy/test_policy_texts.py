@@ -149,7 +149,7 @@ def test_the_worst_of_all_rulings_is_worked_out() -> None:
 
 def test_settings_without_a_site_are_those_of_the_documentation() -> None:
     told = builtin().settings
-    assert (told.together_seconds, told.spread) == (60.0, 4)
+    assert (told.together_seconds, told.twin_seconds, told.spread) == (60.0, 10.0, 4)
     assert (told.boot_grace_seconds, told.planned_seconds) == (300.0, 120.0)
     assert (told.tries, told.replace_tries, told.tries_days) == (2, 4, 7.0)
     assert (told.quiet_info_hours, told.quiet_warning_hours) == (1.0, 24.0)
