@@ -41,7 +41,7 @@ from mainstay.service.telemetry.blocks import BlockKind
 from mainstay.service.telemetry.factory import open_blocks
 
 SENDERS = 8
-READY_SECONDS = 60.0
+READY_SECONDS = 180.0
 HOST = catalog(SignalSource.HOST)
 
 
@@ -74,7 +74,8 @@ class Server:
         client = Transport(self.url)
         while not _is_ready(client):
             if self._child.poll() is not None or time.monotonic() - started > READY_SECONDS:
-                raise RuntimeError((self.directory / "serve.log").read_text()[-2000:])
+                self.kill()
+                raise RuntimeError(f"the service did not start: {(self.directory / 'serve.log').read_text()[-2000:]}")
             time.sleep(0.02)
         self.start_seconds.append(time.monotonic() - started)
 

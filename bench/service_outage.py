@@ -77,7 +77,8 @@ def last_step(stack: Stack) -> int:
 
 def play(directory: Path, away: float) -> Outcome:
     """The whole story; ``away`` seconds without a service."""
-    stack = Stack(directory, free_port())
+    # The job trains until it is stopped: it need not take all cores meanwhile.
+    stack = Stack(directory, free_port(), {"MAINSTAY_EXAMPLE_FAULTS": "sleep:rank=0,step=0,ms=50"})
     try:
         stack.start_service()
         stack.start_node(PROBE)

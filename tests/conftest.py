@@ -9,6 +9,7 @@ kill is processes, whose files outlive them there just as well.
 from __future__ import annotations
 
 import fcntl
+import gc
 import importlib.util
 import json
 import os
@@ -90,6 +91,13 @@ def _use_memory(config: pytest.Config) -> None:
             shutil.rmtree(old, ignore_errors=True)
     if config.option.basetemp is None and shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES:
         config.option.basetemp = str(_MEMORY / f"{_MEMORY_NAME}{os.getpid()}")
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what was collected from garbage collection: passes over 11,000 items took a third of the tests' time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -8,6 +8,7 @@ binaries, an apt install when we are root; otherwise one message that says exact
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -22,6 +23,7 @@ import redis
 
 _PROGRAMS = {"gcc": ("gcc", "libc6-dev"), "openssl": ("openssl",), "unshare": ("util-linux",)}
 """What tests call, and the Debian packages that have it."""
+_BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 Started = tuple[str, int]
 """URL of a private server and the process id to end it by."""
 
@@ -150,16 +152,17 @@ def find_redis() -> str | None:
 
 
 def chromium() -> str:
-    """Path of a Chromium that Playwright can drive."""
-    for name in (os.environ.get("MAINSTAY_TEST_CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome"):
+    """Path of a Chromium that Playwright can drive: the one without windows computes a third less."""
+    for name in (os.environ.get("MAINSTAY_TEST_CHROMIUM", ""), *_BROWSERS):
         path = shutil.which(name) if name else None
         if path:
             return path
-    _apt_install("chromium")
-    path = shutil.which("chromium")
-    if path is None:
-        raise MissingError("please install Chromium, or name one in MAINSTAY_TEST_CHROMIUM")
-    return path
+    for package in _BROWSERS[:2]:
+        with contextlib.suppress(MissingError):
+            _apt_install(package)
+            if path := shutil.which(package):
+                return path
+    raise MissingError("please install Chromium, or name one in MAINSTAY_TEST_CHROMIUM")
 
 
 def main() -> int:

@@ -11,13 +11,14 @@ import pytest
 from bench.lib_job import Job, free_port
 from bench.lib_partition import HOST, Cut
 from tests.fork_server.processes import Warm
+from tests.scenarios.pace import PACE
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
 STEPS = 40
 RANKS = 3
-ARGUMENTS = ["--steps", str(STEPS), "--seed", "5", "--width", "64", "--batch", "2", "--dp", str(RANKS), "--pp", "1"]
+ARGUMENTS = ["--steps", str(STEPS), "--seed", "5", "--width", "32", "--batch", "1", "--dp", str(RANKS), "--pp", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def job(warm: Warm, tmp_path: Path) -> Job:
     """Three nodes of one rank; not started yet."""
     return warm.job(
         directory=tmp_path / "job",
-        arguments=[*ARGUMENTS, "--save", str(tmp_path / "saved")],
+        arguments=[*ARGUMENTS, *PACE, "--save", str(tmp_path / "saved")],
         nodes=3,
         per_node=1,
         options=["--parity-interval", "0", "--standbys", "1", "--node-timeout", "8"],

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300),
 
 STEPS, EVERY, LATE = 45, 5, 25
 ARGUMENTS = [
-    "--steps", str(STEPS), "--seed", "5", "--width", "64", "--batch", "2", "--dp", "2", "--pp", "1", "--layers", "2",
+    "--steps", str(STEPS), "--seed", "5", "--width", "32", "--batch", "1", "--dp", "2", "--pp", "1", "--layers", "2",
 ]  # fmt: skip
 PAUSE_MS = 150
 """A step: what a verdict counts earlier because clocks differ (two seconds) is a dozen steps, and eight times EVERY are

@@ -9,12 +9,13 @@ import pytest
 from bench.lib_job import Job
 from bench.lib_journal import account
 from tests.fork_server.processes import Warm
+from tests.scenarios.pace import PACE
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
 STEPS = 30
-ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "64", "--batch", "2"]
+ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--batch", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,15 @@ def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def faulty(warm: Warm, tmp_path: Path, faults: str) -> Job:
     """Two launchers as two nodes, 2 x 2 ranks, with ``faults``; not started yet."""
-    words = [*ARGUMENTS, "--faults", faults, "--journal", str(tmp_path / "journal"), "--save", str(tmp_path / "saved")]
+    words = [
+        *ARGUMENTS,
+        "--faults",
+        f"{faults};{PACE[1]}",
+        "--journal",
+        str(tmp_path / "journal"),
+        "--save",
+        str(tmp_path / "saved"),
+    ]
     return warm.job(directory=tmp_path / "job", arguments=words, options=["--parity-interval", "5", "--standbys", "1"])
 
 

@@ -14,7 +14,7 @@ from tests.scenarios.same_bits import assert_same_bits
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
 STEPS = 24
-WORDS = ["--steps", str(STEPS), "--seed", "11", "--width", "64", "--batch", "2"]
+WORDS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--batch", "1"]
 
 
 def test_healthy_replicas_save_when_nothing_else_helps(warm: Warm, tmp_path: Path) -> None:

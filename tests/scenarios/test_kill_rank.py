@@ -12,12 +12,13 @@ import pytest
 
 from bench.lib_job import Job
 from tests.fork_server.processes import Warm
+from tests.scenarios.pace import PACE
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
 STEPS = 40
-ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "64", "--batch", "2"]
+ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--batch", "1"]
 SEED = 20260729
 
 
@@ -32,7 +33,7 @@ def job(warm: Warm, tmp_path: Path) -> Job:
     """Two launchers on loopback as two nodes, 2 x 2 ranks; not started yet."""
     options = ["--parity-interval", "5", "--standbys", "2"]
     return warm.job(
-        directory=tmp_path / "job", arguments=[*ARGUMENTS, "--save", str(tmp_path / "saved")], options=options
+        directory=tmp_path / "job", arguments=[*ARGUMENTS, *PACE, "--save", str(tmp_path / "saved")], options=options
     )
 
 

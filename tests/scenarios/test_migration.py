@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300),
 
 STEPS = 60
 ARGUMENTS = [
-    "--steps", str(STEPS), "--seed", "5", "--width", "64", "--batch", "2", "--dp", "1", "--pp", "2", "--layers", "2",
+    "--steps", str(STEPS), "--seed", "5", "--width", "32", "--batch", "1", "--dp", "1", "--pp", "2", "--layers", "2",
 ]  # fmt: skip
 
 

@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.xdist_group("control"),
 ]
 
-SMALL = ("--width", 64, "--layers", 2, "--batch", 2, "--pp", 1)
+SMALL = ("--width", 32, "--layers", 2, "--batch", 1, "--pp", 1)
 FOR_EVER = 100_000
 HANGS = ("noncomm_hang", "comm_hang", "collective_mismatch")
 DEVICE_MS = 25
@@ -163,7 +163,7 @@ def test_a_link_that_is_slow(site: Start) -> None:
     """From rank 2 to rank 3, the second of two pipelines of two stages."""
     healthy = network((0, 1), (1, 0), (2, 3), (3, 2))
     faults = f"{healthy};link:rank=3,peer=2,step=80,ms={2 * NETWORK_MS}"
-    shape = ("--dp", 2, "--pp", 2, "--width", 64, "--layers", 2, "--batch", 2)
+    shape = ("--dp", 2, "--pp", 2, "--width", 32, "--layers", 2, "--batch", 1)
     with site("--steps", FOR_EVER, *shape, "--faults", faults, ranks=4) as here:
         kinds = ("congestion", "nic_degraded")
         finding = here.until(lambda: here.findings(*kinds), 240.0, "a finding about the link")[0]

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300),
 STEPS = 60
 PACE = ["--faults", "sleep:rank=0,step=0,ms=60"]
 """So that a node is there again before the end, on any machine."""
-ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "64", "--batch", "2", "--canonical"]
+ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--batch", "1", "--canonical"]
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from mainstay.service.demo.processes import mainstay_command
 from mainstay.service.demo.stack import JOB, NODES, Stack, free_port
 from tests.detectors.hang.test_flight_recorder import hung
 from tests.detectors.hang.test_hang_cli import write
+from tests.scenarios.pace import UNHURRIED
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -128,7 +129,7 @@ def test_policies_are_simulated(tmp_path: Path) -> None:
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
-    made = Stack(tmp_path / "stack", free_port())
+    made = Stack(tmp_path / "stack", free_port(), UNHURRIED)
     try:
         made.start_service("serve")
         made.start_node(NODES[0])

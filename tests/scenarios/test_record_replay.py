@@ -15,13 +15,14 @@ from mainstay.detectors.recording.reader import RecordingDirectory
 from mainstay.probes.signals import SignalSource
 from mainstay.service.demo.processes import mainstay_command
 from mainstay.service.demo.stack import JOB, NODES, Stack, free_port
+from tests.scenarios.pace import UNHURRIED
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(240), pytest.mark.xdist_group("control")]
 
 
 @pytest.fixture
 def stack(tmp_path: Path):
-    made = Stack(tmp_path, free_port())
+    made = Stack(tmp_path, free_port(), UNHURRIED)
     try:
         made.start_service("serve")
         made.start_node(NODES[0])

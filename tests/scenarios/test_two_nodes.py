@@ -10,6 +10,7 @@ import pytest
 
 from bench.lib_job import Job
 from tests.fork_server.processes import Warm
+from tests.scenarios.pace import PACE
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
@@ -17,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300),
 STEPS = 40
 NODES = 4
 SHAPE = ["--dp", "1", "--pp", str(NODES), "--layers", str(NODES)]
-ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "64", "--batch", "2", *SHAPE]
+ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--batch", "1", *SHAPE]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +70,7 @@ def test_two_nodes_with_their_memory_at_once(
 ) -> None:
     job = warm.job(
         directory=tmp_path / "job",
-        arguments=[*ARGUMENTS, "--save", str(tmp_path / "saved")],
+        arguments=[*ARGUMENTS, *PACE, "--save", str(tmp_path / "saved")],
         nodes=NODES,
         per_node=1,
         options=["--parity-interval", "4", "--standbys", "2", *protect],
@@ -92,7 +93,7 @@ def test_two_nodes_with_their_memory_at_once(
 def test_a_third_node_is_beyond_the_promise_and_said_so(warm: Warm, tmp_path: Path) -> None:
     """XOR covers one of the two that go: nothing is made up, the job ends with the reason."""
     job = warm.job(
-        directory=tmp_path / "job", arguments=ARGUMENTS, nodes=NODES, per_node=1,
+        directory=tmp_path / "job", arguments=[*ARGUMENTS, *PACE], nodes=NODES, per_node=1,
         options=["--parity-interval", "4", "--standbys", "2", "--protection", "xor"],
     )  # fmt: skip
     with job:

@@ -189,7 +189,7 @@ def test_a_long_poll_answers_when_the_order_comes(admin: httpx.Client, node: Any
     thread.join(12)
     ((at, items),) = answers
     assert [item["validation_id"] for item in items] == [made["id"]]
-    assert at - ordered < 3.0
+    assert at - ordered < 9.0  # not only when the poll ends, after ten
 
 
 def test_a_long_poll_without_orders_ends_by_itself(node: Any) -> None:
