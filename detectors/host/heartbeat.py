@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mainstay.detectors.base import Array, ArrayDetector, Bools, Floats, Samples
-from mainstay.detectors.entity_state import EntityState
+from mainstay.detectors.entity_state import EntityState, append_rows
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind, Series
 from mainstay.probes.core_types import Severity
 
@@ -99,8 +99,8 @@ class HeartbeatDetector(ArrayDetector):
         now = float(samples.t[k])
         heard = self._listen(now)
         deadline = self.deadline()
-        fresh = self._hear("beat", self._signal(samples, k, "last_beat"), now, heard, deadline)
-        self._hear("other", self._signal(samples, k, "last_other"), now, heard, deadline)
+        fresh = self._hear("beat", samples.signal(k, "last_beat"), now, heard, deadline)
+        self._hear("other", samples.signal(k, "last_other"), now, heard, deadline)
         state = self._judge(fresh, deadline)
         before = self.rows["state"].copy()
         self.rows["state"] = state
@@ -127,7 +127,7 @@ class HeartbeatDetector(ArrayDetector):
             fresh: Bools = np.isfinite(latest) & ~(latest <= last)
         if what == "beat":
             self._learn(fresh & np.isfinite(last), latest - last, deadline)
-            self._remember(fresh, latest)
+            append_rows(rows["beats"], latest, fresh)
         rows[what][fresh] = latest[fresh]
         rows[f"{what}_heard"][fresh] = self._listened - np.clip(now - latest[fresh], 0.0, heard)
         return fresh
@@ -142,11 +142,6 @@ class HeartbeatDetector(ArrayDetector):
         away = clipped - mean
         rows["variance"][fresh] = (1 - weight) * (rows["variance"][fresh] + weight * away**2)
         rows["mean"][fresh] = mean + weight * away
-
-    def _remember(self, fresh: Bools, latest: Floats) -> None:
-        beats: Array = self.rows["beats"]
-        beats[:-1, fresh] = beats[1:, fresh]
-        beats[-1, fresh] = latest[fresh]
 
     def _judge(self, fresh: Bools, deadline: Floats) -> Array:
         rows, config = self.rows, self.config

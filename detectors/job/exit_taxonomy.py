@@ -18,6 +18,7 @@ from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, Final
 
+from mainstay.detectors.event_data import whole_number
 from mainstay.detectors.finding import Cause
 from mainstay.detectors.policy.load import builtin
 from mainstay.detectors.policy.model import ErrorGroup, Family
@@ -249,13 +250,13 @@ def _plain(error_class: str, cause: Cause | None, reason: str) -> ExitDiagnosis:
 
 def signal_of(data: Mapping[str, Any]) -> int | None:
     """The signal that ended a process, from ``signal`` or a negative ``exit_code`` (or one above 128)."""
-    number, code = data.get("signal"), data.get("exit_code")
+    number, code = data.get("signal"), whole_number(data.get("exit_code"))
     if isinstance(number, str):
         number = {"SIGHUP": 1, "SIGINT": 2, "SIGKILL": 9, "SIGTERM": 15}.get(number) or next(
             (key for key, name in _CRASHES.items() if name == number), None
         )
-    if isinstance(number, int) and not isinstance(number, bool):
-        return number
-    if isinstance(code, int) and not isinstance(code, bool):
-        return -code if code < 0 else code - 128 if 128 < code <= 128 + 64 else None
-    return None
+    if whole_number(number) is not None:
+        return whole_number(number)
+    if code is None or not (code < 0 or 128 < code <= 128 + 64):
+        return None
+    return -code if code < 0 else code - 128
