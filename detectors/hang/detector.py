@@ -102,10 +102,9 @@ class HangDetector(ArrayDetector):
 
     def _rows(self) -> EntityState:
         lead = (len(GROUP_KINDS),)
-        rows = (
-            EntityState().field("heard", -np.inf).field("phase", np.nan).field("step", np.nan).field("inside", np.nan)
-        )
-        rows.field("inside_at", np.nan)
+        rows = EntityState().field("heard", -np.inf)
+        for name in ("phase", "step", "inside", "inside_at"):
+            rows.field(name, np.nan)
         rows.field("enqueued", np.nan, np.float64, lead).field("completed", np.nan, np.float64, lead)
         rows.field("changed", 0, np.int64).field("phase_changed", 0, np.int64)
         return rows.field("state", fill=False, dtype=np.bool_)

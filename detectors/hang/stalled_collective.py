@@ -66,14 +66,11 @@ class StalledCollectiveDetector(ArrayDetector):
         super().reset()
 
     def _rows(self) -> EntityState:
-        rows = (
-            EntityState()
-            .field("busy_power", np.nan)
-            .field("learned", 0.0)
-            .field("power", np.nan)
-            .field("change", np.nan)
-        )
-        rows.field("limit", np.nan).field("most_memory", 0.0).field("rest", 0.0).field("wait", 0.0).field("awake", 0.0)
+        rows = EntityState()
+        for name in ("busy_power", "power", "change", "limit"):
+            rows.field(name, np.nan)
+        for name in ("learned", "most_memory", "rest", "wait", "awake"):
+            rows.field(name, 0.0)
         return self._drawn.declare(rows.field("said", _NONE, np.int8))
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:

@@ -71,17 +71,10 @@ class HeartbeatDetector(ArrayDetector):
         self._accused_from = self.config.return_seconds  # when all had time to come back, on the same clock
 
     def _rows(self) -> EntityState:
-        rows = (
-            EntityState()
-            .field("beat", np.nan)
-            .field("beat_heard", np.nan)
-            .field("other", np.nan)
-            .field("other_heard", np.nan)
-        )
-        rows.field("mean", np.nan).field("variance", 0.0).field("gaps", 0, np.int64)
-        return (
-            rows.field("state", _FINE, np.int8).field("back", 0, np.int64).field("beats", np.nan, lead=(_REMEMBERED,))
-        )
+        rows = EntityState().field("variance", 0.0).field("gaps", 0, np.int64).field("back", 0, np.int64)
+        for name in ("beat", "beat_heard", "other", "other_heard", "mean"):
+            rows.field(name, np.nan)
+        return rows.field("state", _FINE, np.int8).field("beats", np.nan, lead=(_REMEMBERED,))
 
     def _held(self, row: int) -> list[FindingKind]:
         state = int(self.rows["state"][row])

@@ -73,7 +73,17 @@ class MemoryBitFlipDetector(EventDetector):
 
     def _handle(self, event: Event) -> list[Finding]:
         flipped = max(whole_number(event.data.get("flipped")) or 0, 0)
-        return self._take(event, event.node, flipped) if event.node and flipped else []
+        if not event.node or not flipped:
+            return []
+        memory = self._nodes.setdefault(event.node, _Memory())
+        self._nodes.move_to_end(event.node)
+        fresh = self._note(memory, event.time, flipped, max(whole_number(event.data.get("lost")) or 0, 0))
+        newest = memory.occasions[-1].last
+        memory.occasions = [o for o in memory.occasions if newest - o.last < self.config.window_seconds][-_KEPT:]
+        if not fresh or len(memory.occasions) < self.config.least:
+            return []
+        memory.said = self._finding(event.node, memory, str(event.data.get("what", ""))[:_TEXT])
+        return [memory.said]
 
     def advance_clock(self, now: float) -> list[Finding]:
         """See ``EventDetector.advance_clock``: a week without damage, with or without further scrubs."""
@@ -91,17 +101,6 @@ class MemoryBitFlipDetector(EventDetector):
             if finding.detector == self.name and finding.active and node is not None and node not in self._nodes:
                 occasion = _Occasion(finding.time, finding.time, 1, 0)
                 self._nodes[node] = _Memory([occasion], finding)
-
-    def _take(self, event: Event, node: str, flipped: int) -> list[Finding]:
-        memory = self._nodes.setdefault(node, _Memory())
-        self._nodes.move_to_end(node)
-        fresh = self._note(memory, event.time, flipped, max(whole_number(event.data.get("lost")) or 0, 0))
-        newest = memory.occasions[-1].last
-        memory.occasions = [o for o in memory.occasions if newest - o.last < self.config.window_seconds][-_KEPT:]
-        if not fresh or len(memory.occasions) < self.config.least:
-            return []
-        memory.said = self._finding(node, memory, str(event.data.get("what", ""))[:_TEXT])
-        return [memory.said]
 
     def _note(self, memory: _Memory, time: float, flipped: int, lost: int) -> bool:
         """Whether it is a new occasion."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cache, lru_cache
 from importlib import resources
@@ -86,12 +86,7 @@ class ExitDiagnosis:
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    error_class: str
-    title: str
-    severity: ExitSeverity
-    cause: Cause
-    recommended_action: RecommendedAction
-    consequence: bool
+    diagnosis: ExitDiagnosis
     any: re.Pattern[str] = field(repr=False)
 
 
@@ -100,12 +95,14 @@ def _patterns() -> tuple[_Pattern, ...]:
     text = resources.files("mainstay.detectors.policy").joinpath("errors.toml").read_text("utf-8")
     return tuple(
         _Pattern(
-            error_class=row["class"],
-            title=row["title"],
-            severity=ExitSeverity(row["severity"]),
-            cause=Cause(row["cause"]),
-            recommended_action=RecommendedAction(row["recommended_action"]),
-            consequence=row.get("consequence", False),
+            ExitDiagnosis(
+                error_class=row["class"],
+                severity=ExitSeverity(row["severity"]),
+                cause=Cause(row["cause"]),
+                recommended_action=RecommendedAction(row["recommended_action"]),
+                reason=row["title"],
+                consequence=row.get("consequence", False),
+            ),
             any=re.compile("|".join(f"(?:{one})" for one in row["any"]), re.IGNORECASE),
         )
         for row in tomllib.loads(text)["error"]
@@ -201,20 +198,11 @@ def _by_words(texts: Iterable[list[str]]) -> ExitDiagnosis | None:
         return None
 
     def order(number: int) -> tuple[bool, bool, ExitSeverity, int]:
-        one = patterns[number]
+        one = patterns[number].diagnosis
         return (one.error_class == "exception", one.consequence, one.severity, number)
 
     number = min(best, key=order)
-    one = patterns[number]
-    return ExitDiagnosis(
-        error_class=one.error_class,
-        severity=one.severity,
-        cause=one.cause,
-        recommended_action=one.recommended_action,
-        reason=one.title,
-        consequence=one.consequence,
-        line=best[number].strip(),
-    )
+    return replace(patterns[number].diagnosis, line=best[number].strip())
 
 
 @lru_cache(maxsize=4096)
