@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bench.lib_mesh import regular
 from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity
-from mainstay.detectors.job.mesh import JobMesh
+from mainstay.detectors.job.mesh import JobMesh, rows_by_label
 
 START = 1.7e9
 PATTERNS = ("rings", "pipeline", "all_to_all", "hierarchical")
@@ -72,16 +72,16 @@ def network(pattern: str, ranks: int, *, leaf_nodes: int = 4, leaves_per_spine: 
     above = tuple((leaf, f"spine-{int(leaf.split('-')[1]) // leaves_per_spine}") for (leaf,) in mesh.switches)
     mesh = replace(mesh, switches=above)
     pairs: dict[tuple[int, int], float] = {}
-    for group in mesh.groups("tp"):
+    for group in rows_by_label(mesh.labels("tp")):
         _all(pairs, mesh.ranks[group], _BYTES["tp"])
     if pattern in {"rings", "pipeline", "hierarchical"}:
-        for group in mesh.groups("dp"):
+        for group in rows_by_label(mesh.labels("dp")):
             _ring(pairs, mesh.ranks[group], _BYTES["dp"])
     if pattern in {"pipeline", "hierarchical"}:
-        for group in mesh.groups("pp"):
+        for group in rows_by_label(mesh.labels("pp")):
             _chain(pairs, mesh.ranks[group], _BYTES["pp"])
     if pattern in {"all_to_all", "hierarchical"}:
-        for group in mesh.groups("dp"):
+        for group in rows_by_label(mesh.labels("dp")):
             members = mesh.ranks[group]
             for part in np.array_split(members, max(1, len(members) // 8)):
                 _all(pairs, part, _BYTES["ep"])

@@ -27,10 +27,12 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from mainstay.detectors.correlation.root_causes import USUAL
 from mainstay.detectors.entity_state import EntityState, places
 from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
-from mainstay.detectors.job.mesh import JobMesh
-from mainstay.probes.core_types import Event, RecommendedAction, Severity
+from mainstay.detectors.job.mesh import JobMesh, rows_by_label
+from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
+from mainstay.probes.recent import Recent
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -70,6 +72,13 @@ class Samples:
             raise ValueError(f"{len(self.steps)} step numbers for {len(self.t)} times")
         if not np.isfinite(self.t).all():
             raise ValueError("a sample's time is not finite")
+
+    def signal(self, k: int, name: str) -> Floats:
+        """One signal at sample ``k`` as float64 [E]; all NaN where the samples do not carry it."""
+        if name not in self.signals:
+            return np.full(len(self.entities), np.nan)
+        column: Floats = self.x[k, self.signals.index(name)].astype(np.float64)
+        return column
 
     def part(self, start: int, stop: int) -> Samples:
         """The samples ``start`` to ``stop`` (views, nothing is copied)."""
@@ -137,11 +146,26 @@ class Detector(ABC):
 
 
 class EventDetector(Detector):
-    """Judges facts: things that happened once."""
+    """Judges facts: things that happened once. Its ``Config`` has ``remembered``: how many event ids are kept."""
+
+    reads: ClassVar[frozenset[EventKind]]
+    """Kinds of event that it judges; all others are ignored."""
 
     @abstractmethod
+    def _handle(self, event: Event) -> Iterable[Finding]:
+        """Judge an event of these kinds that was not seen before."""
+
+    def reset(self) -> None:
+        self._seen: Recent[str, None] = Recent(self.config.remembered)
+
     def update(self, events: Sequence[Event]) -> list[Finding]:
         """Take events in order of arrival; a repeated id changes nothing."""
+        found: list[Finding] = []
+        for event in events:
+            if event.kind in self.reads and event.id not in self._seen:
+                self._seen[event.id] = None
+                found += self._handle(event)
+        return found
 
     def advance_clock(self, now: float) -> list[Finding]:
         """What ceases to hold because nothing came; ``now`` is the caller's clock, Unix seconds."""
@@ -158,6 +182,8 @@ class ArrayDetector(Detector):
 
     signals: ClassVar[tuple[str, ...]]
     """What it reads; other signals in the samples are ignored, an absent one counts as all missing."""
+    usual_causes: ClassVar[bool] = False
+    """Whether a finding that names no cause of its own has the usual cause of its kind."""
     host_signals: ClassVar[tuple[str, ...]] = ()
     """Signals of the node's host that stand beside each of its devices, e.g. ``uptime_seconds`` for a boot grace."""
     settling_seconds: ClassVar[float] = 60.0
@@ -173,9 +199,9 @@ class ArrayDetector(Detector):
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         """Judge sample ``k``; ``self.rows`` already follows ``samples.entities``."""
 
-    @abstractmethod
     def _held(self, row: int) -> list[FindingKind]:
-        """Kinds of finding that hold for a row now."""
+        """Kinds of finding that hold for a row now; of a detector with one kind, where ``rows["said"]`` is set."""
+        return [*self.kinds] if self.rows["said"][row] else []
 
     def reset(self) -> None:
         self.rows = self._rows()
@@ -215,20 +241,8 @@ class ArrayDetector(Detector):
     def _members(self, samples: Samples) -> list[npt.NDArray[np.intp]]:
         """Row numbers of each group, groups in order of label."""
         if self._groups[0] is not samples.groups and self._groups[0] != samples.groups:
-            labels, group = np.unique(np.asarray(samples.groups, dtype=np.str_), return_inverse=True)
-            ends = np.cumsum(np.bincount(group, minlength=len(labels)))[:-1]
-            self._groups = (samples.groups, np.split(np.argsort(group, kind="stable"), ends) if len(labels) else [])
+            self._groups = (samples.groups, rows_by_label(np.asarray(samples.groups, dtype=np.str_)))
         return self._groups[1]
-
-    def _signal(self, samples: Samples, k: int, name: str) -> Floats:
-        """One signal at sample ``k`` as float64 [E]; all NaN where the samples do not carry it."""
-        if name not in samples.signals:
-            return np.full(len(samples.entities), np.nan)
-        column: Floats = samples.x[k, samples.signals.index(name)].astype(np.float64)
-        return column
-
-    def _signals(self, samples: Samples, k: int, *names: str) -> tuple[Floats, ...]:
-        return tuple(self._signal(samples, k, name) for name in names)
 
     def _finding(
         self,
@@ -243,6 +257,8 @@ class ArrayDetector(Detector):
         recommended_action: RecommendedAction = RecommendedAction.NONE,
         cause: Cause | None = None,
     ) -> Finding:
+        if self.usual_causes and active:
+            cause = cause or USUAL.get(kind)
         return Finding(
             kind=kind,
             entity=entity,

@@ -123,6 +123,12 @@ def _close_up(old: npt.NDArray[Any], take: npt.NDArray[np.intp]) -> npt.NDArray[
     return old[..., : len(take)]
 
 
+def append_rows(memory: npt.NDArray[Any], now: npt.NDArray[Any], where: npt.NDArray[np.bool_]) -> None:
+    """Append to the memory [T, E] of some rows: what is missing takes no place."""
+    memory[:-1, where] = memory[1:, where]
+    memory[-1, where] = now[where]
+
+
 def median(x: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """Median over the last axis without its NaN; NaN where nothing is there. Never warns."""
     if x.shape[-1] == 0:

@@ -125,31 +125,17 @@ class _Places:
     """Where a finding belongs: its node, its device, and the jobs that it concerns."""
 
     def __init__(self, topology: FleetTopology) -> None:
-        self._topology = topology
+        self.topology = topology
         self._jobs: dict[str, set[str]] = {}
         for rank, node in topology.rank_node.items():
             self._jobs.setdefault(node, set()).add(rank[0])
         for rank, device in topology.rank_device.items():  # each node has its own gpu0
             self._jobs.setdefault(f"{topology.rank_node.get(rank)}/{device}", set()).add(rank[0])
 
-    def rack(self, node: str) -> str | None:
-        return self._topology.node_rack.get(node)
-
-    def switch(self, node: str) -> str | None:
-        return self._topology.node_switch.get(node)
-
-    def cohort(self, node: str) -> tuple[str, int]:
-        """Its name and how many nodes it has."""
-        cohort = self._topology.node_cohort.get(node, "")
-        return cohort, self._topology.cohort_nodes.get(cohort, 0)
-
-    @property
-    def fleet_nodes(self) -> int:
-        return self._topology.fleet_nodes
-
     def most(self, nodes: Collection[str], config: Config) -> bool:
         """Whether these are most of the fleet, and many."""
-        return len(nodes) >= max(config.many_nodes, config.fleet_share * self.fleet_nodes) and self.fleet_nodes > 0
+        fleet = self.topology.fleet_nodes
+        return len(nodes) >= max(config.many_nodes, config.fleet_share * fleet) and fleet > 0
 
     def device(self, finding: Finding) -> str | None:
         entity = finding.entity
@@ -157,15 +143,15 @@ class _Places:
             return None if entity.device == HOST_DEVICE else entity.device
         if entity.job is None or entity.rank is None:
             return None
-        return self._topology.rank_device.get((entity.job, entity.rank))
+        return self.topology.rank_device.get((entity.job, entity.rank))
 
     def node(self, finding: Finding) -> str | None:
         entity = finding.entity
         if entity.node is not None:
             return entity.node
         if entity.job is not None and entity.rank is not None:
-            return self._topology.rank_node.get((entity.job, entity.rank))
-        return None if entity.device is None else self._topology.device_node.get(entity.device)
+            return self.topology.rank_node.get((entity.job, entity.rank))
+        return None if entity.device is None else self.topology.device_node.get(entity.device)
 
     def jobs(self, finding: Finding) -> set[str]:
         """The job it names, else those with a rank on the device, else (a whole node's trouble) on the node."""
@@ -226,12 +212,11 @@ class _Groups:
 
     def _enter_wide(self, finding: Finding, node: str, item: int) -> None:
         """Note what nodes of a rack, under a switch, of a cohort, and any nodes at all may have in common."""
-        rack = self._places.rack(node)
-        keys = [("rack", finding.kind, rack)] if rack else []
-        switch = self._places.switch(node)
-        keys += [("switch", finding.kind, switch)] if switch else []
-        cohort, size = self._places.cohort(node)
-        keys += [("cohort", finding.kind, cohort)] if size else []
+        known = self._places.topology
+        shared = (("rack", known.node_rack), ("switch", known.node_switch))
+        keys = [(what, finding.kind, name) for what, of in shared if (name := of.get(node))]
+        cohort = known.node_cohort.get(node, "")
+        keys += [("cohort", finding.kind, cohort)] if known.cohort_nodes.get(cohort) else []
         for key in (*keys, ("many", finding.kind)):
             self._wide.setdefault(key, []).append((finding.time, item, node))
 
@@ -325,7 +310,7 @@ class _Groups:
             return len(nodes) >= config.many_nodes
         least = config.rack_nodes
         if key[0] == "cohort":
-            least = max(least, math.ceil(config.cohort_share * self._places.cohort(min(nodes))[1]))
+            least = max(least, math.ceil(config.cohort_share * self._places.topology.cohort_nodes[key[2]]))
         return len(nodes) >= least
 
     def _link_hubs(self, hubs: list[tuple[float, int]], around: list[tuple[float, int]]) -> None:
@@ -374,8 +359,8 @@ def _title(
     if root.kind in finding_relations.SHARED and len(nodes) >= config.rack_nodes:
         if root.kind in finding_relations.SILENCE and places.most(nodes, config):
             return (
-                f"{len(nodes)} of {places.fleet_nodes} nodes are silent at once: check the network between them and"
-                " Mainstay, and the service itself, before the nodes."
+                f"{len(nodes)} of {places.topology.fleet_nodes} nodes are silent at once: check the network between"
+                " them and Mainstay, and the service itself, before the nodes."
             ), True
         return f"{len(nodes)} nodes{_shared(nodes, places)}: {text}", True
     if len(nodes) == 1 and len(devices) > 1:
@@ -385,8 +370,8 @@ def _title(
 
 def _shared(nodes: Collection[str], places: _Places) -> str:
     """What all the nodes share, in words; empty where it is unknown."""
-    for what, of in ((" of rack ", places.rack), (" under switch ", places.switch)):
-        names = {of(node) for node in nodes}
+    for what, of in ((" of rack ", places.topology.node_rack), (" under switch ", places.topology.node_switch)):
+        names = {of.get(node) for node in nodes}
         if len(names) == 1 and None not in names:
             return f"{what}{names.pop()}"
     return ""

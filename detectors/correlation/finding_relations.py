@@ -40,16 +40,8 @@ SLOWS = frozenset(
 )
 """Each explains a slowdown of its job; two slow ranks on different nodes explain nothing of one another."""
 SHARED = frozenset(
-    {
-        _K.NODE_LOST,
-        _K.PROBE_UNRESPONSIVE,
-        _K.GPU_LOST,
-        _K.XID,
-        _K.SXID,
-        _K.NVLINK_ERRORS,
-        _K.FABRIC_DOWN,
-        _K.NIC_DEGRADED,
-    }
+    {_K.NODE_LOST, _K.PROBE_UNRESPONSIVE, _K.GPU_LOST, _K.XID, _K.SXID, _K.NVLINK_ERRORS}
+    | {_K.FABRIC_DOWN, _K.NIC_DEGRADED}
     | {_K.THERMAL_THROTTLE, _K.POWER_BRAKE, _K.PCIE_DEGRADED, _K.GPU_RECOVERY_ACTION, _K.CLOCK_SKEW, _K.CONGESTION}
     | {_K.STALLED_COLLECTIVE, _K.KERNEL_FAULT, _K.SIGNAL_OUTLIER, _K.VALIDATION_FAILED}
 )

@@ -12,8 +12,9 @@ trouble would end one another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Final
 
 from mainstay.detectors.base import EventDetector
@@ -28,6 +29,7 @@ from mainstay.detectors.correlation.hardware_event_rules import (
     quiet_seconds,
     single_line,
 )
+from mainstay.detectors.event_data import boot_time, number, text
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
 from mainstay.probes.recent import Recent
@@ -64,6 +66,10 @@ class HardwareEventDetector(EventDetector):
 
     name = "hardware_events"
     kinds = KINDS
+    reads = frozenset(
+        {EventKind.GPU_LOST, EventKind.PROBE_UNRESPONSIVE, EventKind.GPU_EVENT, EventKind.KERNEL_FAULT}
+        | {EventKind.HEALTH_REPORT, EventKind.NODE_STARTED, EventKind.NODE_STOPPING}
+    )
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Config:
@@ -79,20 +85,21 @@ class HardwareEventDetector(EventDetector):
     config: Config
 
     def reset(self) -> None:
-        self._seen: Recent[str, None] = Recent(self.config.remembered)
+        super().reset()
         self._places: Recent[str, _Place] = Recent(self.config.remembered)
         self._nodes: Recent[str, _Node] = Recent(self.config.remembered)
 
-    def update(self, events: Sequence[Event]) -> list[Finding]:
-        """See ``EventDetector.update``."""
-        found: list[Finding] = []
-        for event in events:
-            handler = _HANDLERS.get(event.kind)
-            if handler is None or event.id in self._seen or not (event.node or event.device):
-                continue
-            self._seen[event.id] = None
-            found += handler(self, event)
-        return found
+    def _handle(self, event: Event) -> list[Finding]:
+        handlers = {
+            EventKind.GPU_LOST: self._lost,
+            EventKind.PROBE_UNRESPONSIVE: self._silent,
+            EventKind.GPU_EVENT: self._notice,
+            EventKind.KERNEL_FAULT: self._fault,
+            EventKind.HEALTH_REPORT: self._report,
+        }
+        if not (event.node or event.device):
+            return []
+        return handlers.get(event.kind, self._node_event)(event)
 
     def advance_clock(self, now: float) -> list[Finding]:
         """See ``EventDetector.advance_clock``."""
@@ -109,18 +116,17 @@ class HardwareEventDetector(EventDetector):
         """See ``EventDetector.adopt``."""
         for finding in findings:
             if finding.detector == self.name and finding.active and finding.about not in self._places:
-                text = finding.evidence.summary
                 said = EventRule(
                     kind=finding.kind,
                     severity=finding.severity,
                     recommended_action=finding.recommended_action,
-                    text=text,
+                    text=finding.evidence.summary,
                     cause=finding.cause,
                     boot=True,
                     quiet_seconds=quiet_seconds(finding.kind),
                 )
                 held = _Held(said, finding)
-                self._keep(finding.about, _Place({"": held}, finding))
+                self._places[finding.about] = _Place({"": held}, finding)
 
     # events
 
@@ -129,8 +135,8 @@ class HardwareEventDetector(EventDetector):
 
     def _silent(self, event: Event) -> list[Finding]:
         data, reason = event.data, single_line(event.data.get("reason"))
-        text = SILENT.text + (f": {reason}" if reason else "")
-        return self._take(event, f"{data.get('sampler', '')}/{data.get('lane', '')}", replace(SILENT, text=text))
+        said = replace(SILENT, text=SILENT.text + (f": {reason}" if reason else ""))
+        return self._take(event, f"{data.get('sampler', '')}/{data.get('lane', '')}", said)
 
     def _notice(self, event: Event) -> list[Finding]:
         said = NOTICES.get(str(event.data.get("what")))
@@ -143,7 +149,7 @@ class HardwareEventDetector(EventDetector):
             said = replace(
                 said,
                 severity=Severity.INFO,
-                recommended_action=min(said.recommended_action, RecommendedAction.MONITOR, key=_level),
+                recommended_action=min(said.recommended_action, RecommendedAction.MONITOR, key=attrgetter("level")),
             )
         told = single_line(event.data.get("text"))
         return self._take(event, name, replace(said, text=said.text + (f": {told}" if told else "")))
@@ -161,7 +167,8 @@ class HardwareEventDetector(EventDetector):
             node.stopping = event.time
             return []
         node.stopping = None
-        booted = _boot_time(event, node)
+        booted = boot_time(event, node.boot_id)
+        node.boot_id = text(event.data.get("boot_id")) or node.boot_id
         if booted is None:
             return []
         node.boot = booted
@@ -200,7 +207,7 @@ class HardwareEventDetector(EventDetector):
         )
         if len(place.held) < self.config.checks or item in place.held:
             place.held[item] = _Held(said, finding, self._grace(event) if said.kind is _K.HEALTH_REPORT else 0.0)
-        self._keep(key, place)
+        self._places[key] = place
         return self._speak(key, event.time, "It is over.", event)
 
     def _speak(self, key: str, now: float, why: str, event: Event | None = None) -> list[Finding]:
@@ -218,7 +225,7 @@ class HardwareEventDetector(EventDetector):
 
     def _grace(self, event: Event) -> float:
         """Until when a foreign report is only information: its node boots, or is being stopped."""
-        node, uptime = self._node(event.node or ""), _number(event.data.get("uptime"))
+        node, uptime = self._node(event.node or ""), number(event.data.get("uptime"))
         if uptime is None and node.boot is not None:
             uptime = event.time - node.boot
         if uptime is not None and 0 <= uptime < self.config.boot_grace_seconds:
@@ -231,20 +238,6 @@ class HardwareEventDetector(EventDetector):
         node = self._nodes.get(name) or _Node()
         self._nodes[name] = node
         return node
-
-    def _keep(self, key: str, place: _Place) -> None:
-        self._places[key] = place
-
-
-_HANDLERS: Final = {
-    EventKind.GPU_LOST: HardwareEventDetector._lost,  # noqa: SLF001 - its own table
-    EventKind.PROBE_UNRESPONSIVE: HardwareEventDetector._silent,  # noqa: SLF001 - its own table
-    EventKind.GPU_EVENT: HardwareEventDetector._notice,  # noqa: SLF001 - its own table
-    EventKind.KERNEL_FAULT: HardwareEventDetector._fault,  # noqa: SLF001 - its own table
-    EventKind.HEALTH_REPORT: HardwareEventDetector._report,  # noqa: SLF001 - its own table
-    EventKind.NODE_STARTED: HardwareEventDetector._node_event,  # noqa: SLF001 - its own table
-    EventKind.NODE_STOPPING: HardwareEventDetector._node_event,  # noqa: SLF001 - its own table
-}
 
 
 def _now(held: _Held, now: float) -> Finding:
@@ -261,31 +254,10 @@ def _weight(finding: Finding) -> tuple[int, int, float]:
     return (_SEVERITY[finding.severity], finding.recommended_action.level, finding.time)
 
 
-def _level(recommended_action: RecommendedAction) -> int:
-    return recommended_action.level
-
-
 def _who(event: Event) -> str:
     return " on ".join(part for part in (event.device, event.node) if part)
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
 def _numbers(data: dict[str, Any]) -> dict[str, float]:
-    told = {name: _number(data.get(key)) for key, name in _NUMBERS.items()}
+    told = {name: number(data.get(key)) for key, name in _NUMBERS.items()}
     return {name: value for name, value in told.items() if value is not None}
-
-
-def _boot_time(event: Event, node: _Node) -> float | None:
-    """When the node booted; None when it is the boot that was known, or it is unknown."""
-    boot_id, uptime = event.data.get("boot_id"), _number(event.data.get("uptime"))
-    known = isinstance(boot_id, str) and boot_id == node.boot_id
-    fresh = isinstance(boot_id, str) and node.boot_id is not None
-    node.boot_id = boot_id if isinstance(boot_id, str) else node.boot_id
-    if known:
-        return None
-    if uptime is not None and uptime >= 0:
-        return event.time - uptime
-    return event.time if fresh else None

@@ -15,12 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from mainstay.detectors.base import Floats
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import RecommendedAction, Severity
 
-Floats = npt.NDArray[np.float64]
 NAME = "lemon_nodes"
 _DAY = 86_400.0
 _SHAPES = np.exp(np.linspace(math.log(0.05), math.log(1.0), 30))

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mainstay.detectors.base import Bools, Floats, Samples
-from mainstay.detectors.entity_state import EntityState
-from mainstay.detectors.finding import Entity, Series
+from mainstay.detectors.finding import Entity
 
 UTILIZATION, POWER, UPTIME = "gpu_utilization_ratio", "gpu_power_watts", "uptime_seconds"
 BUSY_RATIO = 0.5
@@ -20,6 +19,11 @@ BUSY_RATIO = 0.5
 IDLE_RATIO = 0.05
 BUSY_WATTS = 200.0
 """Where utilization is not supported (MIG): no data-centre card draws so much at rest (70-120 W), all do at work."""
+
+
+def activity(samples: Samples, k: int) -> tuple[Floats, Floats]:
+    """Utilization and power at sample ``k``, what ``busy`` and ``idle`` go by."""
+    return samples.signal(k, UTILIZATION), samples.signal(k, POWER)
 
 
 def busy(utilization: Floats, power: Floats) -> Bools:
@@ -86,36 +90,6 @@ class Siblings:
         self._rows = np.where(place >= 0, order[place], -1) if len(order) else np.zeros((0, 1), np.intp)
         self._of = (samples.entities, samples.groups)
         return self._rows
-
-
-class Drawn:
-    """The last samples of one value, drawn when there is a finding.
-
-    The values stand in the detector's ``EntityState`` and follow the entities; the times are everybody's.
-    """
-
-    def __init__(self, name: str, length: int = 30) -> None:
-        self._name, self._length = name, length
-        self._times = np.full(length, np.nan)
-        self._at = 0
-
-    def declare(self, rows: EntityState) -> EntityState:
-        return rows.field(f"{self._name}.drawn", np.nan, np.float32, lead=(self._length,))
-
-    def note(self, rows: EntityState, time: float, value: Floats) -> None:
-        self._at = (self._at + 1) % self._length
-        self._times[self._at] = time
-        rows[f"{self._name}.drawn"][self._at] = value
-
-    def series(self, rows: EntityState, row: int, *, unit: str, threshold: float | None = None) -> tuple[Series, ...]:
-        """One line, oldest first; none where nothing was measured."""
-        order = np.arange(self._at + 1, self._at + 1 + self._length) % self._length
-        y, x = rows[f"{self._name}.drawn"][order, row], self._times[order]
-        known = np.isfinite(y) & np.isfinite(x)
-        if not known.any():
-            return ()
-        xs, ys = tuple(float(v) for v in x[known]), tuple(float(v) for v in y[known])
-        return (Series(name=self._name, unit=unit, x=xs, y=ys, threshold=threshold),)
 
 
 def nan_to_zero(value: float | np.floating[Any]) -> float:

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from mainstay.detectors.base import ArrayDetector, Bools, Floats, Samples
-from mainstay.detectors.correlation.root_causes import USUAL
 from mainstay.detectors.entity_state import EntityState
 from mainstay.detectors.finding import Evidence, Finding, FindingKind
 from mainstay.detectors.gpu import context as gpu_context
@@ -63,6 +62,7 @@ class DeviceStateDetector(ArrayDetector):
 
     name = "device_state"
     kinds = frozenset(_KINDS)
+    usual_causes = True
     signals = (*_ECC, _PENDING, _FAILED, _SRAM, _ACTION, _FABRIC, _MASK, gpu_context.UTILIZATION, gpu_context.POWER)
     host_signals = (gpu_context.UPTIME,)
     settling_seconds = 3600.0  # as long as an error counts as news: it appears only once
@@ -87,15 +87,15 @@ class DeviceStateDetector(ArrayDetector):
 
     def reset(self) -> None:
         config = self.config
-        sure = HysteresisConfig(needed=config.sure_readings, of_last=config.sure_readings, calm=config.healthy_readings)
-        self._sram, self._failed = Hysteresis("sram", sure), Hysteresis("failed", sure)
-        self._pending = Hysteresis("pending", HysteresisConfig(needed=1, of_last=1, calm=config.healthy_readings))
-        training, mask = config.training_readings, config.mask_readings
-        self._untrained = Hysteresis(
-            "untrained", HysteresisConfig(needed=training, of_last=training, calm=config.healthy_readings)
-        )
-        self._unhealthy = Hysteresis(
-            "unhealthy", HysteresisConfig(needed=mask, of_last=mask, calm=config.healthy_readings)
+        self._sram, self._failed, self._pending, self._untrained, self._unhealthy = (
+            Hysteresis(name, HysteresisConfig(needed=readings, of_last=readings, calm=config.healthy_readings))
+            for name, readings in (
+                ("sram", config.sure_readings),
+                ("failed", config.sure_readings),
+                ("pending", 1),
+                ("untrained", config.training_readings),
+                ("unhealthy", config.mask_readings),
+            )
         )
         self._cohorts = gpu_context.Cohorts()
         super().reset()
@@ -115,14 +115,12 @@ class DeviceStateDetector(ArrayDetector):
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         time, rows = float(samples.t[k]), self.rows
-        uptime = self._signal(samples, k, gpu_context.UPTIME)
-        at_work = gpu_context.busy(
-            self._signal(samples, k, gpu_context.UTILIZATION), self._signal(samples, k, gpu_context.POWER)
-        )
+        uptime = samples.signal(k, gpu_context.UPTIME)
+        at_work = gpu_context.busy(*gpu_context.activity(samples, k))
         self._step_ecc(samples, k, uptime)
-        self._step_action(self._signal(samples, k, _ACTION), at_work)
+        self._step_action(samples.signal(k, _ACTION), at_work)
         for latch, name in ((self._sram, _SRAM), (self._failed, _FAILED), (self._pending, _PENDING)):
-            value = self._signal(samples, k, name)
+            value = samples.signal(k, name)
             latch.step(rows, value >= 1, value < 1)
         self._step_fabric(samples, k, gpu_context.settled(uptime, self.config.boot_grace))
         code = self._codes()
@@ -135,7 +133,7 @@ class DeviceStateDetector(ArrayDetector):
     def _step_ecc(self, samples: Samples, k: int, uptime: Floats) -> None:
         """Note growth; forget it at a reboot or when it is no news any more."""
         rows, time = self.rows, float(samples.t[k])
-        rate = np.fmax(self._signal(samples, k, _ECC[0]), self._signal(samples, k, _ECC[1]))
+        rate = np.fmax(samples.signal(k, _ECC[0]), samples.signal(k, _ECC[1]))
         grew = rate > 0
         rows["grew_at"][grew] = time
         rows["errors"][grew] += rate[grew]
@@ -164,7 +162,7 @@ class DeviceStateDetector(ArrayDetector):
 
     def _step_fabric(self, samples: Samples, k: int, settled: Bools) -> None:
         rows = self.rows
-        state, mask = self._signal(samples, k, _FABRIC), self._signal(samples, k, _MASK)
+        state, mask = samples.signal(k, _FABRIC), samples.signal(k, _MASK)
         done = state == _COMPLETED
         rows["trained"] |= done
         others = self._cohorts.follow(samples).most(rows["trained"], np.ones_like(done), share=0.5, least=8)
@@ -204,22 +202,13 @@ class DeviceStateDetector(ArrayDetector):
             return self._ended(
                 kind, entity, time, f"{where} is read as healthy again: {kind.value.replace('_', ' ')} is over."
             )
-        severity, recommended_action, text = (self._ecc, self._remap, self._asks, self._fabric)[what](row, code)
-        if before and (severity, recommended_action, text) == (self._ecc, self._remap, self._asks, self._fabric)[what](
-            row, before
-        ):
+        describe = (self._ecc, self._remap, self._asks, self._fabric)[what]
+        severity, recommended_action, text = describe(row, code)
+        if before and describe(row, before) == (severity, recommended_action, text):
             return None
         numbers = {"errors": float(self.rows["errors"][row])} if what == 0 else {"state": float(code & 7)}
         evidence = Evidence(summary=f"{where} {text}.", numbers=numbers)
-        return self._finding(
-            kind,
-            entity,
-            time,
-            evidence,
-            severity=severity,
-            recommended_action=recommended_action,
-            cause=USUAL.get(kind),
-        )
+        return self._finding(kind, entity, time, evidence, severity=severity, recommended_action=recommended_action)
 
     def _ecc(self, row: int, code: int) -> Said:
         if code & _EXCEEDED:

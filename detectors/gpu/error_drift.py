@@ -11,28 +11,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mainstay.detectors.base import ArrayDetector, Bools, Floats, Samples
+from mainstay.detectors.base import ArrayDetector, Samples
 from mainstay.detectors.entity_state import EntityState
 from mainstay.detectors.finding import Evidence, Finding, FindingKind
 from mainstay.detectors.gpu import context as gpu_context
-from mainstay.detectors.statistics.hysteresis import Hysteresis, HysteresisConfig
-from mainstay.detectors.statistics.poisson_cusum import Counter, PoissonCusum
+from mainstay.detectors.gpu.counters import TREND, CounterWatch
+from mainstay.detectors.statistics.hysteresis import HysteresisConfig
+from mainstay.detectors.statistics.poisson_cusum import Counter
 from mainstay.probes.core_types import RecommendedAction
 
 COUNTERS = (
-    Counter(name="gpu_ecc_corrected_total", rise=1.0, burst=50.0),
-    Counter(name="gpu_remapped_rows_corrected_total", rise=0.2, burst=1.0),
-    Counter(name="gpu_remapped_rows_uncorrected_total", rise=0.2, burst=1.0),
+    Counter(name="gpu_ecc_corrected_total", words="corrected memory errors", rise=1.0, burst=50.0),
+    Counter(
+        name="gpu_remapped_rows_corrected_total", words="rows remapped after corrected errors", rise=0.2, burst=1.0
+    ),
+    Counter(
+        name="gpu_remapped_rows_uncorrected_total", words="rows remapped after uncorrected errors", rise=0.2, burst=1.0
+    ),
     # DCGM's limit for a generation 5 link of 16 lanes is 31 replays a minute
-    Counter(name="gpu_pcie_replay_total", rise=2.0, burst=1.0),
-    Counter(name="gpu_pcie_correctable_errors_total", rise=2.0, burst=1.0),
-    Counter(name="gpu_pcie_recoveries_total", rise=10.0, burst=5.0, at_work=True),
+    Counter(name="gpu_pcie_replay_total", words="PCIe replays", rise=2.0, burst=1.0),
+    Counter(name="gpu_pcie_correctable_errors_total", words="corrected PCIe errors", rise=2.0, burst=1.0),
+    Counter(name="gpu_pcie_recoveries_total", words="PCIe link recoveries", rise=10.0, burst=5.0, at_work=True),
 )
 _KINDS = (FindingKind.ECC_CORRECTED, FindingKind.PCIE_DEGRADED)
 _OF = np.array([0, 0, 0, 1, 1, 1])
 """The finding kind of each counter."""
-_WORDS = ("corrected memory errors", "rows remapped after corrected errors", "rows remapped after uncorrected errors",
-          "PCIe replays", "corrected PCIe errors", "PCIe link recoveries")  # fmt: skip
 
 
 class DriftDetector(ArrayDetector):
@@ -60,46 +63,32 @@ class DriftDetector(ArrayDetector):
     def reset(self) -> None:
         config = self.config
         hold = HysteresisConfig(needed=config.burst_needed, of_last=config.burst_of_last, calm=config.burst_calm)
-        self._drift = PoissonCusum(COUNTERS, config.threshold)
-        self._bursts = tuple(Hysteresis(f"burst{i}", hold) for i in range(len(COUNTERS)))
-        self._cohorts = gpu_context.Cohorts()
+        self._errors = CounterWatch(COUNTERS, config.threshold, hold)
         super().reset()
 
     def _rows(self) -> EntityState:
-        rows = self._drift.declare(EntityState()).field("said", 0, np.int16, lead=(len(_KINDS),))
-        rows.field("working_since", np.inf).field("rate", np.nan, lead=(len(COUNTERS),))
-        for burst in self._bursts:
-            burst.declare(rows)
-        return rows
+        rows = self._errors.declare(EntityState()).field("said", 0, np.int16, lead=(len(_KINDS),))
+        return rows.field("working_since", np.inf)
 
     def _held(self, row: int) -> list[FindingKind]:
         return [kind for i, kind in enumerate(_KINDS) if self.rows["said"][i, row]]
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         time, rows = float(samples.t[k]), self.rows
-        self._cohorts.follow(samples)
-        utilization, power = self._signals(samples, k, gpu_context.UTILIZATION, gpu_context.POWER)
+        self._errors.cohorts.follow(samples)
+        utilization, power = gpu_context.activity(samples, k)
         since = rows["working_since"]
         since[:] = np.where(gpu_context.busy(utilization, power), np.minimum(since, time), np.inf)
         working = time - since >= self.config.work_seconds
         always = np.ones_like(working)
         code = np.zeros((len(_KINDS), len(samples.entities)), np.int16)
         for what, counter in enumerate(COUNTERS):
-            rate = self._signal(samples, k, counter.name)
-            self._drift.step(rows, what, rate, working if counter.at_work else always, time)
-            self._drift.close(rows, what, self._cohorts, time)
-            bursts = self._burst(what, rate)  # says all that its drift could say
-            code[_OF[what]] |= np.where(bursts, 2, rows["drifts"][what]).astype(np.int16) << (2 * what)
+            rate = samples.signal(k, counter.name)
+            counted = working if counter.at_work else always
+            code[_OF[what]] |= self._errors.step(rows, what, rate, counted=counted, judged=always, time=time)
         changed = np.argwhere(code != rows["said"])
         rows["said"] = code
         return [self._say(int(kind), int(row), int(code[kind, row]), time) for kind, row in changed]
-
-    def _burst(self, what: int, rate: Floats) -> Bools:
-        rows, latch = self.rows, self._bursts[what]
-        bursts = rate >= COUNTERS[what].burst
-        rows["rate"][what][bursts] = rate[bursts]
-        latch.step(rows, bursts, rate < COUNTERS[what].burst)
-        return latch.on(rows)
 
     def _say(self, kind: int, row: int, code: int, time: float) -> Finding:
         entity = self.rows.entities[row]
@@ -109,24 +98,12 @@ class DriftDetector(ArrayDetector):
                 f"{gpu_context.place(entity)}: back at the usual rate."
             )
             return self._ended(_KINDS[kind], entity, time, text)
-        words: list[str] = []
-        numbers: dict[str, float] = {}
-        which = [i for i in range(len(COUNTERS)) if code >> (2 * i) & 3]
-        for i in which:
-            name = _WORDS[i].replace(" ", "_")
-            if code >> (2 * i + 1) & 1:
-                rate = gpu_context.nan_to_zero(float(self.rows["rate"][i, row]))
-                words.append(f"{rate:.4g} {_WORDS[i]} a second")
-                numbers[f"{name}_per_second"] = rate
-            else:
-                trend = self._drift.trend(self.rows, i, row, self._cohorts)
-                words.append(trend.describe_trend(_WORDS[i]))
-                numbers |= trend.numbers(name) | {f"{name}_score": self._score(i, row)}
-        series = tuple(line for i in which for line in self._drift.series(self.rows, i, row))
-        evidence = Evidence(summary=f"{gpu_context.place(entity)}: {'; '.join(words)}.", numbers=numbers, series=series)
+        words, numbers, series = self._errors.describe(self.rows, row, code)
+        for what, counter in enumerate(COUNTERS):
+            if self._errors.state(code, what) == TREND:
+                numbers[f"{counter.words.replace(' ', '_')}_score"] = float(self.rows["score"][what, row])
+        summary = f"{gpu_context.place(entity)}: {'; '.join(words)}."
+        evidence = Evidence(summary=summary, numbers=numbers, series=tuple(series))
         return self._finding(
             _KINDS[kind], entity, time, evidence, recommended_action=RecommendedAction.MONITOR, confidence=0.95
         )
-
-    def _score(self, what: int, row: int) -> float:
-        return float(self.rows["score"][what, row])

@@ -13,23 +13,22 @@ import numpy as np
 import numpy.typing as npt
 
 from mainstay.detectors.base import ArrayDetector, Bools, Floats, Samples
-from mainstay.detectors.correlation.root_causes import USUAL
 from mainstay.detectors.entity_state import EntityState
 from mainstay.detectors.finding import Evidence, Finding, FindingKind
 from mainstay.detectors.gpu import context as gpu_context
+from mainstay.detectors.gpu.counters import CounterWatch
 from mainstay.detectors.statistics.hysteresis import Hysteresis, HysteresisConfig
-from mainstay.detectors.statistics.poisson_cusum import Counter, PoissonCusum
+from mainstay.detectors.statistics.poisson_cusum import Counter
 from mainstay.probes.core_types import RecommendedAction, Severity
 
 _ACTIVE, _SUPPORTED, _WORST = "gpu_nvlinks_active", "gpu_nvlinks_supported", "gpu_nvlink_worst_link"
 COUNTERS = (
-    Counter(name="gpu_nvlink_worst_link_errors_per_second", rise=1.0, burst=10.0),
-    Counter(name="gpu_nvlink_recoveries_total", rise=0.5, burst=1.0),
-    Counter(name="gpu_nvlink_replays_total", rise=10.0, burst=10.0),
-    Counter(name="gpu_nvlink_crc_errors_total", rise=10.0, burst=10.0),
+    Counter(name="gpu_nvlink_worst_link_errors_per_second", words="errors of the worst link", rise=1.0, burst=10.0),
+    Counter(name="gpu_nvlink_recoveries_total", words="link recoveries", rise=0.5, burst=1.0),
+    Counter(name="gpu_nvlink_replays_total", words="replays", rise=10.0, burst=10.0),
+    Counter(name="gpu_nvlink_crc_errors_total", words="CRC errors", rise=10.0, burst=10.0),
 )
-_WORDS = ("errors of the worst link", "link recoveries", "replays", "CRC errors")
-# The statement: two bits for each counter, then
+# The statement: the code of the counters, then
 _DOWN, _GONE = 256, 512
 
 
@@ -38,6 +37,7 @@ class NvlinkDetector(ArrayDetector):
 
     name = "nvlink"
     kinds = frozenset({FindingKind.NVLINK_ERRORS})
+    usual_causes = True
     signals = (_ACTIVE, _SUPPORTED, _WORST, *(counter.name for counter in COUNTERS))
     host_signals = (gpu_context.UPTIME,)
     settling_seconds = 3600.0  # a trend is not seen again in the first hour after a restart
@@ -66,36 +66,30 @@ class NvlinkDetector(ArrayDetector):
         self._down = Hysteresis(
             "down", HysteresisConfig(needed=config.needed, of_last=config.needed, calm=config.up_readings)
         )
-        self._drift = PoissonCusum(COUNTERS, config.threshold)
         hold = HysteresisConfig(needed=2, of_last=3, calm=config.burst_calm)
-        self._bursts = tuple(Hysteresis(f"burst{i}", hold) for i in range(len(COUNTERS)))
-        self._cohorts = gpu_context.Cohorts()
+        self._errors = CounterWatch(COUNTERS, config.threshold, hold)
+        self._cohorts = self._errors.cohorts
         super().reset()
 
     def _rows(self) -> EntityState:
-        rows = self._drift.declare(EntityState()).field("said", 0, np.int16).field("since", np.nan)
-        rows.field("active", np.nan).field("best", 0.0).field("worst", np.nan).field("rate", np.nan, lead=(4,))
-        for latch in (self._down, *self._bursts):
-            latch.declare(rows)
-        return rows
-
-    def _held(self, row: int) -> list[FindingKind]:
-        return [FindingKind.NVLINK_ERRORS] if self.rows["said"][row] else []
+        rows = self._errors.declare(EntityState()).field("said", 0, np.int16).field("since", np.nan)
+        rows.field("active", np.nan).field("best", 0.0).field("worst", np.nan)
+        return self._down.declare(rows)
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         time, rows = float(samples.t[k]), self.rows
         self._cohorts.follow(samples)
-        settled = gpu_context.settled(self._signal(samples, k, gpu_context.UPTIME), self.config.boot_grace)
-        self._step_links(self._signal(samples, k, _ACTIVE), self._signal(samples, k, _SUPPORTED), settled, time)
-        worst = self._signal(samples, k, _WORST)
+        settled = gpu_context.settled(samples.signal(k, gpu_context.UPTIME), self.config.boot_grace)
+        self._step_links(samples.signal(k, _ACTIVE), samples.signal(k, _SUPPORTED), settled, time)
+        worst = samples.signal(k, _WORST)
         told = np.isfinite(worst)
         rows["worst"][told] = worst[told]
         down = self._down.on(rows)
         gone = down & (rows["active"] == 0) & (rows["best"] > 0) & (time - rows["since"] >= self.config.gone_seconds)
         code: npt.NDArray[np.int64] = np.where(down, _DOWN, 0) + np.where(gone, _GONE, 0)
         for what, counter in enumerate(COUNTERS):
-            errors = self._step_errors(what, self._signal(samples, k, counter.name), settled, time)
-            code = code | errors << (2 * what)
+            rate = samples.signal(k, counter.name)
+            code |= self._errors.step(rows, what, rate, counted=settled, judged=settled, time=time)
         changed = np.flatnonzero(code != rows["said"])
         rows["said"] = code
         return [self._say(int(row), int(code[row]), time) for row in changed]
@@ -126,60 +120,31 @@ class NvlinkDetector(ArrayDetector):
             behind |= (active == links) & (known > self.config.peers_least) & (more >= self.config.peers_share * known)
         return behind
 
-    def _step_errors(self, what: int, rate: Floats, settled: Bools, time: float) -> npt.NDArray[np.int64]:
-        """0 fine, 1 a trend, 2 a burst."""
-        rows, burst = self.rows, COUNTERS[what].burst
-        self._drift.step(rows, what, rate, settled, time)
-        self._drift.close(rows, what, self._cohorts, time)
-        bursts = settled & (rate >= burst)
-        rows["rate"][what][bursts] = rate[bursts]
-        self._bursts[what].step(rows, bursts, rate < burst)
-        return np.where(self._bursts[what].on(rows), 2, rows["drifts"][what].astype(np.int64))
-
     def _say(self, row: int, code: int, time: float) -> Finding:
         entity, kind = self.rows.entities[row], FindingKind.NVLINK_ERRORS
         where = gpu_context.place(entity)
         if not code:
             return self._ended(kind, entity, time, f"The NVLinks of {where} are as they should be.")
-        words, numbers = self._words(row, code)
-        which = [what for what in range(len(COUNTERS)) if code >> (2 * what) & 3]
-        series = tuple(line for what in which for line in self._drift.series(self.rows, what, row))
-        evidence = Evidence(summary=f"NVLinks of {where}: {'; '.join(words)}.", numbers=numbers, series=series)
+        words, numbers = self._links(row, code)
+        errors, counts, series = self._errors.describe(self.rows, row, code)
+        worst = float(self.rows["worst"][row])
+        if errors and np.isfinite(worst):
+            counts["worst_link"] = worst
+            errors.append(f"the worst is link {worst:.0f}")
+        summary = f"NVLinks of {where}: {'; '.join([*words, *errors])}."
+        evidence = Evidence(summary=summary, numbers=numbers | counts, series=tuple(series))
         gone = bool(code & _GONE)
         severity = Severity.CRITICAL if gone else Severity.WARNING
         recommended_action = RecommendedAction.RESET_GPU if gone else RecommendedAction.MONITOR
         return self._finding(
-            kind,
-            entity,
-            time,
-            evidence,
-            severity=severity,
-            recommended_action=recommended_action,
-            confidence=0.95,
-            cause=USUAL.get(kind),
+            kind, entity, time, evidence, severity=severity, recommended_action=recommended_action, confidence=0.95
         )
 
-    def _words(self, row: int, code: int) -> tuple[list[str], dict[str, float]]:
-        rows = self.rows
-        words: list[str] = []
-        numbers: dict[str, float] = {}
-        if code & _DOWN:
-            active, best = gpu_context.nan_to_zero(float(rows["active"][row])), float(rows["best"][row])
-            before = f"of {best:.0f} before" if best > active else "and more at nearly all peers"
-            words.append(
-                f"{active:.0f} up, {before}" + (f", for {self.config.gone_seconds:.0f} s" if code & _GONE else "")
-            )
-            numbers |= {"links_active": active, "links_best": best}
-        for what in range(len(COUNTERS)):
-            state, name = code >> (2 * what) & 3, _WORDS[what].replace(" ", "_")
-            if state == 2:
-                numbers[f"{name}_per_second"] = rate = gpu_context.nan_to_zero(float(rows["rate"][what, row]))
-                words.append(f"{rate:.4g} {_WORDS[what]} a second")
-            elif state:
-                trend = self._drift.trend(rows, what, row, self._cohorts)
-                words.append(trend.describe_trend(_WORDS[what]))
-                numbers |= trend.numbers(name)
-        if code & (_DOWN - 1) and np.isfinite(rows["worst"][row]):
-            numbers["worst_link"] = float(rows["worst"][row])
-            words.append(f"the worst is link {numbers['worst_link']:.0f}")
-        return words, numbers
+    def _links(self, row: int, code: int) -> tuple[list[str], dict[str, float]]:
+        """Links that are down, in words and numbers."""
+        if not code & _DOWN:
+            return [], {}
+        active, best = gpu_context.nan_to_zero(float(self.rows["active"][row])), float(self.rows["best"][row])
+        before = f"of {best:.0f} before" if best > active else "and more at nearly all peers"
+        how_long = f", for {self.config.gone_seconds:.0f} s" if code & _GONE else ""
+        return [f"{active:.0f} up, {before}{how_long}"], {"links_active": active, "links_best": best}

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mainstay.detectors.base import ArrayDetector, Bools, Floats, Samples
-from mainstay.detectors.correlation.root_causes import USUAL
 from mainstay.detectors.entity_state import EntityState
 from mainstay.detectors.finding import Evidence, Finding, FindingKind
 from mainstay.detectors.gpu import context as gpu_context
+from mainstay.detectors.series import Drawn
 from mainstay.detectors.statistics.hysteresis import Hysteresis, HysteresisConfig
 from mainstay.probes.core_types import RecommendedAction, Severity
 
@@ -39,6 +39,7 @@ class PcieDetector(ArrayDetector):
 
     name = "pcie"
     kinds = frozenset({FindingKind.PCIE_DEGRADED})
+    usual_causes = True
     signals = (
         *(n for now, most, _ in _LINK for n in (now, most)),
         *_BYTES,
@@ -74,7 +75,7 @@ class PcieDetector(ArrayDetector):
         hold = HysteresisConfig(needed=config.needed, of_last=config.of_last, calm=config.calm_samples)
         self._low = tuple(Hysteresis(name, hold) for _, _, name in _LINK)
         self._cohorts = gpu_context.Cohorts()
-        self._drawn = tuple(gpu_context.Drawn(now) for now, _, _ in _LINK)
+        self._drawn = tuple(Drawn(now) for now, _, _ in _LINK)
         super().reset()
 
     def _rows(self) -> EntityState:
@@ -86,30 +87,27 @@ class PcieDetector(ArrayDetector):
             drawn.declare(rows)
         return rows
 
-    def _held(self, row: int) -> list[FindingKind]:
-        return [FindingKind.PCIE_DEGRADED] if self.rows["said"][row] else []
-
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         time, rows = float(samples.t[k]), self.rows
         self._cohorts.follow(samples)
         worked = self._work(samples, k)
         code = np.zeros(len(samples.entities), np.int16)
         for what, (now, most, _) in enumerate(_LINK):
-            code |= self._step(what, self._signal(samples, k, now), self._signal(samples, k, most), worked)
+            code |= self._step(what, samples.signal(k, now), samples.signal(k, most), worked)
             self._drawn[what].note(rows, time, rows["now"][what])
         for what, name in enumerate(_ERRORS):
-            code |= self._step_errors(what, self._signal(samples, k, name), time)
+            code |= self._step_errors(what, samples.signal(k, name), time)
         changed = np.flatnonzero(code != rows["said"])
         rows["said"] = code
         return [self._say(int(row), int(code[row]), time) for row in changed]
 
     def _work(self, samples: Samples, k: int) -> npt.NDArray[np.int32]:
         """Seconds of uninterrupted work so far, 0 in this sample's absence."""
-        utilization, power = self._signals(samples, k, gpu_context.UTILIZATION, gpu_context.POWER)
-        traffic = np.fmax(self._signal(samples, k, _BYTES[0]), self._signal(samples, k, _BYTES[1]))
+        utilization, power = gpu_context.activity(samples, k)
+        traffic = np.fmax(samples.signal(k, _BYTES[0]), samples.signal(k, _BYTES[1]))
         rest = gpu_context.idle(utilization, power)
         at_work = gpu_context.busy(utilization, power) | ((traffic >= self.config.bytes_per_second) & ~rest)
-        at_work &= gpu_context.settled(self._signal(samples, k, gpu_context.UPTIME), self.config.boot_grace)
+        at_work &= gpu_context.settled(samples.signal(k, gpu_context.UPTIME), self.config.boot_grace)
         told = np.isfinite(utilization) | np.isfinite(power)
         worked: npt.NDArray[np.int32] = self.rows["worked"]
         worked[:] = np.where(at_work, worked + 1, np.where(told, 0, worked))
@@ -177,7 +175,6 @@ class PcieDetector(ArrayDetector):
             severity=severity,
             recommended_action=RecommendedAction.MONITOR,
             confidence=0.95,
-            cause=USUAL.get(kind),
         )
 
     def _words(self, row: int, code: int) -> tuple[list[str], bool, dict[str, float]]:

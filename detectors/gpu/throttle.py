@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from mainstay.detectors.base import ArrayDetector, Bools, Floats, Samples
-from mainstay.detectors.correlation.root_causes import USUAL
 from mainstay.detectors.entity_state import EntityState
 from mainstay.detectors.finding import Evidence, Finding, FindingKind
 from mainstay.detectors.gpu import context as gpu_context
+from mainstay.detectors.series import Drawn
 from mainstay.detectors.statistics.hysteresis import Hysteresis, HysteresisConfig
 from mainstay.probes.core_types import RecommendedAction, Severity
 
@@ -36,6 +36,7 @@ class ThrottleDetector(ArrayDetector):
 
     name = "throttle"
     kinds = frozenset(_KIND)
+    usual_causes = True
     signals = (gpu_context.UTILIZATION, gpu_context.POWER, _HARDWARE, _BRAKE, _SOFTWARE, _THERMAL)
     host_signals = (gpu_context.UPTIME,)
 
@@ -70,7 +71,7 @@ class ThrottleDetector(ArrayDetector):
         self._hard = (Hysteresis("heat", fast), Hysteresis("brake", fast))
         self._soft, self._warm = Hysteresis("soft", slow), Hysteresis("warm", slow)
         self._cohorts = gpu_context.Cohorts()
-        self._drawn = (gpu_context.Drawn("heat_share"), gpu_context.Drawn("brake_share"))
+        self._drawn = (Drawn("heat_share"), Drawn("brake_share"))
         super().reset()
 
     def _rows(self) -> EntityState:
@@ -88,12 +89,12 @@ class ThrottleDetector(ArrayDetector):
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         time = float(samples.t[k])
-        utilization, power = self._signals(samples, k, gpu_context.UTILIZATION, gpu_context.POWER)
-        settled = gpu_context.settled(self._signal(samples, k, gpu_context.UPTIME), self.config.boot_grace)
+        utilization, power = gpu_context.activity(samples, k)
+        settled = gpu_context.settled(samples.signal(k, gpu_context.UPTIME), self.config.boot_grace)
         at_work, at_rest = gpu_context.busy(utilization, power) & settled, gpu_context.idle(utilization, power)
         self._cohorts.follow(samples)
-        hard = (self._signal(samples, k, _HARDWARE), self._signal(samples, k, _BRAKE))
-        soft = np.fmax(self._signal(samples, k, _SOFTWARE), self._signal(samples, k, _THERMAL)) * 1e-9
+        hard = (samples.signal(k, _HARDWARE), samples.signal(k, _BRAKE))
+        soft = np.fmax(samples.signal(k, _SOFTWARE), samples.signal(k, _THERMAL)) * 1e-9
         self._step_soft(soft, at_work)
         found: list[Finding] = []
         for what in (_HEAT, _POWER):
@@ -192,7 +193,6 @@ class ThrottleDetector(ArrayDetector):
             severity=_GRADE[level],
             recommended_action=recommended_action,
             confidence=confidence,
-            cause=USUAL.get(kind),
         )
 
     def _count(self, what: int, row: int) -> dict[str, float]:

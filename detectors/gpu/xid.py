@@ -14,11 +14,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from mainstay.detectors.base import EventDetector
+from mainstay.detectors.event_data import boot_time, text, whole_number
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.detectors.job.exit_taxonomy import CAUSE_OF
 from mainstay.detectors.policy.device_history import Burst, DeviceHistory, keep_mark
@@ -32,7 +33,6 @@ from mainstay.probes.recent import Recent
 
 _FAMILY: Final = {EventKind.XID: Family.XID, EventKind.SXID: Family.SXID}
 _KIND: Final = {Family.XID: FindingKind.XID, Family.SXID: FindingKind.SXID}
-_CONTEXT: Final = frozenset({EventKind.NODE_STARTED, EventKind.NODE_STOPPING, EventKind.GPU_EVENT})
 _KEPT_ADDRESSES: Final = 32
 _LOOK_SECONDS: Final = 60.0
 """How often the detector checks whether old statements have become quiet: hours are counted, not seconds."""
@@ -62,6 +62,7 @@ class XidDetector(EventDetector):
 
     name = "xid"
     kinds = frozenset(_KIND.values())
+    reads = frozenset({*_FAMILY, EventKind.NODE_STARTED, EventKind.NODE_STOPPING, EventKind.GPU_EVENT})
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Config:
@@ -72,7 +73,7 @@ class XidDetector(EventDetector):
     config: Config
 
     def reset(self) -> None:
-        self._seen: Recent[str, None] = Recent(self.config.remembered)
+        super().reset()
         self._histories: OrderedDict[XidTarget, DeviceHistory] = OrderedDict()
         self._nodes: Recent[str, _NodeState] = Recent(self.config.remembered)
         self._said: dict[str, Finding] = {}
@@ -82,18 +83,10 @@ class XidDetector(EventDetector):
         """(scope, family, code) → where it was met last: a fault of many GPUs at once is their program's."""
         self._looked_at = 0.0
 
-    def update(self, events: Sequence[Event]) -> list[Finding]:
-        """See ``EventDetector.update``."""
-        found: list[Finding] = []
-        for event in events:
-            if event.id in self._seen or not (event.kind in _FAMILY or event.kind in _CONTEXT):
-                continue
-            self._seen[event.id] = None
-            if event.kind in _FAMILY:
-                found += self._take_code(event, _FAMILY[event.kind])
-            elif event.node is not None:
-                found += self._take_context(event, event.node)
-        return found
+    def _handle(self, event: Event) -> list[Finding]:
+        if event.kind in _FAMILY:
+            return self._take_code(event, _FAMILY[event.kind])
+        return [] if event.node is None else self._take_context(event, event.node)
 
     # what the service reports in addition to events
 
@@ -171,8 +164,8 @@ class XidDetector(EventDetector):
         return self._speak(place, event.time, "The GPU was reset.", event)
 
     def _booted(self, event: Event, name: str, node: _NodeState) -> list[Finding]:
-        boot = _boot_time(event, node)
-        node.boot_id = _text(event.data.get("boot_id")) or node.boot_id
+        boot = boot_time(event, node.boot_id)
+        node.boot_id = text(event.data.get("boot_id")) or node.boot_id
         if boot is None or not keep_mark(node.boots, boot):
             return []
         found = self._speak_for(node, event, "The node rebooted.")
@@ -273,16 +266,16 @@ class XidDetector(EventDetector):
                 return []
             del self._said[key], self._places[key]
             return [said.ended(now, why, event.id if event else None)]
-        text = explain(one, history, place.node, place.device)
+        summary = explain(one, history, place.node, place.device)
         new = again and event is not None and one.burst.last == event.time
-        if said is not None and said.evidence.summary == text and not new:
+        if said is not None and said.evidence.summary == summary and not new:
             return []
         self._adopted.pop(key, None)
         self._places[key] = place
-        self._said[key] = finding = self._finding_of(place, one, text)
+        self._said[key] = finding = self._finding_of(place, one, summary)
         return [finding]
 
-    def _finding_of(self, place: XidTarget, one: BurstEvaluation, text: str) -> Finding:
+    def _finding_of(self, place: XidTarget, one: BurstEvaluation, summary: str) -> Finding:
         return Finding(
             kind=_KIND[place.family],
             entity=_entity(place),
@@ -290,7 +283,7 @@ class XidDetector(EventDetector):
             severity=one.ruling.severity,
             detector=self.name,
             confidence=0.9 if one.ruling.severity is Severity.WARNING else 1.0,
-            evidence=Evidence(summary=text, numbers=_numbers(one)),
+            evidence=Evidence(summary=summary, numbers=_numbers(one)),
             recommended_action=one.ruling.recommended_action,
             event=one.burst.event,
             cause=CAUSE_OF.get(one.rule.group),
@@ -328,27 +321,12 @@ def _key(place: XidTarget) -> str:
 
 
 def _code_of(event: Event) -> int | None:
-    code = event.data.get("code")
-    if isinstance(code, str) and code.isdecimal() and len(code) < 6:
-        return int(code)
-    return code if isinstance(code, int) and not isinstance(code, bool) and 0 <= code < 10**6 else None
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None
+    told = event.data.get("code")
+    code = int(told) if isinstance(told, str) and told.isdecimal() and len(told) < 6 else whole_number(told)
+    return code if code is not None and 0 <= code < 10**6 else None
 
 
 def _address(value: Any) -> str | None:
     """``00000000:3B:00.0`` and ``0000:3b:00`` are one card."""
-    text = _text(value)
-    return None if text is None else canonical(text.removeprefix("PCI:"))
-
-
-def _boot_time(event: Event, node: _NodeState) -> float | None:
-    """When the node booted, if this start shows a boot that was not known."""
-    boot_id, uptime = _text(event.data.get("boot_id")), event.data.get("uptime")
-    if boot_id is not None and boot_id == node.boot_id:
-        return None
-    if isinstance(uptime, int | float) and not isinstance(uptime, bool) and uptime >= 0:
-        return event.time - uptime
-    return event.time if boot_id is not None and node.boot_id is not None else None
+    address = text(value)
+    return None if address is None else canonical(address.removeprefix("PCI:"))

@@ -10,19 +10,21 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 
-from mainstay.detectors.finding import FindingKind
+from mainstay.detectors.finding import FindingKind, some
 from mainstay.detectors.hang.collective_match import IMPOSSIBLE, CollectiveMismatch, compare
 from mainstay.detectors.hang.flight_recorder import Call, Dump, Group
 from mainstay.detectors.hang.wait_graph import GroupProgress, HangCulprit, HangLocalization, StallKind, localize_hang
 
+LISTED = 16
+"""Ranks listed in a line of a terminal; the rest is counted."""
 _INNER = ("TENSOR", "EXPERT", "CONTEXT", "PIPELINE", "DATA")
 """Megatron's words in descriptions, innermost first; other groups are ordered by size."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockingRank:
+class BlockingRank(msgspec.Struct, frozen=True, kw_only=True, rename={"reason": "why"}):
     """A rank, and why."""
 
     rank: int
@@ -114,7 +116,7 @@ class _Groups:
             for rank in group.ranks
             if rank in absent
         ]
-        since = {(r, g): time for (r, g), time in self._since().items()}
+        since = self._since()
         table = np.array(rows, np.float64).reshape(-1, 4)
         return GroupProgress(
             rank=table[:, 0].astype(np.int64),
@@ -246,6 +248,4 @@ def _last_call(dump: Dump | None) -> str:
 
 
 def _ranks_text(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:16]))  # a line of a terminal
-    more = f" and {len(ranks) - 16} more" if len(ranks) > 16 else ""
-    return f"rank{'s' if len(ranks) != 1 else ''} {shown}{more}".capitalize()
+    return f"Rank{'s' if len(ranks) != 1 else ''} {some(ranks, LISTED)}"

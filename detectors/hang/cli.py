@@ -7,23 +7,23 @@ show the cause, 2 invalid input.
 from __future__ import annotations
 
 import gzip
+import math
 import re
 import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
-from cyclopts import Parameter
 
-from mainstay.detectors.finding import FindingKind
-from mainstay.detectors.hang.analysis import HangDiagnosis, diagnose
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson
+from mainstay.detectors.finding import FindingKind, some
+from mainstay.detectors.hang.analysis import LISTED, HangDiagnosis, diagnose
 from mainstay.detectors.hang.flight_recorder import Dump, DumpError, decode, dumps_of
 
 NAMED: Final = 0
-BAD_INPUT: Final = 2
 NOTHING: Final = 4
 
 _LARGEST: Final = 256 << 20
@@ -52,7 +52,7 @@ class _Read:
     """File name -> why it is no dump."""
 
 
-def analyze_hang(path: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", negative=())] = False) -> int:
+def analyze_hang(path: Path, /, *, as_json: AsJson = False) -> int:
     """Find the ranks that block a job from PyTorch flight-recorder dumps.
 
     Parameters
@@ -134,19 +134,7 @@ def _as_data(found: HangDiagnosis, read: _Read) -> dict[str, Any]:
     return {
         "kind": found.kind,
         "summary": found.summary,
-        "culprits": [
-            {
-                "rank": c.rank,
-                "group": c.group,
-                "members": c.members,
-                "why": c.reason,
-                "behind_entered": _number(c.behind_entered),
-                "behind_completed": _number(c.behind_completed),
-                "waiting": c.waiting,
-                "last_call": c.last_call,
-            }
-            for c in found.culprits
-        ],
+        "culprits": found.culprits,
         "stuck_groups": [{"group": label, "ranks": ranks} for label, ranks in found.stuck],
         "mismatches": [
             {
@@ -154,20 +142,16 @@ def _as_data(found: HangDiagnosis, read: _Read) -> dict[str, Any]:
                 "state": one.match,
                 "sequence": one.seq,
                 "most": one.said,
-                "others": {str(rank): what for rank, what in one.others.items()},
+                "others": one.others,
             }
             for label, one in found.odd
         ],
-        "matches": dict(found.matches),
+        "matches": found.matches,
         "sure": found.sure,
         "ranks_read": len(found.ranks),
         "ranks_missing": found.missing,
         "files_skipped": read.skipped,
     }
-
-
-def _number(value: float) -> float | None:
-    return value if value == value else None  # noqa: PLR0124 - NaN is no JSON
 
 
 def _show(found: HangDiagnosis, read: _Read) -> None:
@@ -182,10 +166,12 @@ def _show(found: HangDiagnosis, read: _Read) -> None:
     if found.culprits:
         console.print(_culprits(found))
     for label, ranks in found.stuck[:4]:  # one screen; JSON has them all
-        console.print(f"  inside the same call: {escape(label)}, ranks {_some(ranks)}")
+        console.print(f"  inside the same call: {escape(label)}, ranks {some(ranks, LISTED)}")
     console.print(f"Next: {_NEXT[found.kind]}")
     if found.missing:
-        console.print(f"[yellow]No dump from rank{'s' if len(found.missing) > 1 else ''} {_some(found.missing)}.[/]")
+        console.print(
+            f"[yellow]No dump from rank{'s' if len(found.missing) > 1 else ''} {some(found.missing, LISTED)}.[/]"
+        )
     for name, why in read.skipped.items():
         console.print(f"[yellow]Left out {escape(name)}: {escape(why)}.[/]")
     states = ", ".join(f"{count} {state}" for state, count in found.matches.items())
@@ -199,14 +185,9 @@ def _culprits(found: HangDiagnosis) -> Any:
 
     table = Table("rank", "calls behind", "wait for it", "seen in group", "its last call", box=SIMPLE_HEAD)
     for c in found.culprits:
-        behind = "-" if _number(c.behind_entered) is None else f"{c.behind_entered:.0f}"
-        members = f"\n[dim]{_some(c.members)}[/]" if c.members else ""
+        behind = "-" if math.isnan(c.behind_entered) else f"{c.behind_entered:.0f}"
+        members = f"\n[dim]{some(c.members, LISTED)}[/]" if c.members else ""
         table.add_row(
             f"[bold red]{c.rank}[/]", behind, str(c.waiting), escape(c.group) + members, escape(c.last_call or "-")
         )
     return table
-
-
-def _some(ranks: tuple[int, ...]) -> str:
-    shown = ", ".join(map(str, ranks[:16]))  # a line of a terminal
-    return shown if len(ranks) <= 16 else f"{shown} and {len(ranks) - 16} more"

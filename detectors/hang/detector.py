@@ -20,11 +20,12 @@ import numpy.typing as npt
 
 from mainstay.detectors.base import ArrayDetector, Bools, DetectorState, DetectorStatus, Floats, Samples
 from mainstay.detectors.entity_state import EntityState
-from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind, Series
+from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.detectors.hang.groups import GroupLabels
 from mainstay.detectors.hang.messages import HangVerdict, verdict
 from mainstay.detectors.hang.timeout import HangTimeoutConfig, HangTimeoutModel
 from mainstay.detectors.hang.wait_graph import localize_hang
+from mainstay.detectors.series import draw_series
 from mainstay.probes.core_types import GROUP_KINDS, RecommendedAction, Severity, StepPhase
 
 _COMPLETED = tuple(f"{kind}_completed" for kind in GROUP_KINDS)
@@ -101,10 +102,9 @@ class HangDetector(ArrayDetector):
 
     def _rows(self) -> EntityState:
         lead = (len(GROUP_KINDS),)
-        rows = (
-            EntityState().field("heard", -np.inf).field("phase", np.nan).field("step", np.nan).field("inside", np.nan)
-        )
-        rows.field("inside_at", np.nan)
+        rows = EntityState().field("heard", -np.inf)
+        for name in ("phase", "step", "inside", "inside_at"):
+            rows.field(name, np.nan)
         rows.field("enqueued", np.nan, np.float64, lead).field("completed", np.nan, np.float64, lead)
         rows.field("changed", 0, np.int64).field("phase_changed", 0, np.int64)
         return rows.field("state", fill=False, dtype=np.bool_)
@@ -191,9 +191,9 @@ class HangDetector(ArrayDetector):
     def _take(self, samples: Samples, k: int, t: float) -> tuple[bool, bool]:
         """Take a sample in: whether the job moved, and whether any rank reported."""
         rows = self.rows
-        phase, inside, step = (self._signal(samples, k, name) for name in self.signals[:3])
-        enqueued = np.stack([self._signal(samples, k, name) for name in _ENQUEUED])
-        completed = np.stack([self._signal(samples, k, name) for name in _COMPLETED])
+        phase, inside, step = (samples.signal(k, name) for name in self.signals[:3])
+        enqueued = np.stack([samples.signal(k, name) for name in _ENQUEUED])
+        completed = np.stack([samples.signal(k, name) for name in _COMPLETED])
         heard = np.isfinite(step) | np.isfinite(phase) | np.isfinite(inside) | np.isfinite(completed).any(axis=0)
         self._counted |= bool(np.isfinite(completed).any())
         with np.errstate(invalid="ignore"):
@@ -304,7 +304,7 @@ class HangDetector(ArrayDetector):
         if not place.culprits and frozen.any():
             place = localize_hang(progress, self._ranks(samples, frozen), inside)
         said = verdict(place, progress, samples, quiet=quiet, limit=limit, phase=self._phase, most=self.config.blamed)
-        return self._say(said, t)
+        return self._say(said, t, limit)
 
     def _silent(self, t: float) -> Bools:
         """Ranks that stopped reporting with the standstill, while others report.
@@ -338,8 +338,8 @@ class HangDetector(ArrayDetector):
         with np.errstate(invalid="ignore"):  # one that shows less than half the standstill is stuck or is in other code
             return self._ranks(samples, (inside > 0.0) & (inside + (t - at) >= 0.5 * quiet))
 
-    def _say(self, said: HangVerdict, t: float) -> list[Finding]:
-        rows, series = self.rows, self._series(said.limit)
+    def _say(self, said: HangVerdict, t: float, limit: float) -> list[Finding]:
+        rows, series = self.rows, draw_series("quiet_seconds", "s", *self._drawn.T, threshold=limit)
         blamed = np.zeros(len(rows.entities), np.bool_)
         blamed[list(said.rows)] = True
         cleared, summary = self._by_rank(rows["state"] & ~blamed), "Later reports clear it: others hold up the job."
@@ -369,8 +369,3 @@ class HangDetector(ArrayDetector):
             recommended_action=RecommendedAction.RESTART_JOB,
             cause=said.cause,
         )
-
-    def _series(self, limit: float) -> tuple[Series, ...]:
-        drawn = self._drawn[np.isfinite(self._drawn[:, 0])]
-        x, y = (tuple(float(v) for v in column) for column in drawn.T)
-        return (Series(name="quiet_seconds", unit="s", x=x, y=y, threshold=limit),)

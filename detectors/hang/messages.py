@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mainstay.detectors.base import Samples
-from mainstay.detectors.finding import Cause, FindingKind
+from mainstay.detectors.finding import Cause, FindingKind, some
 from mainstay.detectors.hang.wait_graph import GroupProgress, HangCulprit, HangLocalization, StallKind
 from mainstay.probes.core_types import StepPhase
 
@@ -27,8 +27,6 @@ class HangVerdict:
     numbers: dict[str, float] = field(default_factory=dict)
     confidence: float
     cause: Cause | None = None
-    limit: float
-    """Seconds, to draw."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +36,6 @@ class _Case:
     samples: Samples
     how_long: str
     numbers: dict[str, float]
-    limit: float
 
 
 def verdict(
@@ -59,7 +56,6 @@ def verdict(
         samples=samples,
         how_long=f"nothing was completed{where} for {quiet:.1f} s (limit {limit:.1f} s)",
         numbers={"quiet_seconds": quiet, "limit_seconds": limit, "phase": float(phase)},
-        limit=limit,
     )
     if 0 < len(place.culprits) <= most:
         return _blame(case)
@@ -77,7 +73,7 @@ def _blame(case: _Case) -> HangVerdict:
     many = len(rows) > 0.5 * len(case.samples.entities)  # most of a job at fault is likelier a fault of its reports
     # 0.95: the graph of waiting is a proof but for lost or stuck reports; 0.6: the lag rule is a likelihood.
     confidence = 0.6 if not sure else 0.7 if many else 0.95
-    return HangVerdict(rows=rows, confidence=confidence, limit=case.limit)
+    return HangVerdict(rows=rows, confidence=confidence)
 
 
 def _of_rank(case: _Case, c: HangCulprit) -> tuple[str, dict[str, float]]:
@@ -114,7 +110,6 @@ def _many(case: _Case) -> HangVerdict:
         summary=f"{count} ranks hold up the job ({first}, …), {silent} of them silent; {case.how_long}.",
         numbers={"culprits": float(count), "silent": float(silent), **case.numbers},
         confidence=0.6,
-        limit=case.limit,
     )
 
 
@@ -124,18 +119,17 @@ def _transport(case: _Case) -> HangVerdict:
     node_of = {entity.rank: entity.node for entity in case.samples.entities}
     nodes = sorted({node for rank in members if (node := node_of.get(rank)) is not None})
     kind = case.progress.kinds[groups[0]]
-    places = f" on {_some(nodes)}" if nodes else ""
+    places = f" on {some(nodes, _SHOWN)}" if nodes else ""
     suspect = "a link or NIC between them" if len(nodes) > 1 else "the links within it"
     return HangVerdict(
         kind=FindingKind.COMM_HANG,
-        summary=f"All {len(members)} ranks of a {kind} group ({_some([str(m) for m in members])}){places} are inside "
+        summary=f"All {len(members)} ranks of a {kind} group ({some(members, _SHOWN)}){places} are inside "
         f"the same call and none leaves it: look at {suspect}; {case.how_long}.",
         numbers={"members": float(len(members)), "nodes": float(len(nodes)), "groups": float(len(groups))}
         | case.numbers,
         # 0.7 where one group explains it all; several stuck alike may have a cause that the counters do not show
         confidence=0.7 if len(groups) == 1 else 0.5,
         cause=Cause.NETWORK if len(nodes) > 1 else Cause.GPU_LINK if nodes else None,
-        limit=case.limit,
     )
 
 
@@ -147,7 +141,6 @@ def _nobody(case: _Case) -> HangVerdict:
             summary=f"{text} (flight-recorder dumps prove it); {case.how_long}.",
             numbers=case.numbers,
             confidence=0.6,
-            limit=case.limit,
             cause=Cause.SOFTWARE,
         )
     return HangVerdict(
@@ -155,10 +148,4 @@ def _nobody(case: _Case) -> HangVerdict:
         summary=f"The job stands still and no rank stands out; {case.how_long}.",
         numbers=case.numbers,
         confidence=0.5,
-        limit=case.limit,
     )
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

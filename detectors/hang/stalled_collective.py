@@ -17,6 +17,7 @@ from mainstay.detectors.base import ArrayDetector, Bools, Floats, Samples
 from mainstay.detectors.entity_state import EntityState
 from mainstay.detectors.finding import Evidence, Finding, FindingKind
 from mainstay.detectors.gpu import context as gpu_context
+from mainstay.detectors.series import Drawn
 from mainstay.probes.core_types import RecommendedAction, Severity
 
 _LIMIT, _MEMORY = "gpu_power_limit_watts", "gpu_memory_used_bytes"
@@ -60,33 +61,27 @@ class StalledCollectiveDetector(ArrayDetector):
     config: Config
 
     def reset(self) -> None:
-        self._drawn = gpu_context.Drawn(gpu_context.POWER, 120)
+        self._drawn = Drawn(gpu_context.POWER, 120)
         self._nodes: tuple[tuple[object, ...], npt.NDArray[np.intp], int] = ((), np.zeros(0, np.intp), 0)
         super().reset()
 
     def _rows(self) -> EntityState:
-        rows = (
-            EntityState()
-            .field("busy_power", np.nan)
-            .field("learned", 0.0)
-            .field("power", np.nan)
-            .field("change", np.nan)
-        )
-        rows.field("limit", np.nan).field("most_memory", 0.0).field("rest", 0.0).field("wait", 0.0).field("awake", 0.0)
+        rows = EntityState()
+        for name in ("busy_power", "power", "change", "limit"):
+            rows.field(name, np.nan)
+        for name in ("learned", "most_memory", "rest", "wait", "awake"):
+            rows.field(name, 0.0)
         return self._drawn.declare(rows.field("said", _NONE, np.int8))
-
-    def _held(self, row: int) -> list[FindingKind]:
-        return [FindingKind.STALLED_COLLECTIVE] if self.rows["said"][row] else []
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         rows, time = self.rows, float(samples.t[k])
-        utilization, power = self._signals(samples, k, gpu_context.UTILIZATION, gpu_context.POWER)
-        limit = self._signal(samples, k, _LIMIT)
+        utilization, power = gpu_context.activity(samples, k)
+        limit = samples.signal(k, _LIMIT)
         rows["limit"] = np.where(np.isfinite(limit), limit, rows["limit"])
         self._drawn.note(rows, time, power)
         told = np.isfinite(utilization) & np.isfinite(power)
         full = told & (utilization >= self.config.full_ratio)
-        self._forget(self._signal(samples, k, _MEMORY), told & (utilization <= gpu_context.IDLE_RATIO), told)
+        self._forget(samples.signal(k, _MEMORY), told & (utilization <= gpu_context.IDLE_RATIO), told)
         self._follow_power(power, told)
         low = full & (power < self.config.power_share * rows["busy_power"])
         steady = rows["change"] <= self.config.steady_watts

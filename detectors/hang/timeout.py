@@ -7,10 +7,11 @@ are known only the time-out at which the collective library itself would give up
 
 from __future__ import annotations
 
+import statistics
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from mainstay.probes.core_types import StepPhase
 
@@ -50,22 +51,6 @@ class HangTimeoutConfig:
     """No rank is inside a call: all ranks compute or read, which a long step does too; so wait longer."""
 
 
-class _Ring:
-    """The last numbers, in memory that does not grow."""
-
-    def __init__(self, size: int) -> None:
-        self._values = np.full(size, np.nan)
-        self.seen = 0
-
-    def add_gap(self, value: float) -> None:
-        self._values[self.seen % len(self._values)] = value
-        self.seen += 1
-
-    @property
-    def values(self) -> npt.NDArray[np.float64]:
-        return self._values[: self.seen]
-
-
 _FAILURE_RUNS = 64
 """Past occurrences of a phase that count: a day of checkpoints every half hour."""
 _MASKED = (StepPhase.WARM_UP, StepPhase.COMPILE, StepPhase.EVALUATE, StepPhase.CHECKPOINT)
@@ -76,20 +61,20 @@ class HangTimeoutModel:
 
     def __init__(self, limits: HangTimeoutConfig) -> None:
         self.limits = limits
-        self._gaps, self._steps = _Ring(limits.remembered), _Ring(limits.remembered)
-        self._masked_phases = {phase: _Ring(_FAILURE_RUNS) for phase in _MASKED}
+        self._gaps, self._steps = deque[float](maxlen=limits.remembered), deque[float](maxlen=limits.remembered)
+        self._masked_phases = {phase: deque[float](maxlen=_FAILURE_RUNS) for phase in _MASKED}
         self._tail: float | None = None
         self._pauses = 0
 
     @property
     def learned(self) -> bool:
         """Whether the limit of training rests on this job's own gaps."""
-        return self._gaps.seen >= self.limits.learn_gaps and self._steps.seen >= self.limits.learn_steps
+        return len(self._gaps) >= self.limits.learn_gaps and len(self._steps) >= self.limits.learn_steps
 
     @property
     def step_seconds(self) -> float:
         """Median step; 0 until one is known."""
-        return float(np.median(self._steps.values)) if self._steps.seen else 0.0
+        return statistics.median(self._steps) if self._steps else 0.0
 
     def learn_gap(self, seconds: float, *, alarmed: bool = False) -> None:
         """A gap of training that ended without a recovery; one that alarmed is believed only when it comes again."""
@@ -97,14 +82,14 @@ class HangTimeoutModel:
             self._pauses += 1
             if self._pauses == 1:
                 return
-        self._gaps.add_gap(seconds)
+        self._gaps.append(seconds)
         self._tail = None
 
     def learn_steps(self, seconds: float) -> None:
-        self._steps.add_gap(seconds)
+        self._steps.append(seconds)
 
     def learn_masked_phase(self, phase: StepPhase, longest: float) -> None:
-        self._masked_phases[phase].add_gap(longest)
+        self._masked_phases[phase].append(longest)
 
     def limit(self, phase: StepPhase, interval: float, *, counted: bool, waiting: bool) -> float:
         """Seconds of quiet from which on the job hangs.
@@ -122,22 +107,22 @@ class HangTimeoutModel:
             learned = self.learned
             limit = max(limits.least, limits.factor * self._tail_gap() + interval) if learned else limits.unlearned
         else:
-            learned = self._steps.seen >= limits.learn_steps
+            learned = len(self._steps) >= limits.learn_steps
             longest = limits.step_factor * self.step_seconds + limits.step_margin
             limit = max(limits.least, longest) if learned else limits.unlearned
         return limit if waiting or not learned else max(limits.idle_factor * limit, limits.idle_least)
 
     def _tail_gap(self) -> float:
         if self._tail is None:
-            seen = min(self._gaps.seen, self.limits.tail_gaps)
+            seen = min(len(self._gaps), self.limits.tail_gaps)
             scale = np.log(self.limits.tail_gaps) / np.log(max(seen, 2))
-            self._tail = float(np.quantile(self._gaps.values, 0.999, method="higher") * scale)
+            self._tail = float(np.quantile(self._gaps, 0.999, method="higher") * scale)
         return self._tail
 
     def _masked(self, phase: StepPhase) -> float:
         limits = self.limits
         known = self._masked_phases[phase]
-        if known.seen < limits.learn_failure_runs:
+        if len(known) < limits.learn_failure_runs:
             return limits.masked_unlearned
         least = limits.compile_least if phase in {StepPhase.COMPILE, StepPhase.WARM_UP} else limits.masked_least
-        return max(least, limits.masked_factor * float(np.quantile(known.values, 0.99, method="higher")))
+        return max(least, limits.masked_factor * float(np.quantile(known, 0.99, method="higher")))

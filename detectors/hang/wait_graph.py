@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mainstay.detectors.base import Bools, Floats
+
 Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
 
 INNERMOST_FIRST = ("tp", "ep", "cp", "pp", "dp", "world")
 """As process groups nest: blame is looked for in this order where the graph does not decide."""
@@ -199,18 +199,19 @@ class _Table:
         # own counters stopped: it is no victim, whose calls end when those of its peers end.
         return free & ~self.stuck_collective & self._any(self.lag_completed() > 0)
 
+    def _behind(self, most: Floats, own: Floats) -> Floats:
+        """[M] by how much a member's count is behind; 0 where nothing is known or counts cannot be compared."""
+        comparable = ~self.unknown & ~self._spread(self.p.pairwise[self.present])
+        with np.errstate(invalid="ignore"):
+            return np.where(comparable, most - own, 0.0)
+
     def lag_completed(self) -> Floats:
         """[M] calls that others of the group completed and this member did not."""
-        comparable = ~self.unknown & ~self._spread(self.p.pairwise[self.present])
-        with np.errstate(invalid="ignore"):
-            return np.where(comparable, self.max_completed - self.completed, 0.0)
+        return self._behind(self.max_completed, self.completed)
 
     def lag(self) -> Floats:
-        """[M] the larger of both lags; 0 where nothing is known or counts cannot be compared."""
-        comparable = ~self.unknown & ~self._spread(self.p.pairwise[self.present])
-        with np.errstate(invalid="ignore"):
-            lag = np.maximum(self.max_enqueued - self.enqueued, self.max_completed - self.completed)
-        return np.where(comparable, lag, 0.0)
+        """[M] the larger of both lags."""
+        return np.maximum(self._behind(self.max_enqueued, self.enqueued), self.lag_completed())
 
     def blame(self, held: Bools) -> HangLocalization:
         lost = self.is_silent

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mainstay.detectors.base import Array, ArrayDetector, Bools, Floats, Samples
-from mainstay.detectors.correlation.root_causes import USUAL
 from mainstay.detectors.entity_state import EntityState
-from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind, Series
+from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
+from mainstay.detectors.series import draw_series
 from mainstay.probes.core_types import RecommendedAction, Severity
 from mainstay.probes.signals import SIGNALS
 
@@ -112,6 +112,7 @@ class HostDetector(ArrayDetector):
 
     name = "host_checks"
     kinds = frozenset(check.kind for check in CHECKS)
+    usual_causes = True
     signals = (*dict.fromkeys(c.signal for c in CHECKS if c.signal not in _DERIVED), *_RAW, "uptime_seconds")
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,35 +153,33 @@ class HostDetector(ArrayDetector):
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         t = float(samples.t[k])
         derived = self._derive(samples, k, t)
-        x = np.array(
-            [derived[c.signal] if c.signal in _DERIVED else self._signal(samples, k, c.signal) for c in CHECKS]
-        )
-        x[:, self._signal(samples, k, "uptime_seconds") < self.config.boot_grace_seconds] = np.nan
+        x = np.array([derived[c.signal] if c.signal in _DERIVED else samples.signal(k, c.signal) for c in CHECKS])
+        x[:, samples.signal(k, "uptime_seconds") < self.config.boot_grace_seconds] = np.nan
         self._draw(t, x)
         self._decide(t, x)
         return self._speak(t, x)
 
     def _derive(self, samples: Samples, k: int, t: float) -> dict[str, Floats]:
         rows, config = self.rows, self.config
-        memory, kills = self._signal(samples, k, "memory_used_ratio"), self._signal(samples, k, "oom_kills_total")
+        memory, kills = samples.signal(k, "memory_used_ratio"), samples.signal(k, "oom_kills_total")
         rows["short_at"][memory >= config.memory_short_ratio] = t
         with np.errstate(invalid="ignore"):
             short = t - rows["short_at"] <= config.memory_seconds
         killed = np.where(np.isnan(kills), np.nan, kills > 0.0)
-        clock = self._signal(samples, k, "clock_synchronized")
+        clock = samples.signal(k, "clock_synchronized")
         rows["synchronized"] = rows["synchronized"] + (clock == 1.0)
         trusted = rows["synchronized"] >= config.synchronized_readings
         return {
             OOM_HOST: np.where(short, killed, killed * 0.0),
             OOM_GROUP: np.where(short, killed * 0.0, killed),
             UNSYNCHRONIZED: np.where(trusted, 1.0 - clock, np.nan),
-            DRAM_RATE: self._corrected(self._signal(samples, k, "dram_corrected_total"), t),
+            DRAM_RATE: self._corrected(samples.signal(k, "dram_corrected_total"), t),
             **self._fabric(samples, k),
         }
 
     def _fabric(self, samples: Samples, k: int) -> dict[str, Floats]:
         """Dead where it was seen alive, or where most peers show one; else it only cannot be seen."""
-        up = self._signal(samples, k, "fabric_manager_up")
+        up = samples.signal(k, "fabric_manager_up")
         self.rows["fabric_seen"] |= up == 1.0
         expected = self.rows["fabric_seen"].copy()
         for members in self._members(samples):
@@ -239,7 +238,7 @@ class HostDetector(ArrayDetector):
     def _say(self, n: int, row: int, level: int, t: float, x: Floats) -> Finding:
         entity = self.rows.entities[row]
         if level < 0:
-            return self._ended(_KINDS[n], entity, t, f"{_host(entity)}: {_OVER[_KINDS[n]]}.")
+            return self._ended(_KINDS[n], entity, t, f"{host_name(entity)}: {_OVER[_KINDS[n]]}.")
         c = next(c for c in _CHECKS_OF[n] if self.rows["state"][c, row] and _LEVEL[c] == level)
         check = CHECKS[c]
         evidence = self._evidence(c, row, float(x[c, row]))
@@ -251,29 +250,21 @@ class HostDetector(ArrayDetector):
             severity=check.severity,
             confidence=0.95,
             recommended_action=check.recommended_action,
-            cause=USUAL.get(check.kind),
         )
 
     def _evidence(self, c: int, row: int, value: float) -> Evidence:
         check = CHECKS[c]
         order = np.argsort(self._times, kind="stable")
-        y, times = self.rows["drawn"][order, c, row], self._times[order]
-        drawn = np.isfinite(y) & np.isfinite(times)
-        if not np.isfinite(value):  # it is the time that made it hold, or another check that ended
-            value = float(y[drawn][-1]) if drawn.any() else check.on
         unit = check.unit or (SIGNALS[check.signal].unit if check.signal in SIGNALS else "1")
-        series = Series(
-            name=check.signal,
-            unit=unit,
-            x=tuple(float(v) for v in times[drawn]),
-            y=tuple(float(v) for v in y[drawn]),
-            threshold=check.on,
-        )
+        drawn = self.rows["drawn"][order, c, row]
+        series = draw_series(check.signal, unit, self._times[order], drawn, threshold=check.on)
+        if not np.isfinite(value):  # it is the time that made it hold, or another check that ended
+            value = series[0].y[-1] if series else check.on
         text = check.text.format(value=value, percent=f"{value:.1%}")
         return Evidence(
-            summary=f"{_host(self.rows.entities[row])} {text}.",
+            summary=f"{host_name(self.rows.entities[row])} {text}.",
             numbers={"value": value, "limit": check.on},
-            series=(series,) if drawn.any() else (),
+            series=series,
         )
 
 
@@ -298,5 +289,5 @@ _OVER = {
 }
 
 
-def _host(entity: Entity) -> str:
+def host_name(entity: Entity) -> str:
     return f"Host {entity.node}" if entity.node else "The host"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mainstay.detectors.base import Array, ArrayDetector, Bools, Floats, Samples
-from mainstay.detectors.entity_state import EntityState
+from mainstay.detectors.entity_state import EntityState, append_rows
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind, Series
 from mainstay.probes.core_types import Severity
 
@@ -71,17 +71,10 @@ class HeartbeatDetector(ArrayDetector):
         self._accused_from = self.config.return_seconds  # when all had time to come back, on the same clock
 
     def _rows(self) -> EntityState:
-        rows = (
-            EntityState()
-            .field("beat", np.nan)
-            .field("beat_heard", np.nan)
-            .field("other", np.nan)
-            .field("other_heard", np.nan)
-        )
-        rows.field("mean", np.nan).field("variance", 0.0).field("gaps", 0, np.int64)
-        return (
-            rows.field("state", _FINE, np.int8).field("back", 0, np.int64).field("beats", np.nan, lead=(_REMEMBERED,))
-        )
+        rows = EntityState().field("variance", 0.0).field("gaps", 0, np.int64).field("back", 0, np.int64)
+        for name in ("beat", "beat_heard", "other", "other_heard", "mean"):
+            rows.field(name, np.nan)
+        return rows.field("state", _FINE, np.int8).field("beats", np.nan, lead=(_REMEMBERED,))
 
     def _held(self, row: int) -> list[FindingKind]:
         state = int(self.rows["state"][row])
@@ -99,8 +92,8 @@ class HeartbeatDetector(ArrayDetector):
         now = float(samples.t[k])
         heard = self._listen(now)
         deadline = self.deadline()
-        fresh = self._hear("beat", self._signal(samples, k, "last_beat"), now, heard, deadline)
-        self._hear("other", self._signal(samples, k, "last_other"), now, heard, deadline)
+        fresh = self._hear("beat", samples.signal(k, "last_beat"), now, heard, deadline)
+        self._hear("other", samples.signal(k, "last_other"), now, heard, deadline)
         state = self._judge(fresh, deadline)
         before = self.rows["state"].copy()
         self.rows["state"] = state
@@ -127,7 +120,7 @@ class HeartbeatDetector(ArrayDetector):
             fresh: Bools = np.isfinite(latest) & ~(latest <= last)
         if what == "beat":
             self._learn(fresh & np.isfinite(last), latest - last, deadline)
-            self._remember(fresh, latest)
+            append_rows(rows["beats"], latest, fresh)
         rows[what][fresh] = latest[fresh]
         rows[f"{what}_heard"][fresh] = self._listened - np.clip(now - latest[fresh], 0.0, heard)
         return fresh
@@ -142,11 +135,6 @@ class HeartbeatDetector(ArrayDetector):
         away = clipped - mean
         rows["variance"][fresh] = (1 - weight) * (rows["variance"][fresh] + weight * away**2)
         rows["mean"][fresh] = mean + weight * away
-
-    def _remember(self, fresh: Bools, latest: Floats) -> None:
-        beats: Array = self.rows["beats"]
-        beats[:-1, fresh] = beats[1:, fresh]
-        beats[-1, fresh] = latest[fresh]
 
     def _judge(self, fresh: Bools, deadline: Floats) -> Array:
         rows, config = self.rows, self.config

@@ -9,12 +9,12 @@ written.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from mainstay.detectors.base import EventDetector
 from mainstay.detectors.correlation.root_causes import USUAL
+from mainstay.detectors.event_data import whole_number
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
 from mainstay.probes.recent import Recent
@@ -48,6 +48,7 @@ class MemoryBitFlipDetector(EventDetector):
 
     name = "memory_bit_flips"
     kinds = frozenset({FindingKind.MEMORY_BIT_FLIPS})
+    reads = frozenset({EventKind.SNAPSHOT_CORRUPTED})
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Config:
@@ -67,20 +68,22 @@ class MemoryBitFlipDetector(EventDetector):
     config: Config
 
     def reset(self) -> None:
-        self._seen: Recent[str, None] = Recent(self.config.remembered)
+        super().reset()
         self._nodes: Recent[str, _Memory] = Recent(self.config.remembered)
 
-    def update(self, events: Sequence[Event]) -> list[Finding]:
-        """See ``EventDetector.update``."""
-        found: list[Finding] = []
-        for event in events:
-            if event.kind is not EventKind.SNAPSHOT_CORRUPTED or event.id in self._seen or not event.node:
-                continue
-            self._seen[event.id] = None
-            flipped = _count(event.data.get("flipped"))
-            if flipped:
-                found += self._take(event, event.node, flipped)
-        return found
+    def _handle(self, event: Event) -> list[Finding]:
+        flipped = max(whole_number(event.data.get("flipped")) or 0, 0)
+        if not event.node or not flipped:
+            return []
+        memory = self._nodes.setdefault(event.node, _Memory())
+        self._nodes.move_to_end(event.node)
+        fresh = self._note(memory, event.time, flipped, max(whole_number(event.data.get("lost")) or 0, 0))
+        newest = memory.occasions[-1].last
+        memory.occasions = [o for o in memory.occasions if newest - o.last < self.config.window_seconds][-_KEPT:]
+        if not fresh or len(memory.occasions) < self.config.least:
+            return []
+        memory.said = self._finding(event.node, memory, str(event.data.get("what", ""))[:_TEXT])
+        return [memory.said]
 
     def advance_clock(self, now: float) -> list[Finding]:
         """See ``EventDetector.advance_clock``: a week without damage, with or without further scrubs."""
@@ -98,17 +101,6 @@ class MemoryBitFlipDetector(EventDetector):
             if finding.detector == self.name and finding.active and node is not None and node not in self._nodes:
                 occasion = _Occasion(finding.time, finding.time, 1, 0)
                 self._nodes[node] = _Memory([occasion], finding)
-
-    def _take(self, event: Event, node: str, flipped: int) -> list[Finding]:
-        memory = self._nodes.setdefault(node, _Memory())
-        self._nodes.move_to_end(node)
-        fresh = self._note(memory, event.time, flipped, _count(event.data.get("lost")))
-        newest = memory.occasions[-1].last
-        memory.occasions = [o for o in memory.occasions if newest - o.last < self.config.window_seconds][-_KEPT:]
-        if not fresh or len(memory.occasions) < self.config.least:
-            return []
-        memory.said = self._finding(node, memory, str(event.data.get("what", ""))[:_TEXT])
-        return [memory.said]
 
     def _note(self, memory: _Memory, time: float, flipped: int, lost: int) -> bool:
         """Whether it is a new occasion."""
@@ -157,8 +149,3 @@ class MemoryBitFlipDetector(EventDetector):
             confidence=said.confidence, active=False, cause=said.cause,
             evidence=Evidence(summary=f"No memory of {said.entity.node} was found changed for {days:g} days."),
         )  # fmt: skip
-
-
-def _count(value: Any) -> int:
-    """A number from another process: only a whole positive one counts."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

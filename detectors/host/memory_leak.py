@@ -18,9 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from mainstay.detectors.base import Array, ArrayDetector, Bools, Floats, Samples
-from mainstay.detectors.correlation.root_causes import USUAL
 from mainstay.detectors.entity_state import EntityState, median
-from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind, Series
+from mainstay.detectors.finding import Evidence, Finding, FindingKind
+from mainstay.detectors.host.checks import host_name
+from mainstay.detectors.series import draw_series
 from mainstay.probes.core_types import RecommendedAction, Severity
 
 _USED, _SHARE, _UPTIME = "memory_used_bytes", "memory_used_ratio", "uptime_seconds"
@@ -43,6 +44,7 @@ class MemoryDetector(ArrayDetector):
 
     name = "memory_leak"
     kinds = frozenset({FindingKind.MEMORY_LEAK})
+    usual_causes = True
     signals = (_USED, _SHARE, _UPTIME)
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +86,6 @@ class MemoryDetector(ArrayDetector):
             rows.field(f"blocks{n}", np.nan, np.float64, (scale.blocks,))
         return rows
 
-    def _held(self, row: int) -> list[FindingKind]:
-        return [FindingKind.MEMORY_LEAK] if self.rows["said"][row] else []
-
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         t = float(samples.t[k])
         ended = [n for n in range(len(self.config.scales)) if self._ends(n, t)]
@@ -103,8 +102,8 @@ class MemoryDetector(ArrayDetector):
 
     def _measure(self, samples: Samples, k: int) -> None:
         rows = self.rows
-        used, share = self._signal(samples, k, _USED), self._signal(samples, k, _SHARE)
-        booting = self._signal(samples, k, _UPTIME) < self.config.boot_grace_seconds
+        used, share = samples.signal(k, _USED), samples.signal(k, _SHARE)
+        booting = samples.signal(k, _UPTIME) < self.config.boot_grace_seconds
         used[booting], rows["peak"][:, booting] = np.nan, np.nan
         both = np.isfinite(used) & (share > 0.0)
         rows["total"][both] = used[both] / share[both]
@@ -139,7 +138,7 @@ class MemoryDetector(ArrayDetector):
         up = np.count_nonzero(steps > 0.0, axis=0)
         third = count // 3
         step = median(steps.T)
-        first, last = _floor(blocks[:third]), _floor(blocks[-third:])
+        first, last = (np.fmin.reduce(part, axis=0) for part in (blocks[:third], blocks[-third:]))
         with np.errstate(invalid="ignore"):
             rise = step * (count - 1)
             # From the first block of the first third to the first of the last: where the floors of a line lie.
@@ -158,7 +157,7 @@ class MemoryDetector(ArrayDetector):
         rows, entity = self.rows, self.rows.entities[row]
         if level == _CALM:
             return self._ended(
-                FindingKind.MEMORY_LEAK, entity, t, f"{_host(entity)}: the memory in use no longer keeps rising."
+                FindingKind.MEMORY_LEAK, entity, t, f"{host_name(entity)}: the memory in use no longer keeps rising."
             )
         n = next(n for n in range(len(self.config.scales)) if rows["level"][n, row] == level)
         return self._finding(
@@ -169,41 +168,21 @@ class MemoryDetector(ArrayDetector):
             severity=Severity.WARNING if level == _WARNING else Severity.INFO,
             confidence=0.8,
             recommended_action=RecommendedAction.RESTART_JOB if level == _WARNING else RecommendedAction.MONITOR,
-            cause=USUAL[FindingKind.MEMORY_LEAK],
         )
 
     def _evidence(self, n: int, row: int) -> Evidence:
         rows = self.rows
         slope, total, share = (float(v) for v in (rows["slope"][n, row], rows["total"][row], rows["share"][row]))
         left = total * (1.0 - share) / slope if slope > 0.0 else np.inf
-        y, times = rows[f"blocks{n}"][:, row], self._times[n]
-        drawn = np.isfinite(y) & np.isfinite(times)
-        series = Series(
-            name=_USED,
-            unit="B",
-            x=tuple(float(v) for v in times[drawn]),
-            y=tuple(float(v) for v in y[drawn]),
-            threshold=total,
-        )
         numbers = {"bytes_per_second": slope, "used_ratio": share, "total_bytes": total}
         if np.isfinite(left):
             numbers["seconds_left"] = left
         return Evidence(
-            summary=f"{_host(self.rows.entities[row])} uses {slope * 3600 / _GIB:.3g} GiB more memory every hour, "
+            summary=f"{host_name(self.rows.entities[row])} uses {slope * 3600 / _GIB:.3g} GiB more memory every hour, "
             f"{share:.0%} of {total / _GIB:.0f} GiB now: none is left in {_span(left)}.",
             numbers=numbers,
-            series=(series,) if drawn.any() else (),
+            series=draw_series(_USED, "B", self._times[n], rows[f"blocks{n}"][:, row], threshold=total),
         )
-
-
-def _floor(blocks: Floats) -> Floats:
-    """The least of the blocks that are known; NaN where none is."""
-    least: Floats = np.fmin.reduce(blocks, axis=0)
-    return least
-
-
-def _host(entity: Entity) -> str:
-    return f"Host {entity.node}" if entity.node else "The host"
 
 
 def _span(seconds: float) -> str:

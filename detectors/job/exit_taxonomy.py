@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, Final
 
+from mainstay.detectors.event_data import whole_number
 from mainstay.detectors.finding import Cause
 from mainstay.detectors.policy.load import builtin
 from mainstay.detectors.policy.model import ErrorGroup, Family
@@ -85,12 +86,7 @@ class ExitDiagnosis:
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    error_class: str
-    title: str
-    severity: ExitSeverity
-    cause: Cause
-    recommended_action: RecommendedAction
-    consequence: bool
+    diagnosis: ExitDiagnosis
     any: re.Pattern[str] = field(repr=False)
 
 
@@ -99,12 +95,14 @@ def _patterns() -> tuple[_Pattern, ...]:
     text = resources.files("mainstay.detectors.policy").joinpath("errors.toml").read_text("utf-8")
     return tuple(
         _Pattern(
-            error_class=row["class"],
-            title=row["title"],
-            severity=ExitSeverity(row["severity"]),
-            cause=Cause(row["cause"]),
-            recommended_action=RecommendedAction(row["recommended_action"]),
-            consequence=row.get("consequence", False),
+            ExitDiagnosis(
+                error_class=row["class"],
+                severity=ExitSeverity(row["severity"]),
+                cause=Cause(row["cause"]),
+                recommended_action=RecommendedAction(row["recommended_action"]),
+                reason=row["title"],
+                consequence=row.get("consequence", False),
+            ),
             any=re.compile("|".join(f"(?:{one})" for one in row["any"]), re.IGNORECASE),
         )
         for row in tomllib.loads(text)["error"]
@@ -200,20 +198,11 @@ def _by_words(texts: Iterable[list[str]]) -> ExitDiagnosis | None:
         return None
 
     def order(number: int) -> tuple[bool, bool, ExitSeverity, int]:
-        one = patterns[number]
+        one = patterns[number].diagnosis
         return (one.error_class == "exception", one.consequence, one.severity, number)
 
     number = min(best, key=order)
-    one = patterns[number]
-    return ExitDiagnosis(
-        error_class=one.error_class,
-        severity=one.severity,
-        cause=one.cause,
-        recommended_action=one.recommended_action,
-        reason=one.title,
-        consequence=one.consequence,
-        line=best[number].strip(),
-    )
+    return replace(patterns[number].diagnosis, line=best[number].strip())
 
 
 @lru_cache(maxsize=4096)
@@ -249,13 +238,13 @@ def _plain(error_class: str, cause: Cause | None, reason: str) -> ExitDiagnosis:
 
 def signal_of(data: Mapping[str, Any]) -> int | None:
     """The signal that ended a process, from ``signal`` or a negative ``exit_code`` (or one above 128)."""
-    number, code = data.get("signal"), data.get("exit_code")
+    number, code = data.get("signal"), whole_number(data.get("exit_code"))
     if isinstance(number, str):
         number = {"SIGHUP": 1, "SIGINT": 2, "SIGKILL": 9, "SIGTERM": 15}.get(number) or next(
             (key for key, name in _CRASHES.items() if name == number), None
         )
-    if isinstance(number, int) and not isinstance(number, bool):
-        return number
-    if isinstance(code, int) and not isinstance(code, bool):
-        return -code if code < 0 else code - 128 if 128 < code <= 128 + 64 else None
-    return None
+    if whole_number(number) is not None:
+        return whole_number(number)
+    if code is None or not (code < 0 or 128 < code <= 128 + 64):
+        return None
+    return -code if code < 0 else code - 128

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 Rows = npt.NDArray[np.intp]
 WORLD = "world"
+AXES = ("dp", "pp", "tp")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,11 +56,6 @@ class JobMesh:
     def size(self) -> int:
         return len(self.ranks)
 
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """Kinds of group with more than one member, outermost first: ``world`` and the axes longer than one."""
-        return (WORLD, *(axis for axis in self.axes if self.length(axis) > 1))
-
     def length(self, axis: str) -> int:
         """How many places the axis has; 1 for one that the job does not have."""
         if axis not in self.axes or not self.size:
@@ -73,23 +69,16 @@ class JobMesh:
         place: npt.NDArray[np.int64] = self.index[self.axes.index(axis)]
         return place
 
-    def labels(self, kind: str) -> npt.NDArray[np.int64]:
-        """[R] number of each rank's group of this kind: equal for members of one group, counted from 0."""
-        if kind == WORLD:
-            return np.zeros(self.size, np.int64)
-        others = [row for axis, row in zip(self.axes, self.index, strict=True) if axis != kind]
-        if not others or not self.size:
+    def labels(self, *within: str) -> npt.NDArray[np.int64]:
+        """[R] number of each rank's group: equal for ranks that differ only on these axes, counted from 0.
+
+        Of the kind ``world`` there is one group.
+        """
+        others = [row for axis, row in zip(self.axes, self.index, strict=True) if axis not in within]
+        if WORLD in within or not others or not self.size:
             return np.zeros(self.size, np.int64)
         _, label = np.unique(np.stack(others), axis=1, return_inverse=True)
         return label.astype(np.int64).reshape(-1)
-
-    def groups(self, kind: str) -> list[Rows]:
-        """Rows of the members of each group of this kind, in order of label."""
-        label = self.labels(kind)
-        if not len(label):
-            return []
-        order = np.argsort(label, kind="stable")
-        return np.split(order, np.flatnonzero(np.diff(label[order])) + 1)
 
     @cached_property
     def row_of(self) -> Mapping[int, int]:
@@ -101,16 +90,30 @@ class JobMesh:
         return np.array([-1 if rank is None else self.row_of.get(rank, -1) for rank in ranks], np.intp)
 
 
-def mesh_of(job: str, topology: Mapping[str, Any], switches: Mapping[str, tuple[str, ...]] | None = None) -> JobMesh:
+def rows_by_label(labels: npt.NDArray[Any]) -> list[Rows]:
+    """Rows of each label, in order of label."""
+    order = np.argsort(labels, kind="stable")
+    ordered = labels[order]
+    return np.split(order, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1) if len(labels) else []
+
+
+def mesh_of(
+    job: str,
+    topology: Mapping[str, Any],
+    switches: Mapping[str, tuple[str, ...]] | None = None,
+    axes: tuple[str, ...] = AXES,
+) -> JobMesh:
     """From a job's topology as ``PUT /v1/jobs/{id}`` has it: ``ranks: [{rank, dp, pp, tp, node, device}]``.
 
+    A place on an axis that is not given is 0; a node that is not given has no name.
     Where pipelines differ in depth (``pipeline_depths``), stages are counted on from those of deeper pipelines: the
     same stage of another depth is another part of the model, and has no peer.
     """
-    above = switches or {}
-    ranks = sorted(topology["ranks"], key=lambda place: place["rank"])
-    axes = ("dp", "pp", "tp")
-    index = np.array([[place[axis] for place in ranks] for axis in axes], np.int64).reshape(len(axes), len(ranks))
+    ranks = sorted(topology["ranks"], key=lambda place: int(place["rank"]))
+    nodes = tuple(place.get("node") or "" for place in ranks)
+    above = tuple((switches or {}).get(node, ()) for node in nodes)
+    index = np.array([[place.get(axis) or 0 for place in ranks] for axis in axes], np.int64)
+    index = index.reshape(len(axes), len(ranks))
     stages = topology.get("pipeline_depths") or ()
     deeper = [sum(other for other in {*stages} if other > depth) for depth in stages]
     if deeper:
@@ -118,9 +121,9 @@ def mesh_of(job: str, topology: Mapping[str, Any], switches: Mapping[str, tuple[
     return JobMesh(
         job=job,
         axes=axes,
-        ranks=np.array([place["rank"] for place in ranks], np.int64),
+        ranks=np.array([int(place["rank"]) for place in ranks], np.int64),
         index=index,
-        nodes=tuple(place["node"] for place in ranks),
+        nodes=nodes,
         devices=tuple(place.get("device") for place in ranks),
-        switches=tuple(above.get(place["node"], ()) for place in ranks),
+        switches=above if any(above) else (),
     )

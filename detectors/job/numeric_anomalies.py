@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mainstay.detectors.base import ArrayDetector, DetectorState, DetectorStatus, Feed, Floats, Samples
-from mainstay.detectors.entity_state import EntityState, median
-from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind, Series
+from mainstay.detectors.entity_state import EntityState, append_rows, median
+from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
 from mainstay.detectors.job.mesh import JobMesh
 from mainstay.detectors.job.replica_divergence import DigestComparison, DigestTracker, Groups, declare, watch_norms
 from mainstay.detectors.job.spikes import SpikeDetectorState
+from mainstay.detectors.series import draw_series
 from mainstay.probes.core_types import RecommendedAction, Severity, StepPhase
 
 _K = FindingKind
@@ -107,7 +108,7 @@ class NumericAnomalyDetector(ArrayDetector):
         if not samples.entities:
             return []
         step, time = int(samples.steps[k]), float(samples.t[k])
-        sick, loss, norm, digest, phase = (self._signal(samples, k, name) for name in self.signals)
+        sick, loss, norm, digest, phase = (samples.signal(k, name) for name in self.signals)
         self._heard |= bool(np.isfinite(np.concatenate((sick, loss, norm, digest))).any())
         found = self._judge_nan(sick, step, time)
         with np.errstate(invalid="ignore"):
@@ -191,9 +192,7 @@ class NumericAnomalyDetector(ArrayDetector):
         before = self._loss.on, self._norm.on
         changed = self._loss.add_value(value) | self._norm.add_value(level)
         if not self._norm.on:
-            told = np.isfinite(norm)
-            self.rows["norm"][:-1, told] = self.rows["norm"][1:, told]
-            self.rows["norm"][-1, told] = np.log(norm[told])
+            append_rows(self.rows["norm"], np.log(norm), np.isfinite(norm))
         if not changed:
             return []
         entity = Entity(job=self.rows.entities[0].job)
@@ -218,16 +217,9 @@ class NumericAnomalyDetector(ArrayDetector):
         if self._norm.on and shares[top] > shares.sum() / 2 and np.count_nonzero(shares) > 2:
             numbers["rank"] = float(self.rows.entities[top].rank or 0)
             text += f", most of it at rank {self.rows.entities[top].rank}"
-        line = 1 if self._loss.on else 2
-        drawn = np.isfinite(self._past[line]) & np.isfinite(self._past[0])
-        series = Series(
-            name="loss" if self._loss.on else "gradient_norm",
-            unit="1",
-            x=tuple(self._past[0, drawn].tolist()),
-            y=tuple(self._past[line, drawn].tolist()),
-            x_is="step",
-        )
-        evidence = Evidence(summary=f"{text}.", numbers=numbers, series=(series,))
+        line, name = (1, "loss") if self._loss.on else (2, "gradient_norm")
+        series = draw_series(name, "1", self._past[0], self._past[line], x_is="step")
+        evidence = Evidence(summary=f"{text}.", numbers=numbers, series=series)
         return self._say(_K.LOSS_SPIKE, entity, time, evidence, confidence=0.9)
 
     def _judge_digests(self, verdict: DigestComparison, step: int, time: float) -> list[Finding]:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mainstay.detectors.base import EventDetector
+from mainstay.detectors.event_data import number, whole_number
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.detectors.job.exit_taxonomy import ExitContext, ExitDiagnosis, classify
 from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
@@ -48,6 +48,7 @@ class ProcessExitDetector(EventDetector):
 
     name = "process_exit"
     kinds = frozenset(_KIND.values())
+    reads = frozenset({*_KIND, *_TELLS, *_ENDS})
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Config:
@@ -60,21 +61,11 @@ class ProcessExitDetector(EventDetector):
     config: Config
 
     def reset(self) -> None:
-        self._seen: Recent[str, None] = Recent(self.config.remembered)
+        super().reset()
         self._open: Recent[str, _Ended] = Recent(self.config.remembered)
         self._facts: deque[Event] = deque(maxlen=self.config.remembered)
 
-    def update(self, events: Sequence[Event]) -> list[Finding]:
-        """See ``EventDetector.update``."""
-        found: list[Finding] = []
-        for event in events:
-            if event.id in self._seen:
-                continue
-            self._seen[event.id] = None
-            found.extend(self._take(event))
-        return found
-
-    def _take(self, event: Event) -> list[Finding]:
+    def _handle(self, event: Event) -> list[Finding]:
         if event.kind in _ENDS:
             return self._close(event)
         if event.kind in _TELLS:
@@ -83,10 +74,8 @@ class ProcessExitDetector(EventDetector):
         return self._judge(event)
 
     def _judge(self, event: Event) -> list[Finding]:
-        if event.kind not in _KIND or event.data.get("expected") is True:
-            return []
         entity = _entity(event)
-        if entity is None:
+        if event.data.get("expected") is True or entity is None:
             return []  # ingest refuses such events; there is no entity to report on
         ended = _Ended(event=event, entity=entity)
         ended.finding = self._finding(ended)
@@ -107,9 +96,9 @@ class ProcessExitDetector(EventDetector):
         """Whether a fact of a node may be why a process there ended."""
         if fact.node is None or fact.node != end.node or end.kind is not EventKind.PROCESS_EXIT:
             return False
-        pid = fact.data.get("pid")
-        if _is_number(pid) and pid and _is_number(end.data.get("pid")):
-            return bool(pid == end.data["pid"])
+        pid, own = number(fact.data.get("pid")), number(end.data.get("pid"))
+        if pid and own is not None:
+            return pid == own
         return fact.device is None or end.device is None or fact.device == end.device
 
     def _say_again(self, ends: list[_Ended]) -> list[Finding]:
@@ -166,9 +155,9 @@ class ProcessExitDetector(EventDetector):
             for fact in self._facts
             if abs(fact.time - event.time) <= self.config.together_seconds and self._concerns(fact, event)
         ]
-        codes = [fact.data.get("code") for fact in near if fact.kind is EventKind.XID]
+        codes = {whole_number(fact.data.get("code")) for fact in near if fact.kind is EventKind.XID}
         return ExitContext(
-            xids=tuple(sorted({code for code in codes if isinstance(code, int) and not isinstance(code, bool)})),
+            xids=tuple(sorted(code for code in codes if code is not None)),
             out_of_memory=any(
                 fact.kind is EventKind.KERNEL_FAULT and fact.data.get("fault") == "oom" and "pid" in fact.data
                 for fact in near
@@ -201,7 +190,8 @@ def _evidence(event: Event) -> Evidence:
     where = f" on node {event.node}" if event.node else ""
     who = f"Rank {event.rank}" if event.rank is not None else "A process"
     job = f" of job {event.job}" if event.job else ""
-    numbers = {key: float(event.data[key]) for key in ("pid", "exit_code", "signal") if _is_number(event.data.get(key))}
+    told = {key: number(event.data.get(key)) for key in ("pid", "exit_code", "signal")}
+    numbers = {key: value for key, value in told.items() if value is not None}
     error = event.data.get("error")
     why = f": {error.strip().splitlines()[-1][:_ERROR_SHOWN]}" if isinstance(error, str) and error.strip() else ""
     return Evidence(summary=f"{who}{job} {how_it_ended(event.data)}{where}{why.rstrip('.')}.", numbers=numbers)
@@ -219,10 +209,6 @@ def _explained(evidence: Evidence, said: ExitDiagnosis, first: _Ended | None) ->
     return {"summary": summary, "numbers": numbers}
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 def how_it_ended(data: dict[str, Any]) -> str:
     """A process's end in words, from ``signal`` or ``exit_code`` (negative, or above 128, means a signal).
 
@@ -231,14 +217,14 @@ def how_it_ended(data: dict[str, Any]) -> str:
     >>> how_it_ended({"exit_code": 1})
     'exited with code 1'
     """
-    number, code = data.get("signal"), data.get("exit_code")
-    if isinstance(number, str):
-        return f"was killed by {number}"
-    if _is_number(number):
-        return f"was killed by {_signal_name(int(number or 0))}"
-    if not _is_number(code):
+    if isinstance(data.get("signal"), str):
+        return f"was killed by {data['signal']}"
+    killed_by, told = number(data.get("signal")), number(data.get("exit_code"))
+    if killed_by is not None:
+        return f"was killed by {_signal_name(int(killed_by))}"
+    if told is None:
         return "ended in an unknown way"
-    code = int(code or 0)
+    code = int(told)
     if code < 0:
         return f"was killed by {_signal_name(-code)}"
     # 128 + n is how a shell reports a child killed by signal n; the process may also have chosen it
@@ -246,8 +232,8 @@ def how_it_ended(data: dict[str, Any]) -> str:
     return f"exited with code {code}{hint}"
 
 
-def _signal_name(number: int) -> str:
+def _signal_name(one: int) -> str:
     try:
-        return f"{signal.Signals(number).name} (signal {number})"
+        return f"{signal.Signals(one).name} (signal {one})"
     except ValueError:
-        return f"signal {number}"
+        return f"signal {one}"

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mainstay.detectors.base import Bools, Floats
-from mainstay.detectors.entity_state import NORMAL_MAD, EntityState, median
+from mainstay.detectors.entity_state import NORMAL_MAD, EntityState, append_rows, median
 
 Groups = list[npt.NDArray[np.intp]]
 _QUORUM = 3
@@ -101,7 +101,7 @@ def watch_norms(rows: EntityState, norms: Floats, groups: Groups) -> npt.NDArray
     known = np.isfinite(apart)
     rows["norms"] = rows["norms"] + known
     fresh = known & np.isnan(rows["departure"]) & (rows["norms"] > SKIP)
-    _push(rows["departed"], apart, fresh)
+    append_rows(rows["departed"], apart, fresh)
     ready = fresh & np.isfinite(rows["departed"][0])
     if ready.any():
         rows["departure"][ready] = median(rows["departed"][:, ready].T)
@@ -113,7 +113,7 @@ def watch_norms(rows: EntityState, norms: Floats, groups: Groups) -> npt.NDArray
 
 def _score(rows: EntityState, r: Floats, judged: Bools) -> npt.NDArray[np.intp]:
     calm = judged & ~rows["off"] & (rows["off_score"] < BEGIN / 2)
-    _push(rows["departed"], r + rows["departure"], calm)
+    append_rows(rows["departed"], r + rows["departure"], calm)
     memory = rows["departed"] - rows["departure"]
     own = NORMAL_MAD * median(np.abs(memory.T))
     noise = np.maximum(np.fmax(own, float(median(own))), FLOOR)
@@ -121,14 +121,9 @@ def _score(rows: EntityState, r: Floats, judged: Bools) -> npt.NDArray[np.intp]:
     moved = np.clip(rows["off_score"] + np.clip(side * r / noise, -CLIP, CLIP) - DRIFT, 0.0, CAP)
     rows["off_score"] = np.where(judged, moved, rows["off_score"])
     rows["off_side"] = np.where(judged, side, rows["off_side"])
-    _push(rows["off_now"], r, judged)
+    append_rows(rows["off_now"], r, judged)
     shown = np.abs(median(rows["off_now"].T)) >= LEAST
     begins = judged & ~rows["off"] & (rows["off_score"] >= BEGIN) & shown
     ends = judged & rows["off"] & (rows["off_score"] <= END)
     rows["off"] = (rows["off"] | begins) & ~ends
     return np.flatnonzero(begins | ends)
-
-
-def _push(memory: Floats, now: Floats, where: Bools) -> None:
-    memory[:-1, where] = memory[1:, where]
-    memory[-1, where] = now[where]

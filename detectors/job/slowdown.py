@@ -140,11 +140,11 @@ class SlowdownDetector(ArrayDetector):
             self._scale = (statistics.median(self._level), self.noise)
             return []
         time, job = float(samples.t[k]), samples.entities[0].job
-        return self._watch_end(x, time) if self._finding_now else self._watch_begin(x, time, job)
+        return self._watch_end(time) if self._finding_now else self._watch_begin(x, time, job)
 
     def _pace(self, samples: Samples, k: int) -> float:
         """Log of the median step time over the ranks that train; NaN where too few say."""
-        seconds, phase = (self._signal(samples, k, name) for name in self.signals)
+        seconds, phase = (samples.signal(k, name) for name in self.signals)
         with np.errstate(invalid="ignore"):
             seconds[~(seconds > 0.0) | (np.isfinite(phase) & (phase != StepPhase.TRAIN))] = np.nan
         if np.count_nonzero(np.isfinite(seconds)) * 4 < len(seconds) or not len(seconds):
@@ -217,8 +217,7 @@ class SlowdownDetector(ArrayDetector):
         self._finding_now = self._finding(FindingKind.JOB_SLOWDOWN, Entity(job=job), time, evidence, confidence=0.9)
         return self._finding_now
 
-    def _watch_end(self, x: float, time: float) -> list[Finding]:
-        del x
+    def _watch_end(self, time: float) -> list[Finding]:
         config = self.config
         self._lasted += 1
         now = np.array([value for _, value in self._recent[-config.samples :]])

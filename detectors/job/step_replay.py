@@ -8,11 +8,11 @@ clean later does not take it back, since the rank has another device by then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mainstay.detectors.base import EventDetector
+from mainstay.detectors.event_data import whole_number
 from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
 from mainstay.probes.recent import Recent
@@ -23,6 +23,7 @@ class StepReplayDetector(EventDetector):
 
     name = "step_replay"
     kinds = frozenset({FindingKind.SDC_SUSPECT})
+    reads = frozenset({EventKind.STEP_REPLAY_FINISHED, EventKind.JOB_FINISHED})
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Config:
@@ -34,21 +35,11 @@ class StepReplayDetector(EventDetector):
     config: Config
 
     def reset(self) -> None:
-        self._seen: Recent[str, None] = Recent(self.config.remembered)
+        super().reset()
         self._open: Recent[str, Finding] = Recent(self.config.remembered)
 
-    def update(self, events: Sequence[Event]) -> list[Finding]:
-        """See ``EventDetector.update``."""
-        found: list[Finding] = []
-        for event in events:
-            if event.id in self._seen:
-                continue
-            self._seen[event.id] = None
-            if event.kind is EventKind.STEP_REPLAY_FINISHED:
-                found += self._judge(event)
-            elif event.kind is EventKind.JOB_FINISHED:
-                found += self._close(event)
-        return found
+    def _handle(self, event: Event) -> list[Finding]:
+        return self._judge(event) if event.kind is EventKind.STEP_REPLAY_FINISHED else self._close(event)
 
     def _judge(self, event: Event) -> list[Finding]:
         culprits = [c for c in _listed(event.data.get("culprits")) if _count(c.get("rank")) is not None]
@@ -65,7 +56,8 @@ class StepReplayDetector(EventDetector):
     def _finding(self, event: Event, culprit: dict[str, Any], sure: float) -> Finding:
         rank, node = _count(culprit["rank"]), culprit.get("node")
         where = node if isinstance(node, str) and node else None
-        steps = [step for step in _numbers(culprit.get("steps")) if step is not None]
+        listed = culprit.get("steps")
+        steps = [step for step in map(_count, listed) if step is not None] if isinstance(listed, list) else []
         numbers = {
             "replays": _count(culprit.get("replays")),
             "shown": _count(culprit.get("shown")),
@@ -104,11 +96,7 @@ def _listed(value: Any) -> list[dict[str, Any]]:
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
-def _numbers(value: Any) -> list[int | None]:
-    return [_count(entry) for entry in value] if isinstance(value, list) else []
-
-
 def _count(value: Any) -> int | None:
     """A whole number that can be a rank, a step or a count."""
-    sane = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
-    return value if sane else None
+    count = whole_number(value)
+    return count if count is not None and 0 <= count < 2**53 else None

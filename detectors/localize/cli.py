@@ -14,6 +14,8 @@ from typing import Annotated, Final
 import msgspec
 from cyclopts import Parameter
 
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson
+from mainstay.detectors.finding import some
 from mainstay.detectors.localize import plan
 from mainstay.detectors.localize.model import (
     LocalizationConfig,
@@ -22,13 +24,11 @@ from mainstay.detectors.localize.model import (
     PairOutcome,
     PairResult,
     Round,
-    some,
 )
 from mainstay.detectors.localize.topology import Endpoint, FabricTopology, Host, Nic
 
 GOOD: Final = 0
 NAMED: Final = 1
-BAD_INPUT: Final = 2
 NOTHING: Final = 4
 _LARGEST: Final = 256 << 20
 """Bytes of a file: a million pairs."""
@@ -61,7 +61,7 @@ def localize(
     topology: Path | None = None,
     known_good: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     min_slowdown: float = 0.05,
-    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Find the bad GPU, NIC, node, cable, or switch from pairwise measurements.
 

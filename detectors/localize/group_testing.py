@@ -16,13 +16,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from mainstay.detectors.finding import some
 from mainstay.detectors.localize.model import (
     LocalizationState,
     LocalizationVerdict,
     LocalizedCulprit,
     Round,
     limit,
-    some,
+    wanted_nodes,
 )
 from mainstay.detectors.localize.topology import FabricComponentKind
 
@@ -58,10 +59,6 @@ def next_groups(state: LocalizationState) -> Round | LocalizationVerdict:
     return Round(number=state.round + 1, groups=groups) if groups else build_verdict(state)
 
 
-def _names(state: LocalizationState) -> tuple[str, ...]:
-    return state.suspects or tuple(host.name for host in state.topology.nodes)
-
-
 def _known(state: LocalizationState) -> _Known:
     known = _Known()
     for result in state.groups:
@@ -83,7 +80,7 @@ def _known(state: LocalizationState) -> _Known:
 
 def _wanted(state: LocalizationState, known: _Known) -> Iterator[tuple[str, ...]]:
     """Disjoint groups: each contaminated set, halved; then what failed without a node to blame, again."""
-    parts = list(_parts(known, _names(state), first=True))
+    parts = list(_parts(known, wanted_nodes(state), first=True))
     busy = {name for part in parts for name in part}
     helpers = [n for n in dict.fromkeys((*state.known_good, *sorted(known.good))) if n not in known.guilty | busy]
     singles = [part[0] for part in parts if len(part) == 1]
@@ -134,10 +131,10 @@ def _accompanied(known: _Known, singles: list[str], helpers: list[str]) -> list[
 def build_verdict(state: LocalizationState) -> LocalizationVerdict:
     """What the groups say."""
     known = _known(state)
-    names = _names(state)
-    good = tuple(name for name in names if name in known.good - known.guilty - known.together)
-    unknown = {name: _why(name, known) for name in names if name not in good and name not in known.guilty}
-    culprits = tuple(_culprit(state, name) for name in names if name in known.guilty)
+    asked = wanted_nodes(state)
+    good = tuple(name for name in asked if name in known.good - known.guilty - known.together)
+    unknown = {name: _why(name, known) for name in asked if name not in good and name not in known.guilty}
+    culprits = tuple(_culprit(state, name) for name in asked if name in known.guilty)
     return LocalizationVerdict(
         culprits=culprits, good=good, unknown=unknown, rounds=state.round, noise=None, settled=not unknown
     )

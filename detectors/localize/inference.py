@@ -193,10 +193,13 @@ class LocalizationHypothesis:
 
     def _gain(self, members: dict[int, int]) -> Floats:
         """[P, K] how much better a piece at this level explains the measurements, in addition to ``members``."""
-        level = self._levels(members)
+        return self.ways.total(self._better(self.fit, self._levels(members)))
+
+    def _better(self, fit: Floats, level: Ints) -> Floats:
+        """[M, K] how much better each measurement is explained if one more piece on its way has this level."""
         wide = np.maximum(np.arange(len(self.levels))[None, :], level[:, None])
-        now = np.take_along_axis(self.fit, level[:, None], axis=1)
-        return self.ways.total(np.take_along_axis(self.fit, wide, axis=1) - now)
+        better: Floats = np.take_along_axis(fit, wide, axis=1) - np.take_along_axis(fit, level[:, None], axis=1)
+        return better
 
     def _levels(self, members: dict[int, int]) -> Ints:
         level: Ints = np.zeros(len(self.fit), np.intp)
@@ -247,12 +250,7 @@ class LocalizationHypothesis:
     def _of(self, piece: int, others: dict[int, int]) -> Floats:
         """[K] gain of one piece alone."""
         rows = self.ways.rows_through(piece)
-        level = self._levels(others)[rows]
-        fit = self.fit[rows]
-        wide = np.maximum(np.arange(len(self.levels))[None, :], level[:, None])
-        gain: Floats = (np.take_along_axis(fit, wide, axis=1) - np.take_along_axis(fit, level[:, None], axis=1)).sum(
-            axis=0
-        )
+        gain: Floats = self._better(self.fit[rows], self._levels(others)[rows]).sum(axis=0)
         return gain
 
     def seen(self, seen: SizePosterior) -> SizePosterior:

@@ -7,7 +7,6 @@ evidence against the pair; one that was never tried, or could not be, gives no i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Literal
 
@@ -174,7 +173,6 @@ def limit(state: LocalizationState) -> int:
     return state.settings.rounds or int(2 + 2 * math.log2(count))
 
 
-def some(names: Sequence[str], most: int = 4) -> str:
-    """``a, b and 3 more``."""
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+def wanted_nodes(state: LocalizationState) -> tuple[str, ...]:
+    """Nodes to be told about."""
+    return state.suspects or tuple(host.name for host in state.topology.nodes)

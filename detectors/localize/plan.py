@@ -22,6 +22,7 @@ from mainstay.detectors.localize.model import (
     PairResult,
     Round,
     limit,
+    wanted_nodes,
 )
 from mainstay.detectors.localize.rounds import RoundPlanner
 from mainstay.detectors.localize.status import (
@@ -71,7 +72,7 @@ def next_round(state: LocalizationState) -> Round | LocalizationVerdict:
     if state.method == "groups":
         return group_testing.next_groups(state)
     status = compute_status(state)
-    wanted = set(state.suspects) or {host.name for host in state.topology.nodes}
+    wanted = set(wanted_nodes(state))
     if state.round >= limit(state) or (state.results and _settled(status, wanted)):
         return build_verdict(state, status, wanted)
     pairs = RoundPlanner(status, state.settings, state.round, wanted).plan()
@@ -97,9 +98,7 @@ def verdict(state: LocalizationState) -> LocalizationVerdict:
     """What can be said now, with rounds left or not."""
     if state.method == "groups":
         return group_testing.build_verdict(state)
-    return build_verdict(
-        state, compute_status(state), set(state.suspects) or {host.name for host in state.topology.nodes}
-    )
+    return build_verdict(state, compute_status(state), set(wanted_nodes(state)))
 
 
 def missing(pair: NodePair, note: str) -> PairResult:

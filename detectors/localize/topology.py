@@ -13,11 +13,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from mainstay.detectors.network.fabric import ComponentKind
-
 
 class FabricComponentKind(StrEnum):
-    """Kinds of parts that are exchanged in a repair. ``part`` is the term of fabric components for the same."""
+    """Kinds of parts that are exchanged in a repair."""
 
     NODE = "node"  # the host: all that its NICs and GPUs share
     NIC = "nic"  # with its port and the cable to the switch: no transfer tells these apart
@@ -27,20 +25,7 @@ class FabricComponentKind(StrEnum):
     SWITCH = "switch"
     PATH = "path"  # what only transfers of this one pair pass
 
-    @property
-    def part(self) -> ComponentKind:
-        return _PARTS[self]
 
-
-_PARTS = {
-    FabricComponentKind.NODE: ComponentKind.NODE,
-    FabricComponentKind.NIC: ComponentKind.PORT,
-    FabricComponentKind.GPU: ComponentKind.LOCAL,
-    FabricComponentKind.CABLE: ComponentKind.CABLE,
-    FabricComponentKind.UPLINK: ComponentKind.CROSSING,
-    FabricComponentKind.SWITCH: ComponentKind.SWITCH,
-    FabricComponentKind.PATH: ComponentKind.CABLE,
-}
 OWN = frozenset({FabricComponentKind.NODE, FabricComponentKind.NIC, FabricComponentKind.GPU})
 """Pieces that belong to one node."""
 
@@ -149,10 +134,6 @@ class TopologyMap:
         """The switch right above; empty where it is unknown."""
         above = self.switches.get((place.node, place.nic), ())
         return above[0] if above else ""
-
-    def spines(self, leaf: str, chain: Sequence[str] = ()) -> tuple[str, ...]:
-        """Between which of the switches above a transfer may choose; ``chain`` as its NIC has it."""
-        return self.topology.spines.get(leaf, tuple(chain[1:2]))
 
     def vias(self, a: Endpoint, b: Endpoint) -> tuple[str, ...]:
         """Spines over which a transfer may go; empty within a leaf, or where there is nothing to choose."""

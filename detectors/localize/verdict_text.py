@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from mainstay.detectors.finding import some
 from mainstay.detectors.localize.model import (
     LocalizationState,
     LocalizationVerdict,
     LocalizedCulprit,
     PairEvidence,
     PairOutcome,
-    some,
 )
 from mainstay.detectors.localize.status import ComponentStatus, LocalizationStatus, fabric_pieces, own_pieces
-from mainstay.detectors.localize.topology import OWN, Component, Endpoint, FabricComponentKind
+from mainstay.detectors.localize.topology import OWN, Component, FabricComponentKind
 
 SHOWN = 8
 """Measurements that a culprit's evidence lists: the slowest."""
@@ -86,13 +86,8 @@ def _why(status: LocalizationStatus, node: str, states: list[ComponentStatus]) -
             if others
             else "slow once"
         )
-    measured = any(node in {r.node for r in pair} for pair in _heard(status))
+    measured = any(node == name for pair in status.met for name, _ in pair)
     return "not measured often enough to tell" if measured else "not measured"
-
-
-def _heard(status: LocalizationStatus) -> Iterator[tuple[Endpoint, ...]]:
-    for pair in status.met:
-        yield tuple(Endpoint(node, nic) for node, nic in pair)
 
 
 def _culprit(state: LocalizationState, status: LocalizationStatus, piece: Component) -> LocalizedCulprit:

@@ -110,10 +110,8 @@ class Fabric:
         self.suspects = tuple(index)
         self._who, self._cells = np.array(who, np.intp), np.array(cells, np.intp)
         parts = np.array([part for part, _ in index], np.intp)
-        counts = (
-            np.bincount(parts, minlength=len(ComponentKind)) if len(parts) else np.zeros(len(ComponentKind), np.intp)
-        )
-        self._cost = np.log(np.maximum(counts, 1.0))[parts] if len(parts) else np.zeros(0)
+        counts = np.bincount(parts, minlength=len(ComponentKind))
+        self._cost = np.log(np.maximum(counts, 1.0))[parts]
         """A priori all suspects of a kind are alike, and so are the kinds."""
 
     def _suspects(self, cell: int) -> list[tuple[ComponentKind, tuple[int, ...] | str]]:

@@ -16,14 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 
 from mainstay.detectors.base import EventDetector
-from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind, Series
+from mainstay.detectors.event_data import number
+from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
+from mainstay.detectors.series import draw_series
 from mainstay.probes.core_types import NIC_PREFIX, Event, EventKind, RecommendedAction, Severity
 from mainstay.probes.recent import Recent
 
 _DRAWN = 64  # falls drawn in the evidence
-_MINE = frozenset({EventKind.LINK_DOWN, EventKind.LINK_UP, EventKind.NODE_STOPPING, EventKind.NODE_STARTED})
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ class LinksDetector(EventDetector):
 
     name = "link_state"
     kinds = frozenset({FindingKind.NIC_DEGRADED})
+    reads = frozenset({EventKind.LINK_DOWN, EventKind.LINK_UP, EventKind.NODE_STOPPING, EventKind.NODE_STARTED})
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Config:
@@ -82,7 +85,7 @@ class LinksDetector(EventDetector):
     config: Config
 
     def reset(self) -> None:
-        self._seen: Recent[str, None] = Recent(self.config.remembered)
+        super().reset()
         self._ports: Recent[tuple[str | None, str | None], _Port] = Recent(self.config.remembered)
         self._stopping: Recent[str, float] = Recent(self.config.remembered)
 
@@ -92,22 +95,14 @@ class LinksDetector(EventDetector):
         for event in events:
             steady = "steady_seconds" in event.data  # which says itself what is over
             found.extend(() if steady else self._quiet(event))
-            if event.kind in _MINE and event.id not in self._seen and (event.node or event.device):
-                self._seen[event.id] = None
-                found.extend(self._take(event))
+            found.extend(super().update([event]))
             found.extend(self._quiet(event) if steady else ())
         return found
 
     def advance_clock(self, now: float) -> list[Finding]:
         """See ``EventDetector.advance_clock``: what is up and quiet, with a minute for news that are on their way."""
-        over = [
-            port
-            for port in self._ports.values()
-            if port.said is not None
-            and not port.down
-            and now - port.quiet_since >= self.config.steady_seconds + self.config.late_seconds
-        ]
-        return [f for port in over for f in self._end(port, now, f"has been quiet for {_span(now - port.quiet_since)}")]
+        ports = [port for port in self._ports.values() if port.said is not None]
+        return [*self._end_quiet(ports, now, self.config.steady_seconds + self.config.late_seconds)]
 
     def restore_findings(self, findings: Iterable[Finding]) -> None:
         """See ``EventDetector.adopt``: whether it is up again is unknown, so only its node can end it."""
@@ -123,7 +118,9 @@ class LinksDetector(EventDetector):
                     began=finding.time,
                 )
 
-    def _take(self, event: Event) -> Iterator[Finding]:
+    def _handle(self, event: Event) -> Iterator[Finding]:
+        if not (event.node or event.device):
+            return
         if event.kind is EventKind.LINK_DOWN:
             yield from self._down(event)
         elif event.kind is EventKind.LINK_UP:
@@ -137,9 +134,9 @@ class LinksDetector(EventDetector):
         if self._planned(event):
             return
         port, data = self._port(event), event.data
-        lasted = _number(data.get("down_seconds"))
+        lasted = number(data.get("down_seconds"))
         if lasted is None:
-            self._fell(port, event.time, max(1, int(_number(data.get("flaps")) or 1)))
+            self._fell(port, event.time, max(1, int(number(data.get("flaps")) or 1)))
         if event.time >= port.at:
             port.down = data.get("back") is not True
             port.at = event.time if lasted is None else event.time - lasted
@@ -176,7 +173,7 @@ class LinksDetector(EventDetector):
         return len({p.entity.node for p in others} - {port.entity.node})
 
     def _up(self, event: Event) -> Iterator[Finding]:
-        steady = _number(event.data.get("steady_seconds"))
+        steady = number(event.data.get("steady_seconds"))
         if steady is None:
             yield from self._came_up(event)
         elif steady >= self.config.steady_seconds:
@@ -202,21 +199,28 @@ class LinksDetector(EventDetector):
         """End what has been quiet for long enough by the clock of its own node."""
         if event.node is None or not self._ports:
             return
-        for port in [p for p in self._ports.values() if p.said is not None and p.entity.node == event.node]:
-            if not port.down and event.time - port.quiet_since >= self.config.steady_seconds:
-                quiet = _span(event.time - port.quiet_since)
-                yield from self._end(port, event.time, f"has been quiet for {quiet}")
+        yield from self._end_quiet(self._said_of(event.node), event.time, self.config.steady_seconds)
+
+    def _end_quiet(self, ports: list[_Port], now: float, seconds: float) -> Iterator[Finding]:
+        """End what is up and has been quiet for so long."""
+        for port in ports:
+            if not port.down and now - port.quiet_since >= seconds:
+                yield from self._end(port, now, f"has been quiet for {_span(now - port.quiet_since)}")
+
+    def _said_of(self, node: str) -> list[_Port]:
+        """Ports of a node about which a finding holds."""
+        return [port for port in self._ports.values() if port.said is not None and port.entity.node == node]
 
     def _stop(self, node: str, event: Event) -> Iterator[Finding]:
         self._stopping[node] = event.time
         if event.data.get("reason") != "shutdown":
             return
-        for port in [p for p in self._ports.values() if p.said is not None and p.entity.node == node]:
+        for port in self._said_of(node):
             if 0.0 <= event.time - port.began <= self.config.before_stop_seconds:
                 yield from self._end(port, event.time, "went down because its node was being stopped")
 
     def _planned(self, event: Event) -> bool:
-        uptime = _number(event.data.get("uptime"))
+        uptime = number(event.data.get("uptime"))
         if uptime is not None and uptime < self.config.boot_grace_seconds:
             return True
         stopping = self._stopping.get(event.node or "")
@@ -231,7 +235,7 @@ class LinksDetector(EventDetector):
     def _end(self, port: _Port, time: float, why: str) -> Iterator[Finding]:
         self._ports.pop((port.entity.node, port.entity.device), None)
         if port.said is not None:
-            summary = f"Port {_name(port.entity)} {why}."
+            summary = f"Port {port_name(port.entity)} {why}."
             yield replace(self._finding(port, port.said, time, Evidence(summary=summary)), active=False)
 
     def _say(self, port: _Port, severity: Severity, event: Event, lasted: float | None) -> Finding:
@@ -258,19 +262,16 @@ class LinksDetector(EventDetector):
     def _evidence(self, port: _Port, event: Event, lasted: float | None) -> Evidence:
         falls = port.total
         numbers = {"falls": float(falls)}
-        times, counts = [time for time, _ in port.falls], [count for _, count in port.falls]
-        totals = [float(sum(counts[: n + 1])) for n in range(len(counts))]
-        series = Series(name="link_falls", unit="1", x=tuple(times), y=tuple(totals))
+        totals = accumulate(count for _, count in port.falls)
+        series = draw_series("link_falls", "1", [time for time, _ in port.falls], list(totals))
         for name in ("since_up", "since_down", "down_seconds"):
-            value = _number(event.data.get(name))
+            value = number(event.data.get(name))
             if value is not None:
                 numbers[f"{name.removesuffix('_seconds')}_seconds"] = value
-        return Evidence(
-            summary=f"{self._sentence(port, event, lasted)}.", numbers=numbers, series=(series,) if times else ()
-        )
+        return Evidence(summary=f"{self._sentence(port, event, lasted)}.", numbers=numbers, series=series)
 
     def _sentence(self, port: _Port, event: Event, lasted: float | None) -> str:
-        name, falls = _name(port.entity), port.total
+        name, falls = port_name(port.entity), port.total
         if lasted is not None:
             others = self._together(port)
             shared = f"; {others} other node(s) lost ports at the same time: look at the switch" if others else ""
@@ -281,7 +282,7 @@ class LinksDetector(EventDetector):
             return f"Port {name} went down {falls} times{over}"
         if event.data.get("gone") is True:
             return f"Port {name} is gone: its driver no longer shows it"
-        since, state = _number(event.data.get("since_up")), event.data.get("state")
+        since, state = number(event.data.get("since_up")), event.data.get("state")
         after = "" if since is None else f" after {_span(since)}"
         back = ", and came back at once" if event.data.get("back") is True else ""
         return f"Port {name} went down{after}{back}" + (f" ({state})" if isinstance(state, str) and not back else "")
@@ -293,11 +294,7 @@ def _device(event: Event) -> str | None:
     return event.device or (f"{NIC_PREFIX}{link}" if isinstance(link, str) and link else None)
 
 
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _name(entity: Entity) -> str:
+def port_name(entity: Entity) -> str:
     port = (entity.device or "of unknown name").removeprefix(NIC_PREFIX)
     return f"{port} of {entity.node}" if entity.node else port
 

@@ -17,12 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from mainstay.detectors.base import Array, ArrayDetector, Bools, Floats, Samples
-from mainstay.detectors.correlation.root_causes import USUAL
 from mainstay.detectors.entity_state import EntityState, median
-from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind, Series
+from mainstay.detectors.finding import Evidence, Finding, FindingKind, Series
+from mainstay.detectors.job.mesh import rows_by_label
 from mainstay.detectors.network import nic_errors
+from mainstay.detectors.network.link_state import port_name
 from mainstay.detectors.network.nic_errors import CALM, INFO, MINUTE, NAMES, RULES, WARNING
-from mainstay.probes.core_types import NIC_PREFIX, RecommendedAction, Severity
+from mainstay.detectors.series import Drawn, draw_series
+from mainstay.probes.core_types import RecommendedAction, Severity
 
 _SEVERITY = {1: Severity.INFO, 2: Severity.WARNING, 3: Severity.CRITICAL}
 _DOWN, _BROKEN = 2, 3
@@ -38,6 +40,7 @@ class NicDetector(ArrayDetector):
 
     name = "nic"
     kinds = frozenset({FindingKind.NIC_DEGRADED, FindingKind.CONGESTION})
+    usual_causes = True
     signals = (_UP, _RATE, _FALLS, _WAIT, _SENT, *NAMES)
     host_signals = (_UPTIME,)
 
@@ -84,9 +87,8 @@ class NicDetector(ArrayDetector):
     config: Config
 
     def reset(self) -> None:
+        self._drawn = Drawn(_RATE, self.config.drawn)
         super().reset()
-        self._times = np.full(self.config.drawn, np.nan)
-        self._at = 0
         self._minute = np.full(_JAM_SLOT + 1, np.nan)
         """Which minute each counter is in; each has its own boundaries."""
         self._minute_times = np.full((self.config.drawn, _JAM_SLOT + 1), np.nan)
@@ -102,7 +104,7 @@ class NicDetector(ArrayDetector):
             rows.field(name, fill=False, dtype=np.bool_)
         rows.field("lost", 0, np.int8).field("said", 0, np.int8).field("jam_minutes", 0, np.uint8)
         rows.field("waited", 0.0).field("sent", 0.0).field("waits", np.nan)
-        return rows.field("rates", np.nan, np.float32, (self.config.drawn,))
+        return self._drawn.declare(rows)
 
     def _held(self, row: int) -> list[FindingKind]:
         said = [FindingKind.NIC_DEGRADED] if self.rows["said"][row] else []
@@ -110,8 +112,8 @@ class NicDetector(ArrayDetector):
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         t = float(samples.t[k])
-        up = self._signal(samples, k, _UP)
-        uptime = self._signal(samples, k, _UPTIME)
+        up = samples.signal(k, _UP)
+        uptime = samples.signal(k, _UPTIME)
         booting = uptime < self.config.boot_grace_seconds
         self._follow_state(samples, k, up, uptime)
         with np.errstate(invalid="ignore"):
@@ -128,7 +130,7 @@ class NicDetector(ArrayDetector):
         heard, booting = np.isfinite(up), uptime < self.config.boot_grace_seconds
         with np.errstate(invalid="ignore"):
             silent = heard & ~(t - rows["heard_at"] <= self.config.silent_seconds)
-            fell = (up == 0.0) | (self._signal(samples, k, _FALLS) > 0.0)
+            fell = (up == 0.0) | (samples.signal(k, _FALLS) > 0.0)
         rows["fresh"] = np.where(silent, uptime < self.config.fresh_seconds, rows["fresh"])
         rows["used"] &= ~silent
         rows["used"] |= up == 1.0
@@ -141,7 +143,7 @@ class NicDetector(ArrayDetector):
     def _compare_rates(self, samples: Samples, k: int, up: Floats, booting: Bools) -> None:
         """Rates against the rail's, or where that is too small, against the port's own best."""
         rows, config = self.rows, self.config
-        rate = np.where((up == 1.0) & ~booting, self._signal(samples, k, _RATE), np.nan)
+        rate = np.where((up == 1.0) & ~booting, samples.signal(k, _RATE), np.nan)
         before = rows["rate"].copy()
         changed = ~((rate == before) | (np.isnan(rate) & np.isnan(before)))
         rows["rate"] = rate
@@ -156,9 +158,7 @@ class NicDetector(ArrayDetector):
         rows["full"] = np.where(full, rows["full"] + 1, np.where(low, 0, rows["full"]))
         slow = np.where(rows["slow"], rows["full"] < config.slow_clear_samples, rows["low"] >= config.slow_samples)
         rows["slow"] = slow
-        self._at = (self._at + 1) % config.drawn
-        self._times[self._at] = samples.t[k]
-        rows["rates"][self._at] = rate
+        self._drawn.note(rows, float(samples.t[k]), rate)
 
     def _rail_rates(self, samples: Samples, rate: Floats) -> None:
         self.rows["peers"] = np.full(len(rate), np.nan)
@@ -170,10 +170,7 @@ class NicDetector(ArrayDetector):
         """Rows of ports of the same group and name."""
         if self._rails[0] is not samples.entities or self._rails[1] != samples.groups:
             names = [f"{g}|{e.device}" for g, e in zip(samples.groups, samples.entities, strict=True)]
-            labels, rail = np.unique(np.asarray(names, dtype=np.str_), return_inverse=True)
-            ends = np.cumsum(np.bincount(rail, minlength=len(labels)))[:-1]
-            parts = np.split(np.argsort(rail, kind="stable"), ends) if len(labels) else []
-            self._rails = (samples.entities, samples.groups, parts)
+            self._rails = (samples.entities, samples.groups, rows_by_label(np.asarray(names, dtype=np.str_)))
         return self._rails[2]
 
     def _judge_lost(self, samples: Samples, t: float, up: Floats) -> None:
@@ -215,7 +212,7 @@ class NicDetector(ArrayDetector):
                 seconds = np.clip(np.where(np.isnan(since), 1.0, since), 0.0, MINUTE)
                 nic_errors.collect(rows, rates, lines, seconds, settled)
                 rows["errors_at"][read] = t
-        wait, sent = self._signal(samples, k, _WAIT), self._signal(samples, k, _SENT)
+        wait, sent = samples.signal(k, _WAIT), samples.signal(k, _SENT)
         both = np.isfinite(wait) & np.isfinite(sent) & settled
         rows["waited"] += np.where(both, wait, 0.0)
         rows["sent"] += np.where(both, sent, 0.0)
@@ -263,10 +260,13 @@ class NicDetector(ArrayDetector):
     def _say_jam(self, row: int, t: float, *, before: bool) -> Finding:
         entity, share = self.rows.entities[row], float(self.rows["waits"][row])
         if before:
-            return self._ended(FindingKind.CONGESTION, entity, t, f"Port {_name(entity)} no longer waits for credit.")
+            return self._ended(
+                FindingKind.CONGESTION, entity, t, f"Port {port_name(entity)} no longer waits for credit."
+            )
         series = Series(name="transmit_wait_ratio", unit="1", x=(t,), y=(share,), threshold=self.config.wait_ratio)
         evidence = Evidence(
-            summary=f"Port {_name(entity)} waited for credit during {share:.0%} of its sending time, unlike its peers.",
+            summary=f"Port {port_name(entity)} waited for credit during {share:.0%} of its sending time, "
+            "unlike its peers.",
             numbers={"wait_ratio": share},
             series=(series,),
         )
@@ -278,7 +278,6 @@ class NicDetector(ArrayDetector):
             severity=Severity.INFO,
             confidence=0.8,
             recommended_action=RecommendedAction.MONITOR,
-            cause=USUAL[FindingKind.CONGESTION],
         )
 
     def _speak(self, t: float, heard: Bools) -> list[Finding]:
@@ -296,7 +295,7 @@ class NicDetector(ArrayDetector):
         entity = self.rows.entities[row]
         if level == CALM:
             return self._ended(
-                FindingKind.NIC_DEGRADED, entity, t, f"Port {_name(entity)} is as good as its peers again."
+                FindingKind.NIC_DEGRADED, entity, t, f"Port {port_name(entity)} is as good as its peers again."
             )
         evidence, confidence = self._evidence(row, level, t)
         recommended_action = RecommendedAction.INSPECT_NODE if level == _BROKEN else RecommendedAction.MONITOR
@@ -308,7 +307,6 @@ class NicDetector(ArrayDetector):
             severity=_SEVERITY[level],
             confidence=confidence,
             recommended_action=recommended_action,
-            cause=USUAL[FindingKind.NIC_DEGRADED],
         )
 
     def _evidence(self, row: int, level: int, t: float) -> tuple[Evidence, float]:
@@ -325,7 +323,7 @@ class NicDetector(ArrayDetector):
         down = t - float(self.rows["down_at"][row])
         before = "as it was before" if self.rows["ever"][row] else "as its peers are"
         return Evidence(
-            summary=f"Port {_name(self.rows.entities[row])} has not come up for {down:.0f} s, {before}.",
+            summary=f"Port {port_name(self.rows.entities[row])} has not come up for {down:.0f} s, {before}.",
             numbers={"down_seconds": down},
         )
 
@@ -334,21 +332,12 @@ class NicDetector(ArrayDetector):
         peers = float(rows["peers"][row])
         of_rail = np.isfinite(peers)
         rate, reference = float(rows["rate"][row]), peers if of_rail else float(rows["best"][row])
-        order = np.arange(self._at + 1, self._at + 1 + self.config.drawn) % self.config.drawn
-        y = rows["rates"][order, row]
-        drawn = np.isfinite(y) & np.isfinite(self._times[order])
-        series = Series(
-            name=_RATE,
-            unit="bit/s",
-            x=tuple(float(v) for v in self._times[order][drawn]),
-            y=tuple(float(v) for v in y[drawn]),
-            threshold=self.config.slow_ratio * reference,
-        )
         whom = "its peers have" if of_rail else "it had"
         return Evidence(
-            summary=f"Port {_name(rows.entities[row])} runs at {rate / 1e9:.4g} Gbit/s, {whom} {reference / 1e9:.4g}.",
+            summary=f"Port {port_name(rows.entities[row])} runs at {rate / 1e9:.4g} Gbit/s, "
+            f"{whom} {reference / 1e9:.4g}.",
             numbers={"rate_bits_per_second": rate, "reference_bits_per_second": reference},
-            series=(series,) if drawn.any() else (),
+            series=self._drawn.series(rows, row, unit="bit/s", threshold=self.config.slow_ratio * reference),
         )
 
     def _error_evidence(self, c: int, row: int) -> Evidence:
@@ -356,19 +345,12 @@ class NicDetector(ArrayDetector):
         watched, bad = float(rows["watched"][c, row]), float(rows["bad"][c, row])
         hourly = float(rows["total"][c, row]) / max(watched, 1.0) * MINUTE
         order = np.argsort(self._minute_times[:, c], kind="stable")
-        y, times = rows["minutes"][order, c, row], self._minute_times[order, c]
-        drawn = np.isfinite(y) & np.isfinite(times)
-        series = Series(
-            name=NAMES[c],
-            unit="1/s",
-            x=tuple(float(v) for v in times[drawn]),
-            y=tuple(float(v) for v in y[drawn]),
-        )
-        latest = float(y[drawn][-1]) if drawn.any() else 0.0
+        series = draw_series(NAMES[c], "1/s", self._minute_times[order, c], rows["minutes"][order, c, row])
+        latest = series[0].y[-1] if series else 0.0
         acute = f"{latest:.3g} a second now, minute after minute" if latest >= rule.acute else ""
         creeping = f"{hourly:.3g} an hour, in {bad:.0f} of the last {watched:.0f} minutes, far more than its peers"
         return Evidence(
-            summary=f"Port {_name(rows.entities[row])} has {rule.text}: {acute or creeping}.",
+            summary=f"Port {port_name(rows.entities[row])} has {rule.text}: {acute or creeping}.",
             numbers={
                 "per_hour": hourly,
                 "latest_per_second": latest,
@@ -376,10 +358,5 @@ class NicDetector(ArrayDetector):
                 "minutes": watched,
                 "z": float(rows["z"][c, row]),
             },
-            series=(series,) if drawn.any() else (),
+            series=series,
         )
-
-
-def _name(entity: Entity) -> str:
-    port = (entity.device or "of unknown name").removeprefix(NIC_PREFIX)
-    return f"{port} of {entity.node}" if entity.node else port

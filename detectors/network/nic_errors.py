@@ -122,8 +122,8 @@ def collect(rows: EntityState, rates: Floats, lines: npt.NDArray[np.intp], secon
 
 def fold(
     rows: EntityState, c: int, groups: Sequence[npt.NDArray[np.intp]], limits: NicErrorThresholds, at: int
-) -> Bools:
-    """End the minute of counter ``c``: judge it, and begin the next. Returns the ports whose level changed.
+) -> None:
+    """End the minute of counter ``c``: judge it, and begin the next.
 
     Args:
         rows: the memory.
@@ -136,18 +136,18 @@ def fold(
     rows["minutes"][at, c] = np.where(read, errors / MINUTE, np.nan)
     rows["read"][c], rows["now"][c] = False, 0.0
     if not read.any():
-        return np.zeros(len(read), np.bool_)
+        return
     errored = read & (errors > 0.5)
     for name, new in (("bad", errored), ("watched", read), ("total", errors)):
         rows[name][c] = np.where(read, rows[name][c] * 0.5 ** (1.0 / limits.half_life_minutes) + new, rows[name][c])
     rows["calm"][c] = np.where(errored, 0, rows["calm"][c] + read)
     if not (errored | (rows["level"][c] > CALM) | (rows["acute"][c] > 0)).any():
-        return np.zeros(len(read), np.bool_)
+        return
     share = rows["bad"][c] / np.maximum(rows["watched"][c], 1.0)
     ends, loudest = _bad_end(share, read, groups, limits), _bad_end(errors, read, groups, limits)
     rows["z"][c] = np.where(read, _excess(rows["bad"][c], ends * rows["watched"][c]), rows["z"][c])
     minute = _Minute(read, errored, errors, ends * rows["watched"][c], loudest)
-    return _decide(rows, c, minute, limits)
+    _decide(rows, c, minute, limits)
 
 
 def _bad_end(values: Floats, read: Bools, groups: Sequence[npt.NDArray[np.intp]], limits: NicErrorThresholds) -> Floats:
@@ -179,7 +179,7 @@ class _Minute:
     """Errors of such a port in this minute."""
 
 
-def _decide(rows: EntityState, c: int, minute: _Minute, limits: NicErrorThresholds) -> Bools:
+def _decide(rows: EntityState, c: int, minute: _Minute, limits: NicErrorThresholds) -> None:
     read, errored, errors, expected, loudest = (
         minute.read, minute.errored, minute.errors, minute.expected, minute.loudest,
     )  # fmt: skip
@@ -200,5 +200,3 @@ def _decide(rows: EntityState, c: int, minute: _Minute, limits: NicErrorThreshol
     rows["level"][c] = np.where(over, CALM, level)
     for name in ("bad", "total", "watched"):  # what is over is not held against it again
         rows[name][c][over] = 0.0
-    changed: Bools = rows["level"][c] != before
-    return changed

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind, Series
+from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
 from mainstay.detectors.network.fabric import ComponentKind, Fabric, FaultHypothesis
+from mainstay.detectors.series import draw_series
 from mainstay.probes.core_types import RecommendedAction, Severity
 
 _PORTS = {ComponentKind.SENDER: "sends", ComponentKind.RECEIVER: "receives", ComponentKind.PORT: "sends and receives"}
@@ -74,15 +75,7 @@ def finding_of(story: FaultHypothesis, fabric: Fabric, worst: Entity, time: floa
     kind, entity = named(story, fabric, worst.job)
     ratio = float(np.exp(story.effect))
     steps, seconds, usual = drawn
-    shown = np.isfinite(steps) & np.isfinite(seconds) & np.isfinite(usual)
-    series = Series(
-        name="transfer_seconds",
-        unit="s",
-        x=tuple(steps[shown].astype(float).tolist()),
-        y=tuple(seconds[shown].astype(float).tolist()),
-        x_is="step",
-        peers=tuple(usual[shown].astype(float).tolist()),
-    )
+    series = draw_series("transfer_seconds", "s", steps, seconds, x_is="step", peers=usual)
     numbers = {"ratio": ratio, "pairs": float(len(story.cells)), "evidence_nats": story.score}
     if story.part in _LINKS and ComponentKind.SENDER in story.rivals:
         numbers["sender_possible"] = 1.0
@@ -96,9 +89,7 @@ def finding_of(story: FaultHypothesis, fabric: Fabric, worst: Entity, time: floa
         severity=Severity.WARNING,
         detector="transfer_delays",
         confidence=sure,
-        evidence=Evidence(
-            summary=_summary(story, fabric, ratio), numbers=numbers, series=(series,) if shown.any() else ()
-        ),
+        evidence=Evidence(summary=_summary(story, fabric, ratio), numbers=numbers, series=series),
         recommended_action=RecommendedAction.MONITOR,
         cause=_cause(story),
     )

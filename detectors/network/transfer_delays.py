@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mainstay.detectors.base import ArrayDetector, Bools, DetectorState, DetectorStatus, Feed, Floats, Samples
-from mainstay.detectors.entity_state import EntityState, median, robust_sigma
+from mainstay.detectors.entity_state import EntityState, append_rows, median, robust_sigma
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.detectors.job.mesh import JobMesh
 from mainstay.detectors.network.fabric import Fabric, FaultHypothesis, same_placement
@@ -185,7 +185,7 @@ class TransferDelayDetector(ArrayDetector):
     def _take(self, samples: Samples, k: int) -> Floats:
         """Take one step in; returns y - usual y of the pairs that are learned, NaN of others."""
         rows, config = self.rows, self.config
-        seconds, size = (self._signal(samples, k, name) for name in self.signals)
+        seconds, size = (samples.signal(k, name) for name in self.signals)
         seconds[~(seconds > 0.0)] = np.nan
         size[~(size > 0.0)] = np.nan
         log_seconds, log_size = np.log(seconds), np.log(size)
@@ -195,8 +195,8 @@ class TransferDelayDetector(ArrayDetector):
         rows["same"] = np.where(seconds == rows["last"], rows["same"] + 1, np.where(valid, 0, rows["same"]))
         rows["last"] = np.where(valid, seconds, rows["last"])
         fresh = valid & ~learned & (rows["seen"] > config.skip_steps)
-        _push(rows["log_seconds"], log_seconds, fresh)
-        _push(rows["log_bytes"], log_size, fresh)
+        append_rows(rows["log_seconds"], log_seconds, fresh)
+        append_rows(rows["log_bytes"], log_size, fresh)
         self._learn(np.flatnonzero(fresh & np.isfinite(rows["log_seconds"][0])))
         odd = valid & learned & (np.abs(log_size - rows["bytes"]) > np.log(config.resized)) & ~rows["by_bytes"]
         rows["odd"] = np.where(odd, rows["odd"] + 1, np.where(valid, 0, rows["odd"]))
@@ -230,7 +230,7 @@ class TransferDelayDetector(ArrayDetector):
         rows, config = self.rows, self.config
         r = y - common
         valid = np.isfinite(r)
-        _push(rows["r"], r, valid)
+        append_rows(rows["r"], r, valid)
         rows["peers"][-1] = np.exp(rows["base"] + common + np.where(rows["by_bytes"], rows["bytes"], 0.0))
         calm = valid & (rows["score"] < config.h / 2) & ~rows["hot"]
         rows["base"][calm] += config.adapt * np.clip(r, -0.1, 0.1)[calm]  # 0.1: no burst moves it
@@ -336,9 +336,3 @@ class TransferDelayDetector(ArrayDetector):
         worst = int(cells[np.argmax(np.nan_to_num(self.rows["score"][cells]))])
         drawn = (self._steps, self.rows["drawn"][:, worst], self.rows["peers"][:, worst])
         return finding_of(story, self._fabric, self.rows.entities[worst], time, drawn)
-
-
-def _push(memory: npt.NDArray[np.floating], now: Floats, where: Bools) -> None:
-    """Append to the memory [T, E] of some rows: what is missing takes no place."""
-    memory[:-1, where] = memory[1:, where]
-    memory[-1, where] = now[where]

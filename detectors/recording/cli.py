@@ -14,7 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mainstay.detectors.cli_errors import BAD_INPUT, parse_since
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, parse_since
 from mainstay.detectors.finding import ADVICE, Finding
 from mainstay.detectors.recording.reader import RecordingDirectory, RecordingError
 from mainstay.detectors.recording.replay import replay as replay_recording
@@ -33,7 +33,7 @@ def replay(
     *,
     output: Path | None = None,
     detectors: Annotated[tuple[str, ...], Parameter(negative=())] = (),
-    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Run detectors on a recording; they report the same findings as on live data.
 

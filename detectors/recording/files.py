@@ -35,6 +35,12 @@ _KEYS = {
     PROGRESS: {"job": _TEXT, "rank": pa.int32(), "time": pa.float64()},
     PAIRS: {"job": _TEXT, "source": pa.int32(), "target": pa.int32(), "step": pa.int64(), "time": pa.float64()},
 }
+NEEDED = {
+    SAMPLES: SAMPLE_SCHEMA.names,
+    **{name: tuple(keys) for name, keys in _KEYS.items()},
+    EVENTS: ("id", "time", "kind"),
+}
+"""Columns without which a file is not one of a recording."""
 COLUMNS = {
     STEPS: names(SignalSource.RANK, wide=False),
     PROGRESS: names(SignalSource.PROGRESS, wide=False) + names(SignalSource.PROGRESS, wide=True),

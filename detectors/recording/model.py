@@ -9,16 +9,14 @@ from collections.abc import Iterator
 from typing import Protocol
 
 import msgspec
-import numpy as np
 
 from mainstay.detectors.base import Samples
-from mainstay.detectors.job.mesh import JobMesh
+from mainstay.detectors.job.mesh import AXES, JobMesh, mesh_of
 from mainstay.probes.core_types import Event
 from mainstay.probes.signals import SignalSource
 
 VERSION = 1
 DEVICE_SOURCES = (SignalSource.HOST, SignalSource.GPU, SignalSource.NIC)
-STEP_AXES = ("dp", "pp", "tp")
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +40,7 @@ class JobInfo(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     ranks: tuple[dict[str, int | str | None], ...]
     """``{"rank": 0, "node": "n0", "device": "gpu0", "dp": 0, "pp": 0, "tp": 0}``; an axis that is not given is 0."""
-    axes: tuple[str, ...] = STEP_AXES
+    axes: tuple[str, ...] = AXES
     """Outermost first."""
 
 
@@ -73,23 +71,7 @@ class FleetInfo(msgspec.Struct, frozen=True, kw_only=True):
         info = next((one for one in self.jobs if one.id == job), None)
         if info is None:
             raise KeyError(job)
-        above = {node.name: node.switches for node in self.nodes}
-        places = sorted(info.ranks, key=lambda place: _index(place["rank"]))
-        index = [[_index(place.get(axis)) for place in places] for axis in info.axes]
-        nodes = tuple(str(place.get("node") or "") for place in places)
-        return JobMesh(
-            job=job,
-            axes=info.axes,
-            ranks=np.array([_index(place["rank"]) for place in places], np.int64),
-            index=np.array(index, np.int64).reshape(len(info.axes), len(places)),
-            nodes=nodes,
-            devices=tuple(None if place.get("device") is None else str(place["device"]) for place in places),
-            switches=tuple(above.get(node, ()) for node in nodes) if any(above.values()) else (),
-        )
-
-
-def _index(value: str | int | None) -> int:
-    return int(value or 0)
+        return mesh_of(job, {"ranks": info.ranks}, {node.name: node.switches for node in self.nodes}, info.axes)
 
 
 class Recording(Protocol):

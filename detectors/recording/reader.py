@@ -26,13 +26,6 @@ from mainstay.probes.signals import SIGNALS, SignalKind, SignalSource, names
 
 WINDOW_SECONDS = 600
 WINDOW_STEPS = 512
-_NEEDED = {
-    files.SAMPLES: ("time", "node", "device", "signal", "value"),
-    files.STEPS: ("job", "rank", "step", "time"),
-    files.PROGRESS: ("job", "rank", "time"),
-    files.PAIRS: ("job", "source", "target", "step", "time"),
-    files.EVENTS: ("id", "time", "kind"),
-}
 
 
 class RecordingError(ValueError):
@@ -51,7 +44,7 @@ class RecordingDirectory:
         self.ignored: list[str] = []
         """Columns that are no signal: told to the user, who may have misspelt one."""
         self.fleet = self._fleet()
-        self._tables = {name: self._open(name) for name in _NEEDED}
+        self._tables = {name: self._open(name) for name in files.NEEDED}
 
     def _fleet(self) -> FleetInfo:
         path = self.path / files.FLEET
@@ -71,10 +64,10 @@ class RecordingDirectory:
         except (OSError, pa.ArrowInvalid) as error:
             raise RecordingError(f"{path}: not a Parquet file: {error}") from error
         have = table.schema_arrow.names
-        missing = [column for column in _NEEDED[name] if column not in have]
+        missing = [column for column in files.NEEDED[name] if column not in have]
         if missing:
             raise RecordingError(f"{path}: the column {missing[0]!r} is missing")
-        known = {*_NEEDED[name], *files.COLUMNS.get(name, ()), *files.EVENT_SCHEMA.names}
+        known = {*files.NEEDED[name], *files.COLUMNS.get(name, ()), *files.EVENT_SCHEMA.names}
         self.ignored += [f"{name}: {column}" for column in have if column not in known]
         return table
 

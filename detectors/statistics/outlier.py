@@ -25,11 +25,12 @@ import numpy.typing as npt
 
 from mainstay.detectors.base import ArrayDetector, Bools, DetectorState, DetectorStatus, Floats, Samples
 from mainstay.detectors.entity_state import EntityState, median
-from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind, Series
+from mainstay.detectors.finding import Evidence, Finding, FindingKind
 from mainstay.detectors.gpu import context as gpu_context
+from mainstay.detectors.series import draw_series
 from mainstay.detectors.statistics import fdr
-from mainstay.detectors.statistics.outlier_rules import BUSY_SIGNAL, RULES, OutlierRule, OutlierRuleArrays
-from mainstay.detectors.statistics.outlier_streams import STRIDE, OutlierStreams, SignalTick, StreamThresholds
+from mainstay.detectors.statistics.outlier_rules import BUSY_SIGNAL, RULES, OutlierConfig, OutlierRuleArrays
+from mainstay.detectors.statistics.outlier_streams import STRIDE, OutlierStreams, SignalTick
 from mainstay.detectors.statistics.peers import Peers, Rows32
 from mainstay.probes.core_types import Severity
 from mainstay.probes.signals import SIGNALS
@@ -66,54 +67,8 @@ class OutlierDetector(ArrayDetector):
     signals = (*RULES, BUSY_SIGNAL)
     host_signals = (gpu_context.UPTIME,)
 
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Config(StreamThresholds):
-        on: float = 6.0
-        """Robust z to begin. 3.5e10 tests a day (80k devices x 40 signals, 1 Hz / 8) allow one false alarm a day at
-        z = 3.6 three times in a row for independent normal noise; real noise is neither, so 6."""
-        off: float = 3.0
-        """Robust z below which a sample is calm."""
-        of_last: int = 5
-        """M: samples looked back."""
-        needed: int = 3
-        """N: loud samples of the last M to begin: one spike is noise, three of five are a state."""
-        calm_samples: int = 30
-        """Calm samples in a row that end it: throttling comes and goes within half a minute at 1 Hz."""
-        least_cohort: int = 8
-        """Valid peers below which no device is judged: a host of eight GPUs; below, z has no usable tail."""
-        drawn_peers: int = 2048
-        """Members that stand for a larger cohort: its median is then known to 0.03 deviations (``peers``)."""
-        least_siblings: int = 3
-        """Others of its node at work below which a device has no peer that does the same."""
-        busy_ratio: float = 0.5
-        """Utilization from which clocks, power and heat are comparable."""
-        less_power: float = 0.9
-        """Of its siblings' power: a clock held down by a fault draws less, one at the power limit does not."""
-        boot_grace: float = 300.0
-        """Seconds after boot in which nothing is compared: memory is scrubbed, services start."""
-        drawn: int = 32
-        """Samples drawn in the evidence; the largest part of the state: 4 bytes each a stream."""
-        allowance: float = 1.0
-        """k of the self CUSUM, in deviations of the stream's own: half of the least shift worth a word."""
-        alarm: float = 12.0
-        """h of the self CUSUM: with k = 1 one false alarm in 3.5e10 normal samples (reference ARL)."""
-        clip: float = 4.0
-        """One sample counts as so many deviations at most: no spike alone passes the self test."""
-        learned: int = 64
-        """Samples after which a stream has a past. Before, and where it always stood apart, the peers alone judge."""
-        memory: int = 256
-        """Samples over which the past is averaged: minutes, so that the time of day passes unseen."""
-        stuck: int = 60
-        """Equal samples in a row that make a sensor stuck..."""
-        moving: int = 8
-        """...if most of its cohort have moved within so many."""
-        false_alarms_a_day: float = 2.0
-        """Streams that begin falsely, over all entities and signals: the budget of warnings for 10,000 GPUs."""
-        surely: float = 12.0
-        """Robust z that passes however heavy the tails: twice ``on``."""
-        rules: dict[str, OutlierRule] = field(default_factory=lambda: dict(RULES))
-
-    config: Config
+    Config = OutlierConfig
+    config: OutlierConfig
 
     def reset(self) -> None:
         c = self.config
@@ -177,8 +132,8 @@ class OutlierDetector(ArrayDetector):
 
     def _masks(self, samples: Samples, k: int) -> tuple[Bools, Bools, Bools]:
         """Who is not judged: just booted; not surely at work; surely not at work."""
-        load = self._signal(samples, k, BUSY_SIGNAL)
-        young = ~gpu_context.settled(self._signal(samples, k, gpu_context.UPTIME), self.config.boot_grace)
+        load = samples.signal(k, BUSY_SIGNAL)
+        young = ~gpu_context.settled(samples.signal(k, gpu_context.UPTIME), self.config.boot_grace)
         return young, young | ~(load >= self.config.busy_ratio), young | (load < self.config.busy_ratio)
 
     def _judge_line(self, samples: Samples, k: int, line: int, column: int, tick: _Tick) -> None:
@@ -300,7 +255,9 @@ class OutlierDetector(ArrayDetector):
             return []  # another signal still says the same thing
         if not active:
             return [
-                self._ended(rule.kind, entity, time, f"The {rule.words} of {_place(entity)} is back among its peers.")
+                self._ended(
+                    rule.kind, entity, time, f"The {rule.words} of {gpu_context.place(entity)} is back among its peers."
+                )
             ]
         alike = [i for i, other in enumerate(self._plan.rules) if other.kind is rule.kind]
         grave = bool(self.rows["grave"][alike, row].any())  # one finding speaks for all signals of its kind
@@ -314,23 +271,15 @@ class OutlierDetector(ArrayDetector):
         order = np.arange(self._at + 1, self._at + 1 + self.config.drawn) % self.config.drawn  # oldest first
         y = self.rows["x"][order, signal, row]
         peers = self._middles[order, signal, self._peers.index[row]]
-        drawn = np.isfinite(y) & np.isfinite(peers)
         unit = SIGNALS[name].unit + ("/s" if SIGNALS[name].kind == "counter" else "")
         value, middle = float(y[-1]), float(peers[-1])
-        series = Series(
-            name=name,
-            unit=unit,
-            x=tuple(float(t) for t in self._times[order][drawn]),
-            y=tuple(float(v) for v in y[drawn]),
-            peers=tuple(float(v) for v in peers[drawn]),
-        )
         word = "above" if rule.side > 0 else "below"
         return Evidence(
-            summary=f"The {rule.words} of {_place(self.rows.entities[row])} is {_spoken(value, unit)}, "
+            summary=f"The {rule.words} of {gpu_context.place(self.rows.entities[row])} is {_spoken(value, unit)}, "
             f"{word} its cohort's {_spoken(middle, unit)}, "
             f"in {self.config.needed} of {self.config.of_last} samples.",
             numbers={"value": value, "peers_median": middle, "z": z},
-            series=(series,),
+            series=draw_series(name, unit, self._times[order], y, peers=peers),
         )
 
 
@@ -345,7 +294,3 @@ def _tail(count: npt.NDArray[np.intp]) -> Floats:
     """How much wider the scale must be for a cohort of this size."""
     factor: Floats = np.interp(1.0 / np.maximum(count, 1), _TAIL_INVERSE, _TAIL_FACTOR)
     return factor
-
-
-def _place(entity: Entity) -> str:
-    return " ".join(part for part in (entity.node, entity.device) if part)

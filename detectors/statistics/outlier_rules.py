@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -53,6 +53,57 @@ RULES: dict[str, OutlierRule] = {
     ),
 }
 """Signals that peers share under any work; memory, disk and load differ by work and are not compared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutlierConfig:
+    """Thresholds of the outlier test, each with its reason."""
+
+    on: float = 6.0
+    """Robust z to begin. 3.5e10 tests a day (80k devices x 40 signals, 1 Hz / 8) allow one false alarm a day at
+    z = 3.6 three times in a row for independent normal noise; real noise is neither, so 6."""
+    off: float = 3.0
+    """Robust z below which a sample is calm."""
+    of_last: int = 5
+    """M: samples looked back."""
+    needed: int = 3
+    """N: loud samples of the last M to begin: one spike is noise, three of five are a state."""
+    calm_samples: int = 30
+    """Calm samples in a row that end it: throttling comes and goes within half a minute at 1 Hz."""
+    least_cohort: int = 8
+    """Valid peers below which no device is judged: a host of eight GPUs; below, z has no usable tail."""
+    drawn_peers: int = 2048
+    """Members that stand for a larger cohort: its median is then known to 0.03 deviations (``peers``)."""
+    least_siblings: int = 3
+    """Others of its node at work below which a device has no peer that does the same."""
+    busy_ratio: float = 0.5
+    """Utilization from which clocks, power and heat are comparable."""
+    less_power: float = 0.9
+    """Of its siblings' power: a clock held down by a fault draws less, one at the power limit does not."""
+    boot_grace: float = 300.0
+    """Seconds after boot in which nothing is compared: memory is scrubbed, services start."""
+    drawn: int = 32
+    """Samples drawn in the evidence; the largest part of the state: 4 bytes each a stream."""
+    allowance: float = 1.0
+    """k of the self CUSUM, in deviations of the stream's own: half of the least shift worth a word."""
+    alarm: float = 12.0
+    """h of the self CUSUM: with k = 1 one false alarm in 3.5e10 normal samples (reference ARL)."""
+    clip: float = 4.0
+    """One sample counts as so many deviations at most: no spike alone passes the self test."""
+    learned: int = 64
+    """Samples after which a stream has a past. Before, and where it always stood apart, the peers alone judge."""
+    memory: int = 256
+    """Samples over which the past is averaged: minutes, so that the time of day passes unseen."""
+    stuck: int = 60
+    """Equal samples in a row that make a sensor stuck..."""
+    moving: int = 8
+    """...if most of its cohort have moved within so many."""
+    false_alarms_a_day: float = 2.0
+    """Streams that begin falsely, over all entities and signals: the budget of warnings for 10,000 GPUs."""
+    surely: float = 12.0
+    """Robust z that passes however heavy the tails: twice ``on``."""
+    rules: dict[str, OutlierRule] = field(default_factory=lambda: dict(RULES))
+
 
 BUSY_SIGNAL = "gpu_utilization_ratio"
 

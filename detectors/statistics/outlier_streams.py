@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mainstay.detectors.entity_state import EntityState
+from mainstay.detectors.statistics.outlier_rules import OutlierConfig
 from mainstay.detectors.statistics.peers import Peers, Rows32
 
 Mask = npt.NDArray[np.bool_]
@@ -27,21 +28,6 @@ Places = npt.NDArray[np.intp]
 
 STRIDE = 4
 """A stream's past is learned from every fourth sample: means over minutes lose nothing, a tick costs a third less."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamThresholds:
-    """The numbers of the dense part; reasons stand at ``OutlierDetector.Config``."""
-
-    on: float
-    off: float
-    of_last: int
-    allowance: float
-    alarm: float
-    clip: float
-    memory: int
-    stuck: int
-    moving: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +46,7 @@ class SignalTick:
 class OutlierStreams:
     """State of [signal, entity] streams in ``rows``, advanced one signal at a time."""
 
-    def __init__(self, limits: StreamThresholds, signals: int) -> None:
+    def __init__(self, limits: OutlierConfig, signals: int) -> None:
         self.limits = limits
         self.signals = signals
         counts = np.arange(256, dtype=np.float32)

@@ -22,6 +22,7 @@ from mainstay.detectors.base import Bools, Floats
 from mainstay.detectors.entity_state import EntityState
 from mainstay.detectors.finding import Series
 from mainstay.detectors.gpu import context as gpu_context
+from mainstay.detectors.series import draw_series
 
 BIN_SECONDS = 60.0
 _HOURS = 24
@@ -45,6 +46,8 @@ class Counter:
     """One counter, given as a rate."""
 
     name: str
+    words: str
+    """What people call its events."""
     rise: float
     """Events an hour above twice the old rate that are worth a word."""
     burst: float
@@ -168,8 +171,4 @@ class PoissonCusum:
         """Events in each of the last hours."""
         hours = self._hour[what] - np.arange(_HOURS - 1, -1, -1)
         y = rows["hours"][what, hours % _HOURS, row]
-        known = np.isfinite(y)
-        if not known.any():
-            return ()
-        xs, ys = tuple(float(h) * 3600 for h in hours[known]), tuple(float(v) for v in y[known])
-        return (Series(name=self.counters[what].name, unit="1/h", x=xs, y=ys),)
+        return draw_series(self.counters[what].name, "1/h", 3600.0 * hours, y)

@@ -31,7 +31,7 @@ class AssignedWork:
 
     def scale(self, samples: Samples, k: int) -> Floats:
         """What makes seconds [rank] of this step comparable with all others; one where no rank tells."""
-        count = _column(samples, k, self.signal)
+        count = samples.signal(k, self.signal)
         count[~(count > 0.0)] = np.nan
         if not np.isfinite(self._usual):
             self._usual = float(median(count))
@@ -63,7 +63,7 @@ class ComputeTime:
         rows.field("last_seconds", np.nan).field("sections", fill=False, dtype=np.bool_)
 
     def seconds(self, rows: EntityState, samples: Samples, k: int) -> Floats:
-        whole, forward, backward, delay = (_column(samples, k, name) for name in self.signals[:4])
+        whole, forward, backward, delay = (samples.signal(k, name) for name in self.signals[:4])
         parts = forward + backward
         rows["sections"] = rows["sections"] | np.isfinite(parts)
         # Sections that outlast the thread's own clock are wall time: what others took is no compute.
@@ -71,7 +71,7 @@ class ComputeTime:
         parts = np.where(walled, np.maximum(parts - delay, np.minimum(parts, whole) / 2), parts)
         seconds = np.where(rows["sections"], parts, whole)  # one source a rank: they differ by the optimizer's share
         seconds[~(seconds > 0.0)] = np.nan
-        phase = _column(samples, k, "step_phase")
+        phase = samples.signal(k, "step_phase")
         seconds[np.isfinite(phase) & (phase != StepPhase.TRAIN)] = np.nan
         return self._moving(rows, seconds) * self._assigned.scale(samples, k)
 
@@ -102,10 +102,3 @@ def has_noisier_neighbor(x: Floats, core_wait: Floats, row: int, slowdown: float
     waits = median((np.exp(x) * core_wait / (1.0 - core_wait)).T)
     lost = float(np.exp(median(x[:, row]))) * (1.0 - 1.0 / slowdown)
     return lost < share * float(np.max(np.nan_to_num(waits - waits[row])))
-
-
-def _column(samples: Samples, k: int, name: str) -> Floats:
-    if name not in samples.signals:
-        return np.full(len(samples.entities), np.nan)
-    column: Floats = samples.x[k, samples.signals.index(name)].astype(np.float64)
-    return column

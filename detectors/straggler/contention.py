@@ -17,6 +17,8 @@ import numpy.typing as npt
 from mainstay.detectors.base import ArrayDetector, Bools, DetectorState, DetectorStatus, Feed, Floats, Samples
 from mainstay.detectors.entity_state import EntityState, median
 from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
+from mainstay.detectors.job.mesh import rows_by_label
+from mainstay.detectors.straggler.compute_time import nodes_of
 from mainstay.detectors.straggler.noise import noise_of
 from mainstay.detectors.straggler.normalize import PeerTable
 from mainstay.probes.core_types import Severity, StepPhase
@@ -63,9 +65,8 @@ class ContentionDetector(ArrayDetector):
         """Nodes and jobs that a finding holds about; ranks stand in ``state``."""
         self._uniform = 0
         self._heard = False
-        self._layout: tuple[tuple[Entity, ...], PeerTable, list[npt.NDArray[np.intp]]] | None = None
-        self._positions = np.full((0, 0), -1, np.intp)
-        """[node, position] row of a rank; -1 where the node has fewer."""
+        self._layout: tuple[tuple[Entity, ...], PeerTable, PeerTable] | None = None
+        """The entities, all ranks as one group, and the ranks of each node."""
         self._node_of = np.zeros(0, np.intp)
 
     def _rows(self) -> EntityState:
@@ -109,7 +110,7 @@ class ContentionDetector(ArrayDetector):
         return self._decide(time) + self._whole_job(share, time)
 
     def _share(self, samples: Samples, k: int) -> Floats:
-        delay, step, phase = (self._signal(samples, k, name) for name in self.signals)
+        delay, step, phase = (samples.signal(k, name) for name in self.signals)
         step[~(step > 0.0)] = np.nan
         share = np.clip(delay / step, 0.0, 1.0)
         share[np.isfinite(phase) & (phase != StepPhase.TRAIN)] = np.nan
@@ -124,24 +125,18 @@ class ContentionDetector(ArrayDetector):
         """Beyond the job's other ranks, or beyond the middle of the other nodes where that says more."""
         peers, nodes = self._neighbors()
         others = peers.median_of_others(share)[0]
-        if len(nodes) > 1:
-            middles = median(np.where(self._positions >= 0, share[self._positions], np.nan))
-            elsewhere = PeerTable([np.arange(len(nodes))], len(nodes)).median_of_others(middles)[0]
+        count = len(nodes.table)
+        if count > 1:
+            elsewhere = PeerTable([np.arange(count)], count).median_of_others(median(nodes.gather(share)))[0]
             others = np.fmin(others, elsewhere[self._node_of])
         return share - others
 
-    def _neighbors(self) -> tuple[PeerTable, list[npt.NDArray[np.intp]]]:
-        entities = self.rows.entities
+    def _neighbors(self) -> tuple[PeerTable, PeerTable]:
+        entities, size = self.rows.entities, len(self.rows.entities)
         if self._layout is None or self._layout[0] is not entities:
-            nodes: dict[str, list[int]] = {}
-            for row, entity in enumerate(entities):
-                nodes.setdefault(entity.node or "", []).append(row)
-            places = [np.array(nodes[name], np.intp) for name in sorted(nodes)]
-            self._positions = np.full((len(places), max(map(len, places), default=0)), -1, np.intp)
-            self._node_of = np.zeros(len(entities), np.intp)
-            for number, rows in enumerate(places):
-                self._positions[number, : len(rows)], self._node_of[rows] = rows, number
-            self._layout = (entities, PeerTable([np.arange(len(entities))] if entities else [], len(entities)), places)
+            self._node_of = nodes_of(entities)
+            everybody = PeerTable([np.arange(size)] if entities else [], size)
+            self._layout = (entities, everybody, PeerTable(rows_by_label(self._node_of), size))
         return self._layout[1], self._layout[2]
 
     def _learn(self) -> None:
@@ -199,7 +194,7 @@ class ContentionDetector(ArrayDetector):
     def _name_nodes(self, wanted: Bools, time: float) -> list[Finding]:
         """Findings about nodes of which most ranks wait; their ranks are taken out of ``wanted``."""
         rows, found = self.rows, list[Finding]()
-        nodes = self._neighbors()[1]
+        nodes = self._neighbors()[1].lines
         for number in np.unique(self._node_of[rows["hot"]]):
             places = nodes[number]
             node = rows.entities[int(places[0])].node

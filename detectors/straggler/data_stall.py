@@ -14,6 +14,7 @@ import numpy as np
 from mainstay.detectors.base import ArrayDetector, Bools, DetectorState, DetectorStatus, Feed, Floats, Samples
 from mainstay.detectors.entity_state import EntityState, median
 from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind, Series
+from mainstay.detectors.series import draw_series
 from mainstay.detectors.statistics.hysteresis import Hysteresis, HysteresisConfig
 from mainstay.detectors.straggler.normalize import PeerTable
 from mainstay.probes.core_types import StepPhase
@@ -97,7 +98,7 @@ class DataStallDetector(ArrayDetector):
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         assert samples.steps is not None
         rows, config, time = self.rows, self.config, float(samples.t[k])
-        wait, step, phase = (self._signal(samples, k, name) for name in self.signals)
+        wait, step, phase = (samples.signal(k, name) for name in self.signals)
         wait[(np.isfinite(phase) & (phase != StepPhase.TRAIN)) | ~(wait >= 0.0)] = np.nan
         known = np.isfinite(wait)
         rows["seen"] = rows["seen"] + known
@@ -158,15 +159,7 @@ class DataStallDetector(ArrayDetector):
         known = min(self._ticks, self.config.remembered)
         order = [(self._ticks - known + i) % self.config.remembered for i in range(known)]
         wait, usual = self.rows["wait"][order, row], np.nan_to_num(self.rows["usual"][order, row])
-        drawn = np.isfinite(wait)
-        x, y, peers = (tuple(float(v) for v in line[drawn]) for line in (self._steps[order], wait, usual))
-        return (Series(name="data_wait_seconds", unit="s", x=x, y=y, x_is="step", peers=peers),)
-
-    def _longer(self, wait: Floats, history: float) -> Bools:
-        """Longer than the rank's own calm waits by what counts."""
-        limit = max(history + self.config.some * self._typical_step(), self.config.times * history)
-        longer: Bools = wait > limit
-        return longer
+        return draw_series("data_wait_seconds", "s", self._steps[order], wait, x_is="step", peers=usual)
 
     def _worst_calm(self) -> float:
         """The longest calm wait of any rank of late, the last few steps left out: they may be a stall's first."""
@@ -184,7 +177,8 @@ class DataStallDetector(ArrayDetector):
         job = self.rows.entities[0].job if self.rows.entities else None
         if np.count_nonzero(ready) < 2 or job is None:
             return []
-        slow = ready & self._longer(wait, history)
+        limit = max(history + config.some * typical, config.times * history)
+        slow = ready & (wait > limit)
         most = 2 * np.count_nonzero(slow) > np.count_nonzero(ready)
         self._job_yes, self._job_no = (self._job_yes + 1, 0) if most else (0, self._job_no + 1)
         if not self._job_on and self._job_yes >= 3:

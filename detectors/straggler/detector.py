@@ -63,6 +63,7 @@ class StragglerDetector(ArrayDetector):
         self._normalizer = Normalizer()
         self._compute = ComputeTime()
         self._sigmas = [float("inf")] * _WAYS
+        """Noise of each way in the middle of the roles; infinite where it is not known."""
         self._learned_at = [0] * _WAYS
         self._judge: int | None = None
         self._last_step: int | None = None
@@ -95,35 +96,31 @@ class StragglerDetector(ArrayDetector):
     @property
     def sigma(self) -> float | None:
         """Noise of the judging way, or None while learning."""
-        return None if self._judge is None else self._sigma(self._judge)
+        return None if self._judge is None else self._sigmas[self._judge]
 
     @property
     def abstains(self) -> str | None:
         """Why no rank is judged now, or None: unknown is never healthy."""
         if self._judge is None:
             return "still learning this job's noise"
-        if not self._sigma(self._judge) <= self.config.sigma_limit:
+        if not self._sigmas[self._judge] <= self.config.sigma_limit:
             limit = self.config.sigma_limit
             return (
-                f"compute times of equal ranks differ by {self._sigma(self._judge):.1%} from step to step "
+                f"compute times of equal ranks differ by {self._sigmas[self._judge]:.1%} from step to step "
                 f"(limit {limit:.0%})"
             )
         return None
 
     def status(self) -> DetectorStatus:
-        noises = {name: self._sigma(way) for way, name in enumerate(NORMALISERS) if self._learned_at[way]}
+        noises = {name: self._sigmas[way] for way, name in enumerate(NORMALISERS) if self._learned_at[way]}
         peers = self._layout is not None and bool((self._layout.roles.count >= _PAIR).any())
         unknown = int(np.count_nonzero(self.rows["missing"] >= self.config.missing_steps))
         if not self.rows.entities:
             return DetectorStatus(state=DetectorState.IDLE)
         if self._judge is None:
             return status_of(noises, alone=not peers, unknown=unknown)
-        smallest = self.config.smallest_slowdown(self._sigma(self._judge))
+        smallest = self.config.smallest_slowdown(self._sigmas[self._judge])
         return status_of(noises, judge=self._judge, why=self.abstains, smallest=smallest, unknown=unknown)
-
-    def _sigma(self, way: int) -> float:
-        """Noise of a way in the middle of the roles; infinite where it is not known."""
-        return self._sigmas[way]
 
     def _follow(self, samples: Samples) -> list[Finding]:
         """Also restart learning of pairs with a new member: they have no common history."""
@@ -193,14 +190,14 @@ class StragglerDetector(ArrayDetector):
         rows["missing"] = np.where(valid, 0, rows["missing"] + 1)
         x = np.where((rows["seen"] > config.skip_steps) & (self._settling == 0), np.log(seconds), np.nan)
         self._settling = max(0, self._settling - 1)
-        work = np.stack([self._signal(samples, k, name) for name in ("tokens", "sequence_squares")])
+        work = np.stack([samples.signal(k, name) for name in ("tokens", "sequence_squares")])
         rows["first"] = np.where(np.isnan(rows["first"]), x, rows["first"])
         residuals = self._residuals(x, work)
         self._ticks += 1
         self._steps[self._at] = step
         rows["x"][self._at], rows["r"][:, self._at], rows["work"][:, self._at] = x, residuals, work
         rows["scores"][self._at] = np.nan
-        delay = self._signal(samples, k, "run_delay_seconds")
+        delay = samples.signal(k, "run_delay_seconds")
         rows["core_wait"][self._at] = delay / (delay + seconds)
         return residuals
 
@@ -261,10 +258,10 @@ class StragglerDetector(ArrayDetector):
 
     def _choose(self) -> None:
         """The quietest way judges; another one takes over only when it is clearly quieter."""
-        best = int(np.argmin([self._sigma(way) for way in range(_OWN)]))
-        if not np.isfinite(self._sigma(best)):
+        best = int(np.argmin(self._sigmas[:_OWN]))
+        if not np.isfinite(self._sigmas[best]):
             return
-        if self._judge is None or self._sigma(best) < self.config.switch * self._sigma(self._judge):
+        if self._judge is None or self._sigmas[best] < self.config.switch * self._sigmas[self._judge]:
             self._judge = best
 
     # Judging

@@ -114,7 +114,7 @@ class ImbalanceDetector(ArrayDetector):
         return self._finding(kind, job, time, evidence, active=False, severity=Severity.INFO, confidence=0.8)
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
-        values = np.array([self._signal(samples, k, name) for name in _SIGNALS])
+        values = np.array([samples.signal(k, name) for name in _SIGNALS])
         phase = values[4]
         seconds = values[:4]
         seconds[:3] *= self._assigned.scale(samples, k)

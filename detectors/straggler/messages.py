@@ -8,6 +8,7 @@ import numpy as np
 
 from mainstay.detectors.base import DetectorState, DetectorStatus, Floats
 from mainstay.detectors.finding import Entity, Evidence, Series
+from mainstay.detectors.series import draw_series
 from mainstay.detectors.straggler.normalize import NORMALISERS
 
 _AGAINST = ("ranks of the same role", "the rest of its replica tells", "its tokens and sequence lengths tell")
@@ -64,17 +65,11 @@ def evidence_of(case: StragglerCase) -> Evidence:
 
 
 def _series(case: StragglerCase) -> tuple[Series, ...]:
-    drawn = np.isfinite(case.x) & np.isfinite(case.expected)
-    steps, scores = _line(case.steps[drawn]), _line(np.nan_to_num(case.scores[drawn]))
-    seconds, expected = _line(np.exp(case.x[drawn])), _line(np.exp(case.expected[drawn]))
-    return (
-        Series(name="compute_time_seconds", unit="s", x=steps, y=seconds, x_is="step", peers=expected),
-        Series(name="slow_score", unit="sigma", x=steps, y=scores, x_is="step", threshold=case.limit),
+    seconds, expected = np.exp(case.x), np.exp(case.expected)
+    scores = np.where(np.isfinite(seconds + expected), np.nan_to_num(case.scores), np.nan)
+    return draw_series("compute_time_seconds", "s", case.steps, seconds, x_is="step", peers=expected) + draw_series(
+        "slow_score", "sigma", case.steps, scores, x_is="step", threshold=case.limit
     )
-
-
-def _line(values: Floats) -> tuple[float, ...]:
-    return tuple(float(value) for value in values)
 
 
 def status_of(

@@ -68,7 +68,7 @@ class PeerTable:
 
     def median_of_others(self, x: Floats) -> tuple[Floats, Floats]:
         """Median of the other known members, and how many these are; NaN for a row that is itself unknown or alone."""
-        values = self._gather(x)
+        values = self.gather(x)
         known = np.isfinite(values)
         ordered = np.sort(values, axis=-1)  # NaN last
         count = np.count_nonzero(known, axis=-1)[..., None]
@@ -85,7 +85,7 @@ class PeerTable:
 
     def mean_of_others(self, x: Floats) -> Floats:
         """The same with a mean."""
-        values = self._gather(x)
+        values = self.gather(x)
         known = np.isfinite(values)
         values[~known] = 0.0
         count = np.count_nonzero(known, axis=-1)[..., None] - 1
@@ -93,7 +93,8 @@ class PeerTable:
         mean[np.broadcast_to(count < 1, mean.shape) | ~known] = np.nan
         return self._scatter(mean)
 
-    def _gather(self, x: Floats) -> Floats:
+    def gather(self, x: Floats) -> Floats:
+        """[..., G, N] the values of each group's rows; NaN where a group is shorter."""
         padded = np.concatenate((x, np.full((*x.shape[:-1], 1), np.nan)), axis=-1)
         gathered: Floats = padded[..., self.table]
         return gathered
@@ -135,12 +136,9 @@ def layout_of(members: Sequence[Rows], ranks: npt.NDArray[np.int64], mesh: JobMe
     if mesh is None or size == 0:
         return PeerLayout(roles, None)
     rows = mesh.rows([int(rank) for rank in ranks])
-    axes = [np.asarray(row) for axis, row in zip(mesh.axes, mesh.index, strict=True) if axis not in _WITHIN_REPLICA]
-    if not axes:
-        label = np.zeros(mesh.size, np.int64)
-    else:
-        label = np.unique(np.stack(axes), axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    place = np.where(rows >= 0, label[rows], -1 - np.arange(size))  # a rank outside the mesh shares with none
+    place = np.where(
+        rows >= 0, mesh.labels(*_WITHIN_REPLICA)[rows], -1 - np.arange(size)
+    )  # a rank outside the mesh shares with none
     order = np.lexsort((ranks, place))
     groups = np.split(order, np.flatnonzero(np.diff(place[order])) + 1)
     shared = [group for group in groups if len(group) > 1]

@@ -15,6 +15,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import func, or_, select, update
 
+from mainstay.detectors.finding import some
 from mainstay.detectors.localize import plan
 from mainstay.detectors.localize.model import (
     LocalizationState,
@@ -23,7 +24,6 @@ from mainstay.detectors.localize.model import (
     PairOutcome,
     PairResult,
     Round,
-    some,
 )
 from mainstay.detectors.localize.topology import Endpoint, flat
 from mainstay.probes.benchmarks.pair_protocol import PAIR, SIZES, PairTask, Role, bandwidths, scatters

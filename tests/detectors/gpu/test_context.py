@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from mainstay.detectors.base import Samples
-from mainstay.detectors.entity_state import EntityState
-from mainstay.detectors.finding import Entity, Series
-from mainstay.detectors.gpu.context import Cohorts, Drawn, Siblings, busy, idle, nan_to_zero, place, settled
+from mainstay.detectors.finding import Entity
+from mainstay.detectors.gpu.context import Cohorts, Siblings, busy, idle, nan_to_zero, place, settled
 
 NAN = math.nan
 
@@ -49,19 +48,6 @@ def test_siblings_sit_in_one_node_and_cohort() -> None:
     assert siblings.find_siblings(among(("a", "x"), ("a", "x"))).tolist() == [[1], [0]]
     assert siblings.find_siblings(among(("a", "x"))).tolist() == [[-1]]
     assert siblings.find_siblings(among()).shape == (0, 1)
-
-
-def test_the_last_samples_are_drawn_oldest_first() -> None:
-    drawn, rows = Drawn("watts", length=3), EntityState()
-    drawn.declare(rows)
-    rows.align((Entity(node="a"), Entity(node="b")))
-    assert drawn.series(rows, 0, unit="W") == ()
-    for time in range(1, 5):
-        drawn.note(rows, float(time), np.array([10.0 * time, NAN if time == 3 else 1.0]))
-    line = Series(name="watts", unit="W", x=(2.0, 3.0, 4.0), y=(20.0, 30.0, 40.0), threshold=25.0)
-    assert drawn.series(rows, 0, unit="W", threshold=25.0) == (line,)
-    assert drawn.series(rows, 1, unit="W")[0].x == (2.0, 4.0)
-    assert Drawn("x")._times.shape == (30,)
 
 
 @pytest.mark.parametrize(

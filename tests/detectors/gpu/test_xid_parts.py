@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from mainstay.detectors.gpu.xid import XidDetector, _boot_time, _NodeState
+from mainstay.detectors.gpu.xid import XidDetector
 from mainstay.detectors.policy.device_history import Burst, DeviceHistory
 from mainstay.detectors.policy.model import Family
 from mainstay.probes.core_types import Event, EventKind
@@ -30,31 +28,6 @@ def test_whoever_is_forgotten_is_no_longer_watched() -> None:
     assert (gone.entity.device, gone.active, new.entity.device) == ("b", False, "c"), "a was heard of later"
     assert gone.evidence.summary == "It is no longer watched: too many others are."
     assert sorted(place.device or "" for place in detector._histories) == ["a", "c"]
-
-
-@pytest.mark.parametrize(
-    ("known", "boot_id", "uptime", "boot"),
-    [
-        (None, None, None, None),
-        (None, "x", None, None),  # the first that is heard of it
-        ("x", "x", 5.0, None),
-        ("x", "y", None, 100.0),
-        ("x", "y", 5.0, 95.0),
-        (None, None, 5.0, 95.0),
-        (None, None, 0, 100.0),
-        ("x", None, -1.0, None),
-        ("x", "y", True, 100.0),
-        (None, "", 5, 95.0),
-    ],
-)
-def test_which_start_of_the_daemon_is_a_boot(
-    known: str | None, boot_id: str | None, uptime: Any, boot: float | None
-) -> None:
-    node = _NodeState()
-    node.boot_id = known
-    data = {"boot_id": boot_id, "uptime": uptime}
-    event = Event(id="e", time=100.0, kind=EventKind.NODE_STARTED, node="n", data=data)
-    assert _boot_time(event, node) == boot
 
 
 def test_only_bursts_of_that_code_and_moment_were_met_by_many() -> None:

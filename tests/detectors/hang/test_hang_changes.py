@@ -19,11 +19,11 @@ COMM, NONCOMM = FindingKind.COMM_HANG, FindingKind.NONCOMM_HANG
 
 
 def blame(*rows: int) -> HangVerdict:
-    return HangVerdict(rows={row: (f"Rank {row} holds.", {"n": 1.0}) for row in rows}, confidence=0.95, limit=4.0)
+    return HangVerdict(rows={row: (f"Rank {row} holds.", {"n": 1.0}) for row in rows}, confidence=0.95)
 
 
 def of_job(kind: FindingKind) -> HangVerdict:
-    return HangVerdict(kind=kind, summary="It stands.", confidence=0.6, limit=4.0, cause=Cause.NETWORK)
+    return HangVerdict(kind=kind, summary="It stands.", confidence=0.6, cause=Cause.NETWORK)
 
 
 def statements_of(found: list[Finding]) -> list[tuple[FindingKind, int | None, bool]]:
@@ -34,25 +34,25 @@ def test_blame_is_corrected_by_what_comes_late() -> None:
     detector, _ = hung_job(4)
     detector._job = Entity(job="demo")
     detector._drawn[-2:] = [[100.0, 3.0], [101.0, 4.0]]
-    first = detector._say(blame(2, 1), 101.0)
+    first = detector._say(blame(2, 1), 101.0, 4.0)
     assert statements_of(first) == [(NONCOMM, 1, True), (NONCOMM, 2, True)]
     assert (first[0].severity, first[0].recommended_action, first[0].confidence) == (
         Severity.CRITICAL, RecommendedAction.RESTART_JOB, 0.95,
     )  # fmt: skip
     (series,) = first[0].evidence.series
     assert (series.x, series.y, series.threshold) == ((100.0, 101.0), (3.0, 4.0), 4.0)
-    assert detector._say(blame(1, 2), 102.0) == []
-    assert statements_of(detector._say(blame(2, 3), 103.0)) == [(NONCOMM, 1, False), (NONCOMM, 3, True)]
-    late = detector._say(of_job(COMM), 104.0)
+    assert detector._say(blame(1, 2), 102.0, 4.0) == []
+    assert statements_of(detector._say(blame(2, 3), 103.0, 4.0)) == [(NONCOMM, 1, False), (NONCOMM, 3, True)]
+    late = detector._say(of_job(COMM), 104.0, 4.0)
     assert statements_of(late) == [(NONCOMM, 2, False), (NONCOMM, 3, False), (COMM, None, True)]
     assert (late[0].evidence.summary, late[2].cause) == (
         "Later reports clear it: others hold up the job.", Cause.NETWORK,
     )  # fmt: skip
-    assert detector._say(of_job(COMM), 105.0) == []
-    other = detector._say(of_job(NONCOMM), 106.0)
+    assert detector._say(of_job(COMM), 105.0, 4.0) == []
+    other = detector._say(of_job(NONCOMM), 106.0, 4.0)
     assert statements_of(other) == [(COMM, None, False), (NONCOMM, None, True)]
     assert other[0].evidence.summary == "Later reports say otherwise."
-    back = detector._say(blame(0), 107.0)
+    back = detector._say(blame(0), 107.0, 4.0)
     assert statements_of(back) == [(NONCOMM, None, False), (NONCOMM, 0, True)]
     assert detector._job_held is None
 
@@ -165,12 +165,12 @@ def test_the_gap_before_a_move_is_learned(change: dict[str, object], gaps: int, 
     for name, value in change.items():
         setattr(detector, name, value)
     detector._move(107.0, 106.0)
-    assert detector._quiet._gaps.seen == gaps
+    assert len(detector._quiet._gaps) == gaps
     assert (detector._moved, detector._masked_phase, detector._hung_for) == (107.0, longest, 0)
     first, _ = hung_job()
     first._counted = True
     first._move(107.0, 106.0)
-    assert first._quiet._gaps.seen == 0, "the first step compiles and allocates"
+    assert len(first._quiet._gaps) == 0, "the first step compiles and allocates"
 
 
 @pytest.mark.parametrize(

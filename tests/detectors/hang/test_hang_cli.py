@@ -5,14 +5,15 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from mainstay.detectors.finding import some
 from mainstay.detectors.hang import cli
-from mainstay.detectors.hang.analysis import BlockingRank, HangDiagnosis
+from mainstay.detectors.hang.analysis import LISTED, BlockingRank, HangDiagnosis
 from mainstay.detectors.hang.cli import analyze_hang
 from mainstay.detectors.hang.flight_recorder import DumpError
 from tests.detectors.hang.test_flight_recorder import WORLD, dump, hung
@@ -108,8 +109,8 @@ def test_a_dump_has_a_largest_size_also_unpacked(
 
 
 def test_a_long_list_of_ranks_is_cut() -> None:
-    assert cli._some(tuple(range(16))).endswith(", 14, 15")
-    assert cli._some(tuple(range(20))).endswith(", 14, 15 and 4 more")
+    assert some(range(16), LISTED).endswith(", 14, 15")
+    assert some(range(20), LISTED).endswith(", 14, 15 and 4 more")
 
 
 def test_the_members_of_a_culprits_group_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,7 +146,7 @@ def test_ranks_that_disagree_are_told_with_their_reason(tmp_path: Path, capsys: 
 
 def test_a_culprit_has_its_row_of_the_table() -> None:
     place = BlockingRank(rank=2, group="tp", members=(0, 2), reason="r", behind_entered=3.0, waiting=4, last_call="x")
-    unknown = replace(place, behind_entered=float("nan"), members=(), last_call="")
+    unknown = msgspec.structs.replace(place, behind_entered=float("nan"), members=(), last_call="")
     table = cli._culprits(HangDiagnosis(culprits=(place, unknown)))
     cells = [list(column.cells) for column in table.columns]
     assert cells == [

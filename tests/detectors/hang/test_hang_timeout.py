@@ -80,6 +80,6 @@ def test_the_last_gaps_count() -> None:
     known.learn_gap(9.0)
     for _ in range(2046):
         known.learn_gap(2.0)
-    assert len(known._gaps.values) == 2048
+    assert len(known._gaps) == 2048
     known.learn_gap(2.0)
-    assert sorted(known._gaps.values.tolist())[-2:] == [2.0, 9.0]
+    assert sorted(known._gaps)[-2:] == [2.0, 9.0]

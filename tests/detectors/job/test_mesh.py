@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from bench.lib_mesh import regular
-from mainstay.detectors.job.mesh import JobMesh, mesh_of
+from mainstay.detectors.job.mesh import JobMesh, mesh_of, rows_by_label
 
 
 def ranks_of(mesh: JobMesh, kind: str) -> list[list[int]]:
-    return [mesh.ranks[rows].tolist() for rows in mesh.groups(kind)]
+    return [mesh.ranks[rows].tolist() for rows in rows_by_label(mesh.labels(kind))]
 
 
 def test_groups_differ_in_their_own_axis_only() -> None:
@@ -21,12 +21,11 @@ def test_groups_differ_in_their_own_axis_only() -> None:
     assert ranks_of(mesh, "tp") == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert ranks_of(mesh, "pp") == [[0, 2], [1, 3], [4, 6], [5, 7]]
     assert ranks_of(mesh, "dp") == [[0, 4], [1, 5], [2, 6], [3, 7]]
-    assert mesh.kinds == ("world", "dp", "pp", "tp")
 
 
 def test_an_axis_of_one_place_is_no_kind() -> None:
     mesh = regular("job", dp=4)
-    assert mesh.kinds == ("world", "dp")
+    assert [mesh.length(axis) for axis in ("dp", "pp", "ep")] == [4, 1, 1]
     assert mesh.on("ep").tolist() == [0, 0, 0, 0]
     assert ranks_of(mesh, "dp") == [[0, 1, 2, 3]]
 
@@ -73,9 +72,9 @@ def test_stages_of_pipelines_of_unlike_depth_are_no_peers() -> None:
     assert mesh.on("pp").tolist() == [0, 1, 2, 0, 1], "the short one's stage is counted on from the long ones'"
     assert ranks_of(mesh, "dp") == [[0, 3], [1, 4], [2]]
     assert mesh.devices == ("g0", "g1", "g2", "g3", "g4")
-    assert mesh.switches == ((),) * 5
+    assert mesh.switches == (), "known of no node"
 
 
 def test_a_job_without_ranks_has_groups_of_nobody() -> None:
     mesh = mesh_of("job", {"ranks": []})
-    assert (mesh.size, mesh.kinds, mesh.groups("world"), mesh.groups("dp")) == (0, ("world",), [], [])
+    assert (mesh.size, ranks_of(mesh, "world"), ranks_of(mesh, "dp")) == (0, [], [])

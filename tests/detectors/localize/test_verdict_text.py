@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainstay.detectors.finding import Cause, Finding
+from mainstay.detectors.finding import Cause, Finding, some
 from mainstay.detectors.localize import plan
 from mainstay.detectors.localize.cohort import Cohort, usual
 from mainstay.detectors.localize.findings import between, entity, findings
@@ -23,7 +23,6 @@ from mainstay.detectors.localize.model import (
     PairResult,
     Round,
     limit,
-    some,
 )
 from mainstay.detectors.localize.topology import Component, Endpoint, FabricComponentKind, TopologyMap, flat
 from mainstay.detectors.localize.verdict_text import _bytes, _summary, component_label

@@ -37,9 +37,7 @@ def minute(rows: EntityState, c: int, errors: float, *, peers: float = 0.0, alon
     """End a minute in which port 0 had ``errors`` and each other one ``peers``; the level of port 0 after it."""
     rows["now"][c], rows["read"][c] = [errors, *[peers] * (PORTS - 1)], True
     groups = [np.arange(1), np.arange(1, PORTS)] if alone else [np.arange(PORTS)]
-    before = rows["level"][c].copy()
-    changed = fold(rows, c, groups, EVER, 0)
-    assert changed.tolist() == (rows["level"][c] != before).tolist()
+    fold(rows, c, groups, EVER, 0)
     return int(rows["level"][c, 0])
 
 

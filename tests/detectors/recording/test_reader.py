@@ -166,7 +166,7 @@ def test_a_fleet_knows_each_node_device_and_job_by_its_name(tmp_path: Path) -> N
     )
     assert [info.group(*of) for of in (("a", "g0"), ("b", "g1"), ("a", "g1"))] == ["first/A", "second/B", "first/"]
     assert (info.mesh("x").ranks.tolist(), info.mesh("x").nodes, info.mesh("x").devices) == ([1], ("",), ("g",))
-    assert (info.mesh("y").switches, info.mesh("x").switches) == ((("leaf",),), ((),))
+    assert (info.mesh("y").switches, info.mesh("x").switches) == ((("leaf",),), ())
     assert make_recording(tmp_path, files.STEPS).fleet.mesh("j").switches == (("leaf",), ())
     assert FleetInfo(jobs=info.jobs).mesh("y").switches == (), "known of no node"
 

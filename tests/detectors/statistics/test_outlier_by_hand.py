@@ -9,9 +9,8 @@ import pytest
 
 from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity, Finding
-from mainstay.detectors.statistics.outlier import OutlierDetector, _place, _spoken, _tail
+from mainstay.detectors.statistics.outlier import OutlierDetector, _spoken, _tail
 from mainstay.detectors.statistics.outlier_rules import BUSY_SIGNAL, RULES
-from mainstay.detectors.statistics.outlier_streams import StreamThresholds
 from mainstay.probes.core_types import Severity
 
 HOT, POWER, UPTIME, STEAL = "gpu_temperature_celsius", "gpu_power_watts", "uptime_seconds", "cpu_steal_ratio"
@@ -30,8 +29,6 @@ def test_a_small_cohort_is_given_a_wider_scale() -> None:
 )
 def test_a_value_as_people_say_it(value: float, unit: str, said: str) -> None:
     assert _spoken(value, unit) == said
-    assert [_place(Entity(node="n", device="g")), _place(Entity(node="n"))] == ["n g", "n"]
-    assert issubclass(OutlierDetector.Config, StreamThresholds), "the dense part reads its numbers there"
 
 
 def fleet(ticks: int = 160, devices: int = 16) -> Samples:

@@ -11,12 +11,11 @@ import pytest
 from mainstay.detectors.base import Samples
 from mainstay.detectors.entity_state import EntityState
 from mainstay.detectors.finding import Entity
-from mainstay.detectors.statistics.outlier_streams import STRIDE, OutlierStreams, StreamThresholds
+from mainstay.detectors.statistics.outlier_rules import OutlierConfig
+from mainstay.detectors.statistics.outlier_streams import STRIDE, OutlierStreams
 from mainstay.detectors.statistics.peers import Peers
 
-LIMITS = StreamThresholds(
-    on=6.0, off=3.0, of_last=5, allowance=1.0, alarm=12.0, clip=4.0, memory=256, stuck=60, moving=8
-)
+LIMITS = OutlierConfig(on=6.0, off=3.0, of_last=5, allowance=1.0, alarm=12.0, clip=4.0, memory=256, stuck=60, moving=8)
 N = 24
 
 

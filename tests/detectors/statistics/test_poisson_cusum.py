@@ -14,7 +14,7 @@ from mainstay.detectors.gpu.context import Cohorts
 from mainstay.detectors.statistics.poisson_cusum import Counter, PoissonCusum, RateTrend
 
 THRESHOLD = 21.0
-COUNTERS = (Counter(name="a", rise=3.6, burst=1.0), Counter(name="b", rise=3.6, burst=1.0))
+COUNTERS = (Counter(name="a", words="as", rise=3.6, burst=1.0), Counter(name="b", words="bs", rise=3.6, burst=1.0))
 DAY = 86_400.0
 
 

@@ -117,7 +117,7 @@ def two_hangs(world: World, step: int, rng: np.random.Generator) -> Truth:
 
 def dead_link(world: World, step: int, rng: np.random.Generator) -> Truth:
     """A collective that all members have begun and no member ends."""
-    kind = str(rng.choice([one for one in world.mesh.kinds if one != "world"]))
+    kind = str(rng.choice([axis for axis in world.mesh.axes if world.mesh.length(axis) > 1]))
     label = world.mesh.labels(kind)
     number = int(rng.integers(label.max() + 1))
     world.stop = Stop(step=step, group=(kind, number))

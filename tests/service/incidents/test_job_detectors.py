@@ -46,7 +46,7 @@ class Above(ArrayDetector):
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         self.chunks.append(samples)
-        above = np.nan_to_num(self._signal(samples, k, self.signals[0])) > 1.0
+        above = np.nan_to_num(samples.signal(k, self.signals[0])) > 1.0
         found = []
         for row in np.flatnonzero(above != self.rows["held"]):
             evidence, active = Evidence(summary=f"{self.name} reports a fault."), bool(above[row])
