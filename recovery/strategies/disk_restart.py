@@ -9,12 +9,12 @@ from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.planner_input import FailureCase
 from mainstay.recovery.recovery_plan import Alternative, RecoveryStrategyName, RestoreStrategyName
-from mainstay.recovery.strategies.recovery_strategy import nothing_lost, placeless
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, nothing_lost, placeless
 from mainstay.recovery.strategies.restore_options import AllRankOptions, disk_offers
 from mainstay.recovery.strategies.restore_strategy import choose, evaluate, infeasible, placement_problem
 
 
-class DiskRestart:
+class DiskRestart(RecoveryStrategy):
     """Restart from a persistent checkpoint (the baseline of every paper; Varuna's morphing)."""
 
     name = RestoreStrategyName.DISK_RESTART
@@ -43,5 +43,5 @@ class DiskRestart:
 
     def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """All start again and read: each worker its own part, all at the same time."""
-        down = cost_inputs.down_s(cost_inputs.restart_s + cost_inputs.costs.spawn_cold_s + cost_inputs.read_s)
+        down = cost_inputs.down_s(cost_inputs.reload_s)
         return RecoveryAction(downtime_s=down, repeated_s=cost_inputs.held.disk_s or 0.0)

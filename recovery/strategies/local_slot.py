@@ -6,12 +6,12 @@ from mainstay.recovery.cost_inputs import CostInputs, FaultKind
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.planner_input import FailureCase
 from mainstay.recovery.recovery_plan import Alternative, RecoveryStrategyName, RestoreStrategyName
-from mainstay.recovery.strategies.recovery_strategy import nothing_lost
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, nothing_lost
 from mainstay.recovery.strategies.restore_options import AllRankOptions, local_offers
 from mainstay.recovery.strategies.restore_strategy import choose, evaluate, infeasible, placement_problem
 
 
-class LocalSlot:
+class LocalSlot(RecoveryStrategy):
     """Restore from the node's own snapshot (in-memory snapshot processes: REFT; local tier of GEMINI and TRANSOM)."""
 
     name = RestoreStrategyName.LOCAL_SLOT
