@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointError,
@@ -35,15 +37,15 @@ _RUN: Final = re.compile(r"^run\.g(\d{1,18})\.json$")
 LATEST: Final = "latest"
 
 
-@dataclass(frozen=True, slots=True)
-class PartFile:
+class PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A part that is durable, as its name says; what it holds is checked when it is read."""
 
     rank: int
     epoch: int
-    generation: int
     nbytes: int
     """Of its data file."""
+    generation: int
+    """In which the slot was committed: tells a future that was given up from the steps made again."""
 
 
 class RunDirectory:
@@ -93,7 +95,7 @@ class RunDirectory:
                 sizes[int(data[1]), int(data[2])] = _size(path)
             elif part:
                 found.append((int(part[1]), int(part[2])))
-        return [PartFile(key[0], epoch, key[1], sizes[key]) for key in sorted(found) if key in sizes]
+        return [PartFile(key[0], epoch, sizes[key], key[1]) for key in sorted(found) if key in sizes]
 
     def manifest(self, epoch: int) -> Manifest:
         """The manifest of ``epoch``.
