@@ -72,10 +72,6 @@ class PlannerInputBuilder:
         """What recoveries cost here, as far as it was measured."""
         return self.prices.costs(n.inventory.rates for n in self._c.members.alive() if n.inventory)
 
-    def learn(self, ranks: list[RankMember], ended: dict[str, float], acted_at: float, *, cold: bool = False) -> None:
-        """Price the next recovery by those made. ``ended`` holds the Unix time at which each phase ended."""
-        self.prices.learn(ranks, ended, acted_at, self._c.generation, cold=cold)
-
     def compare_replicas(self, epoch: int) -> None:
         """Before the first failure: learn whether peers are replicas, once all have told their digest of ``epoch``."""
         shape, ranks = self._c.members.shape, self._c.members.ranks
