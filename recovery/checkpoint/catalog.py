@@ -27,6 +27,7 @@ from mainstay.recovery.checkpoint.manifest import (
     part_name,
     read_checked,
     remove_file,
+    step_name,
 )
 from mainstay.recovery.mesh_shape import MeshShape
 
@@ -82,7 +83,7 @@ class RunDirectory:
         return [epoch for epoch, _ in sorted(_numbered(self.path, _STEP))]
 
     def step(self, epoch: int) -> Path:
-        return self.path / f"step-{epoch:08d}"
+        return self.path / step_name(epoch)
 
     def parts(self, epoch: int) -> list[PartFile]:
         """Durable parts of ``epoch``, by rank and generation."""

@@ -138,10 +138,6 @@ class Launcher:
             log.warning("%s", stop.reason)
         return stop.exit_code
 
-    def stop(self, exit_code: int, reason: str) -> None:
-        """End this node's part of the job."""
-        self._coordinator_client.stop(exit_code, reason)
-
     def _give_up(self, reason: str) -> None:
         """This node cannot continue."""
         self._office.abort(reason)
@@ -154,10 +150,10 @@ class Launcher:
         """
         if self._office.held:
             if self._office.stopped(exit_code):
-                self.stop(exit_code, reason)
+                self._coordinator_client.stop(exit_code, reason)
             return
         if self._leaving or self._options.checkpoint_dir is None:
-            self.stop(exit_code, reason)
+            self._coordinator_client.stop(exit_code, reason)
             return
         self._leaving = True
         self._spawn(self._leave(exit_code, reason))
@@ -166,7 +162,7 @@ class Launcher:
         await asyncio.sleep(LEAVE_SECONDS)
         if self._last:
             await asyncio.sleep(FENCE_SECONDS + STOP_SECONDS)
-        self.stop(exit_code, reason)
+        self._coordinator_client.stop(exit_code, reason)
 
     # The coordinator
 

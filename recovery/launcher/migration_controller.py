@@ -169,9 +169,8 @@ class MigrationController:
             raise MigrationRejectedError(f"ranks {bare} are not protected: there is no snapshot that could move")
         if any(rank.gone for rank in members.ranks):
             raise MigrationRejectedError("ranks have left the training loop already: the job is about to end")
-        standbys = {node.name: min(node.standbys, members.free_slots(node)) for node in members.alive()}
         homes = {rank.number: rank.node for rank in members.ranks}
-        return choose(moving, homes, standbys, shape.dp_peers, advice.target)
+        return choose(moving, homes, members.standbys(), shape.dp_peers, advice.target)
 
     def _moving(self, advice: MigrationRequest) -> list[int]:
         members = self._c.members

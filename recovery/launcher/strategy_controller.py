@@ -140,9 +140,8 @@ class StrategyController:
 
     def _places(self, tp: int) -> tuple[int, int]:
         """Workers that warm standbys could replace, and that could start beyond them."""
-        room = self._c.members.rooms()
-        warm = sum(min(node.standbys, room[node.name]) for node in self._c.members.alive())
-        return warm // tp, (sum(room.values()) - warm) // tp
+        room, warm = sum(self._c.members.rooms().values()), sum(self._c.members.standbys().values())
+        return warm // tp, (room - warm) // tp
 
     def means(self, fault: FaultKind) -> ExecutionCapabilities:
         """What this job is able to carry out now. Whoever raised keeps its process, or gets another one."""

@@ -188,12 +188,12 @@ class Arena:
 
     def record(self, slot: int) -> SlotRecord:
         """What may be believed about ``slot`` now. A cell that stays damaged makes it INVALID."""
-        cell = self._read_cell(slot, agent=False)
+        cell = self.read_cell(slot, agent=False)
         if cell is None or cell.slot != slot or cell.layout_digest != self.header.layout_digest:
             return SlotRecord(slot, SlotState.INVALID, NO_EPOCH, 0, 0, 0, 0)
         state, found = cell.state, 0
         if state is SlotState.COPIED:
-            agent = self._read_cell(slot, agent=True)
+            agent = self.read_cell(slot, agent=True)
             if agent is not None and (agent.sequence, agent.epoch) == (cell.sequence, cell.epoch):
                 state, found = SlotState.VERIFIED, agent.digest
         return SlotRecord(slot, state, cell.epoch, cell.generation, cell.nbytes, found, cell.sequence)
@@ -336,7 +336,7 @@ class Arena:
 
     @property
     def raw(self) -> Bytes:
-        """The whole file, uint8. For ``memory.repair`` alone, like ``blank`` and ``write_cell``."""
+        """The whole file, uint8. For ``memory.repair`` alone, like ``blank``, ``write_cell`` and ``read_cell``."""
         return self._bytes
 
     # Cells
@@ -346,14 +346,14 @@ class Arena:
 
     def _sequence(self, slot: int) -> int:
         """The number of the last write; from the agent's cell too, in case the writer's own was damaged."""
-        cells = (self._read_cell(slot, agent=False), self._read_cell(slot, agent=True))
+        cells = (self.read_cell(slot, agent=False), self.read_cell(slot, agent=True))
         return max((cell.sequence for cell in cells if cell is not None), default=0)
 
     def write_cell(self, cell: Cell, *, agent: bool) -> None:
         at = cell_at(cell.slot, agent=agent)
         self._bytes[at : at + CELL_BYTES] = np.frombuffer(pack_cell(cell), np.uint8)
 
-    def _read_cell(self, slot: int, *, agent: bool) -> Cell | None:
+    def read_cell(self, slot: int, *, agent: bool) -> Cell | None:
         at = cell_at(slot, agent=agent)
         for _ in range(_READ_TRIES):
             cell = unpack_cell(self._bytes[at : at + CELL_BYTES].tobytes())

@@ -16,16 +16,7 @@ import numpy as np
 
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import digest
-from mainstay.recovery.memory.records import (
-    CELL_BYTES,
-    PAGE,
-    Cell,
-    SlotRecord,
-    SlotState,
-    cell_at,
-    pack_header,
-    unpack_cell,
-)
+from mainstay.recovery.memory.records import PAGE, Cell, SlotRecord, SlotState, pack_header
 
 _LOOKS: Final = 5
 _LOOK_SECONDS: Final = 0.001
@@ -108,9 +99,8 @@ def _holds(arena: Arena, cell: Cell) -> bool:
 
 def read_cell(arena: Arena, slot: int, *, agent: bool) -> Cell | None:
     """The cell, or None if it is damaged."""
-    at = cell_at(slot, agent=agent)
     for look in range(_LOOKS):
-        cell = unpack_cell(arena.raw[at : at + CELL_BYTES].tobytes())
+        cell = arena.read_cell(slot, agent=agent)
         if cell is not None:
             return cell
         if look < _LOOKS - 1:

@@ -11,7 +11,7 @@ from mainstay.recovery.planner_input import FailureCase
 from mainstay.recovery.recovery_plan import Alternative, RecoveryStrategyName, RestoreStrategyName
 from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, nothing_lost, placeless
 from mainstay.recovery.strategies.restore_options import AllRankOptions, disk_offers
-from mainstay.recovery.strategies.restore_strategy import choose, evaluate, infeasible, placement_problem
+from mainstay.recovery.strategies.restore_strategy import infeasible, placement_problem, restore_together
 
 
 class DiskRestart(RecoveryStrategy):
@@ -30,10 +30,7 @@ class DiskRestart(RecoveryStrategy):
         if bare is not None:
             return infeasible(self.name, f"No checkpoint of rank {bare} is on a disk that {case.node[bare]} can read.")
         offers = AllRankOptions(case, own if case.failed else {}, disk=True)
-        epoch, why_not = choose(offers, own)
-        if epoch is None:
-            return infeasible(self.name, why_not)
-        return evaluate(self.name, f"A checkpoint of step {epoch} is on disk for every rank.", epoch, offers)
+        return restore_together(self.name, offers, own, "A checkpoint of step {} is on disk for every rank.".format)
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """See ``Way``."""

@@ -7,8 +7,8 @@ from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.planner_input import FailureCase
 from mainstay.recovery.recovery_plan import Alternative, RecoveryStrategyName, RestoreStrategyName
 from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, nothing_lost
-from mainstay.recovery.strategies.restore_options import AllRankOptions, local_offers
-from mainstay.recovery.strategies.restore_strategy import choose, evaluate, infeasible, placement_problem
+from mainstay.recovery.strategies.restore_options import local_offers
+from mainstay.recovery.strategies.restore_strategy import infeasible, placement_problem, restore_from
 
 
 class LocalSlot(RecoveryStrategy):
@@ -23,14 +23,7 @@ class LocalSlot(RecoveryStrategy):
         if why := placement_problem(case):
             return infeasible(self.name, why)
         own = {rank: local_offers(case, rank) for rank in case.failed}
-        bare = next((rank for rank, offers in own.items() if not offers), None)
-        if bare is not None:
-            return infeasible(self.name, self._missing(case, bare))
-        offers = AllRankOptions(case, own)
-        epoch, why_not = choose(offers, own)
-        if epoch is None:
-            return infeasible(self.name, why_not)
-        return evaluate(self.name, self._reason(case, epoch), epoch, offers)
+        return restore_from(self.name, case, own, self._missing, lambda epoch: self._reason(case, epoch))
 
     def _missing(self, case: FailureCase, rank: int) -> str:
         node = case.situation.ranks[rank].node
