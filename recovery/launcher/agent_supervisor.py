@@ -94,7 +94,7 @@ class AgentSupervisor:
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
         raise AgentError(self.problem or "the agent did not come up in time")
 
-    async def ask(self, work: Callable[[AgentClient], object]) -> str:
+    async def request(self, work: Callable[[AgentClient], object]) -> str:
         """Have the agent do something; why it did not, or nothing."""
         try:
             await self._call(lambda: work(self.client))
@@ -105,7 +105,7 @@ class AgentSupervisor:
     async def configure_disk(self, config: DiskConfig) -> str:
         """See ``AgentClient.configure_disk``. Remembered for an agent that forgets it with its memory."""
         self._disk = config
-        return await self.ask(lambda agent: agent.configure_disk(config))
+        return await self.request(lambda agent: agent.configure_disk(config))
 
     async def prefetch(self, order: Prefetch) -> PrefetchResult:
         """Fetch the slot of a rank that may come to live here; says what became of it.

@@ -286,13 +286,13 @@ class Launcher:
 
     async def _discard(self, message: DiscardCommand) -> None:
         """Before any rank hears of the next generation: its snapshots must not meet those of the past."""
-        problem = await self._agent.ask(lambda agent: agent.discard_after(message.epoch))
+        problem = await self._agent.request(lambda agent: agent.discard_after(message.epoch))
         if problem:
             log.warning("the agent did not forget steps after %d: %s", message.epoch, problem)
 
     async def _configure_parity(self, message: ConfigureJobParity) -> None:
         groups, every, scheme, extra_copies = message.groups, message.every, message.scheme, message.extra_copies
-        problem = await self._agent.ask(lambda agent: agent.configure_parity(groups, every, scheme, extra_copies))
+        problem = await self._agent.request(lambda agent: agent.configure_parity(groups, every, scheme, extra_copies))
         if problem:
             log.error("DEGRADED node %s: no parity: %s", self._options.node, problem)
 
@@ -302,7 +302,7 @@ class Launcher:
             log.error("DEGRADED node %s: nothing goes to disk: %s", self._options.node, problem)
 
     async def _save_disk(self, message: SaveCheckpointCommand) -> None:
-        problem = await self._agent.ask(lambda agent: agent.save_disk(message.epoch, message.copies))
+        problem = await self._agent.request(lambda agent: agent.save_disk(message.epoch, message.copies))
         self._tell(Saved(epoch=message.epoch, problem=problem[:500]))
 
     async def _bring(self, message: Prefetch) -> None:
@@ -381,7 +381,7 @@ class Launcher:
         for task in self._tasks:
             task.cancel()
         with contextlib.suppress(OSError):
-            await asyncio.wait_for(self._agent.ask(AgentClient.drop), 5.0)
+            await asyncio.wait_for(self._agent.request(AgentClient.drop), 5.0)
         await self._agent.stop()
         await self._store.close()
         self._fork_server.close()
