@@ -19,7 +19,7 @@ import torch.distributed.checkpoint as dcp
 from mainstay.recovery.agent.client import AgentClient
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.snapshot import SnapshotWriter
-from mainstay.recovery.memory.state import TrainerState, collect_state
+from mainstay.recovery.memory.state import TrainerState
 
 
 class Saver(Protocol):
@@ -54,7 +54,7 @@ class Mainstay:
     """
 
     def __init__(self, agents: Sequence[AgentClient], model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        state = collect_state(model, optimizer)
+        state = TrainerState(model, optimizer)
         self.nbytes = state.layout.nbytes
         self._epoch = 0
         self._writers = [self._writer(agent, state) for agent in agents]
@@ -85,7 +85,7 @@ class SingleBuffer:
     """One buffer in shared memory, copied while training stands still: what is torn when the trainer dies in it."""
 
     def __init__(self, place: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        self._source = collect_state(model, optimizer)
+        self._source = TrainerState(model, optimizer)
         size = self._source.layout.nbytes
         self._out = np.memmap(place / "single", np.uint8, "w+", shape=(size,))
         self._out[:] = 0

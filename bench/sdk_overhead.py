@@ -278,7 +278,7 @@ def part_rows() -> list[Row]:
     def call() -> None:
         place: Any = group
         work: Any = bare.issue("allreduce", lambda *_: _NoWork(), place, (), {})
-        bare.wait(lambda w: w.wait(), work, (), {})
+        bare.wait("wait", lambda w: w.wait(), work, (), {})
 
     def transfer() -> None:
         near.sent(1, 0, 1.0)

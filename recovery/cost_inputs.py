@@ -8,6 +8,8 @@ fails together, most often a node with its tensor-parallel ranks; workers form a
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -114,6 +116,11 @@ class FailureOdds:
     """How long any part of the state may have a single copy."""
     notice_s: float = 0.0
     """Until those with notice go."""
+
+    @property
+    def repair_s(self) -> float:
+        """The mean time of a repair."""
+        return sum(each.share * each.seconds for each in self.repairs)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.confidence <= 1.0:
@@ -235,6 +242,34 @@ class CostInputs:
         """A process in the place of each lost one."""
         return self.costs.spawn_warm_s if self.pool.standbys >= self.gone else self.costs.spawn_cold_s
 
+    @property
+    def reload_s(self) -> float:
+        """All start again and read the checkpoint, each worker its own part, all at the same time."""
+        return self.restart_s + self.costs.spawn_cold_s + self.read_s
+
+    @property
+    def from_disk_s(self) -> float:
+        """The same, and what was computed since the checkpoint on disk, if one is there."""
+        return self.reload_s + (self.held.disk_s or 0.0)
+
+    @property
+    def stop_s(self) -> float:
+        """The job stands still: after a failure, or for a change that is planned for the end of a step."""
+        return self.down_s() if self.fault in GONE else self.costs.regroup_s + self.warm_up_s
+
+    @property
+    def cut_s(self) -> float:
+        """Of the step that a failure breaks off, half on average; a planned change waits for its end."""
+        return self.step_s / 2.0 if self.fault in GONE else 0.0
+
     def down_s(self, more_s: float = 0.0) -> float:
         """Seen, fenced, regrouped and warm again, and what a strategy adds to that."""
         return self.detect_s + self.costs.fence_s + self.costs.regroup_s + self.warm_up_s + more_s
+
+
+def busiest_node_bytes(ranks: Iterable[int], nodes: Sequence[str], state_bytes: Sequence[int]) -> float:
+    """What one node has to move at most for ``ranks``: those of one node share its network and memory."""
+    moved = Counter[str]()
+    for rank in ranks:
+        moved[nodes[rank]] += state_bytes[rank]
+    return float(max(moved.values()))

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
+from mainstay.recovery import state_files
+
 log = logging.getLogger("mainstay.coordinator")
 
 DIRECTORY: Final = "advice"
@@ -92,16 +94,7 @@ def read(answer: Any) -> list[MigrationRequest]:
 
 def read_requests(state_dir: Path) -> list[MigrationRequest]:
     """Advice that lies in ``state_dir``, oldest name first; the files are gone then, good or bad."""
-    found = []
-    for path in sorted((state_dir / DIRECTORY).glob("*.json")):
-        try:
-            with path.open("rb") as file:
-                body = file.read(MAX_BYTES + 1)
-            path.unlink()
-            found.append(msgspec.json.decode(body[:MAX_BYTES], type=MigrationRequest))
-        except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
-            log.warning("%s is no advice: %s", path, error)
-    return found
+    return state_files.read_requests(state_dir / DIRECTORY, MigrationRequest, MAX_BYTES, "is no advice")
 
 
 def write_request(state_dir: Path, advice: MigrationRequest) -> Path:
@@ -110,9 +103,4 @@ def write_request(state_dir: Path, advice: MigrationRequest) -> Path:
     Raises:
         OSError: it cannot be written.
     """
-    directory = state_dir / DIRECTORY
-    directory.mkdir(exist_ok=True)
-    path = directory / f"{advice.id}.json"
-    new = path.with_suffix(".new")
-    new.write_bytes(msgspec.json.encode(advice))
-    return new.replace(path)
+    return state_files.write_request(state_dir / DIRECTORY, advice.id, advice)

@@ -14,7 +14,7 @@ from mainstay.recovery.cost_model.layouts import LayoutModel, Mix, mix_s, mixes
 from mainstay.recovery.mesh_shape import MeshShape
 
 MICRO_BATCHES: Final = 4
-"""A pipeline, where the script does not say how many it computes: as many as its stages or more keep it busy."""
+"""That a pipeline is taken to compute: as many as its stages or more keep it busy."""
 
 
 def least_stages(home: MeshShape) -> int:
@@ -22,7 +22,7 @@ def least_stages(home: MeshShape) -> int:
     return max(1, min(home.stages) - 1)
 
 
-def best_shape(home: MeshShape, places: int, micro_batches: int = 0) -> MeshShape | None:
+def best_shape(home: MeshShape, places: int) -> MeshShape | None:
     """The shape in which a step takes least on ``places`` ranks; None if they do not hold the model.
 
     Stages are taken to be of equal work, and a step of S stages to end b micro-batches after (b + S - 1) / S.
@@ -30,12 +30,11 @@ def best_shape(home: MeshShape, places: int, micro_batches: int = 0) -> MeshShap
     Args:
         home: as the job was started; what it goes back to when there is room.
         places: ranks that there is room for.
-        micro_batches: of the whole job in a step; 0: not known.
     """
     if places >= home.world_size:
         return home
     sizes = list(range(least_stages(home), home.pp + 1))
-    batch = micro_batches or MICRO_BATCHES * home.dp
+    batch = MICRO_BATCHES * home.dp
     model = LayoutModel(layers=home.pp, layer_s=1.0, batch=batch, least=sizes[0])
     found = [
         (mix_s(model, mix), -sum(count * stages for count, stages, _ in mix), mix)

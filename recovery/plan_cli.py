@@ -31,15 +31,16 @@ Required: job, generation, step, step_seconds, ranks, state_bytes. An unknown fi
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
 from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.cost_model.allocation import Tenant
 from mainstay.recovery.cost_model.redundancy import RedundancyScheme
@@ -55,7 +56,7 @@ from mainstay.recovery.planner_input import (
     RankPlacement,
 )
 from mainstay.recovery.recovery_plan import Alternative, RecoveryPlan
-from mainstay.recovery.save_intervals import FailureRate, ProtectionTier, SaveCosts, levels
+from mainstay.recovery.save_intervals import NODE_MTBF_HOURS, FailureRate, ProtectionTier, SaveCosts, levels
 from mainstay.recovery.scenario_assumptions import ScenarioAssumptions, cost_inputs_of
 from mainstay.recovery.strategy_choice import choose_strategy
 
@@ -116,8 +117,12 @@ _PARTS: dict[str, tuple[type, type | None]] = {  # field: (class of a list's ent
     "costs": (MachineCosts, MachineCosts),
     "cost_inputs": (ScenarioAssumptions, ScenarioAssumptions),
 }
-_ASSUMPTIONS: dict[str, type] = {"others": Tenant, "schemes": RedundancyScheme, "samples": ScalingSample}
-"""Lists of the cost inputs, and the class of their entries."""
+_ASSUMPTIONS: dict[str, tuple[type, type | None]] = {
+    "others": (Tenant, None),
+    "schemes": (RedundancyScheme, None),
+    "samples": (ScalingSample, None),
+}
+"""The same of the cost inputs."""
 
 
 def read_scenario(path: Path) -> PlannerInput:
@@ -193,24 +198,20 @@ def _check_names(raw: Any) -> None:
     if not isinstance(raw, dict):
         raise ValueError(f"expected one object with the fields of a scenario, not {type(raw).__name__}")  # noqa: TRY004
     _refuse_unknown(raw, Scenario, "")
-    for name, (entry, short) in _PARTS.items():
-        value = raw.get(name)
-        if isinstance(value, dict) and short:
-            _refuse_unknown(value, short, f"{name}.")
-        for i, item in enumerate(value if isinstance(value, list) else ()):
-            if isinstance(item, dict):
-                _refuse_unknown(item, entry, f"{name}[{i}].")
+    _check_entries(raw, _PARTS, "")
     cost_inputs = raw.get("cost_inputs")
     if isinstance(cost_inputs, dict):
-        _check_assumptions(cost_inputs)
+        _check_entries(cost_inputs, _ASSUMPTIONS, "cost_inputs.")
 
 
-def _check_assumptions(raw: dict[str, Any]) -> None:
-    for name, entry in _ASSUMPTIONS.items():
-        items = raw.get(name)
-        for i, item in enumerate(items if isinstance(items, list) else ()):
+def _check_entries(raw: dict[str, Any], parts: dict[str, tuple[type, type | None]], where: str) -> None:
+    for name, (entry, short) in parts.items():
+        value = raw.get(name)
+        if isinstance(value, dict) and short:
+            _refuse_unknown(value, short, f"{where}{name}.")
+        for i, item in enumerate(value if isinstance(value, list) else ()):
             if isinstance(item, dict):
-                _refuse_unknown(item, entry, f"cost_inputs.{name}[{i}].")
+                _refuse_unknown(item, entry, f"{where}{name}[{i}].")
 
 
 def _refuse_unknown(raw: dict[str, Any], known: type, where: str) -> None:
@@ -225,24 +226,16 @@ def _situation(scenario: Scenario) -> PlannerInput:
     size = len(ranks)
     bytes_each, live = scenario.state_bytes, scenario.live
     gone = {p.rank for p in ranks if p.node in scenario.lost_nodes}.union(scenario.failed_ranks)
-    return PlannerInput(
-        job=scenario.job,
-        generation=scenario.generation,
-        step=scenario.step,
-        step_seconds=scenario.step_seconds,
-        ranks=ranks,
-        state_bytes=(bytes_each,) * size if isinstance(bytes_each, int) else bytes_each,
-        failed_ranks=scenario.failed_ranks,
-        lost_nodes=scenario.lost_nodes,
-        live={r: live for r in range(size) if r not in gone} if isinstance(live, int) else live,
-        slots=_slots(scenario.slots, ranks),
-        parity=_parity(scenario.parity, ranks),
-        disk=_disk(scenario.disk, size),
-        standbys=scenario.standbys,
-        cold=scenario.cold,
-        replicated=scenario.replicated,
-        costs=scenario.costs,
-    )
+    written = {f.name: getattr(scenario, f.name) for f in fields(scenario) if f.name != "cost_inputs"}
+    in_full = {
+        "ranks": ranks,
+        "state_bytes": (bytes_each,) * size if isinstance(bytes_each, int) else bytes_each,
+        "live": {r: live for r in range(size) if r not in gone} if isinstance(live, int) else live,
+        "slots": _slots(scenario.slots, ranks),
+        "parity": _parity(scenario.parity, ranks),
+        "disk": _disk(scenario.disk, size),
+    }
+    return PlannerInput(**written | in_full)
 
 
 def _grid(grid: Grid) -> tuple[RankPlacement, ...]:
@@ -286,6 +279,28 @@ def _disk(disk: tuple[HeldCheckpoint, ...] | Epochs, size: int) -> tuple[HeldChe
     return tuple(HeldCheckpoint(rank=rank, epoch=epoch) for rank in range(size) for epoch in disk.epochs)
 
 
+_clear = one_line("mainstay plan", {ScenarioError: BAD_INPUT})
+
+
+def plan(
+    *,
+    scenario: str,
+    tiers: Annotated[bool, Parameter(negative=())] = False,
+    node_mtbf_hours: float = NODE_MTBF_HOURS,
+    as_json: AsJson = False,
+) -> int:
+    """Estimate the cost of each recovery strategy for a failure.
+
+    Args:
+        scenario: Read the file that describes the job and its failure.
+        tiers: Print instead the best save interval of each protection tier.
+        node_mtbf_hours: Set the mean time between failures of one node, for --tiers.
+        as_json: Print only JSON.
+    """
+    return run_tiers(scenario, node_mtbf_hours, as_json) if tiers else run_plan(scenario, as_json)
+
+
+@_clear
 def run_plan(path: str | Path, as_json: bool = False, *, console: Console | None = None) -> int:
     """Print the plan for a scenario file, as a table or as JSON (``mainstay.recovery.recovery_plan.RecoveryPlan``).
 
@@ -294,16 +309,11 @@ def run_plan(path: str | Path, as_json: bool = False, *, console: Console | None
     Returns:
         Exit code: 0 with a chosen strategy, 1 if nothing is feasible, 2 for a bad file (one line on stderr).
     """
-    try:
-        situation, assumptions = _read(Path(path))
-        cost_inputs = None if assumptions is None else _cost_inputs(Path(path), situation, assumptions)
-    except ScenarioError as error:
-        print(f"mainstay plan: {error}", file=sys.stderr)  # noqa: T201 - a command prints
-        return 2
+    situation, assumptions = _read(Path(path))
+    cost_inputs = None if assumptions is None else _cost_inputs(Path(path), situation, assumptions)
     made, decision = plan_recovery(situation), None if cost_inputs is None else choose_strategy(cost_inputs)
     if as_json:
-        every = msgspec.to_builtins(made) | ({} if decision is None else {"decision": msgspec.to_builtins(decision)})
-        print(msgspec.json.format(msgspec.json.encode(every), indent=2).decode())  # noqa: T201 - a command prints
+        _print_json(msgspec.to_builtins(made) | ({} if decision is None else {"decision": decision}))
     else:
         console = console or Console()
         _show(made, console)
@@ -312,27 +322,28 @@ def run_plan(path: str | Path, as_json: bool = False, *, console: Console | None
     return 0 if made.chosen else 1
 
 
+@_clear
 def run_tiers(path: str | Path, mtbf_hours: float, as_json: bool = False, *, console: Console | None = None) -> int:
     """Print the best save interval of each protection tier in the job of a scenario file.
 
     Returns:
         Exit code: 0, or 2 for bad input (one line on stderr).
     """
-    try:
-        situation = read_scenario(Path(path))
-        if not mtbf_hours > 0.0:
-            raise ScenarioError(f"--node-mtbf-hours must be above 0, not {mtbf_hours:g}")  # noqa: TRY301
-        if not situation.step_seconds:
-            raise ScenarioError(f"{path}: step_seconds: saves are counted in steps, which must take time")  # noqa: TRY301
-    except ScenarioError as error:
-        print(f"mainstay plan: {error}", file=sys.stderr)  # noqa: T201 - a command prints
-        return 2
+    situation = read_scenario(Path(path))
+    if not mtbf_hours > 0.0:
+        raise ScenarioError(f"--node-mtbf-hours must be above 0, not {mtbf_hours:g}")
+    if not situation.step_seconds:
+        raise ScenarioError(f"{path}: step_seconds: saves are counted in steps, which must take time")
     made = tiers_of(situation, mtbf_hours)
     if as_json:
-        print(msgspec.json.format(msgspec.json.encode(made), indent=2).decode())  # noqa: T201 - a command prints
+        _print_json(made)
     else:
         _show_tiers(made, situation, console or Console())
     return 0
+
+
+def _print_json(content: object) -> None:
+    print(msgspec.json.format(msgspec.json.encode(content), indent=2).decode())  # noqa: T201 - a command prints
 
 
 def tiers_of(situation: PlannerInput, mtbf_hours: float) -> tuple[ProtectionTier, ...]:

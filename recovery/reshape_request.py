@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from mainstay.recovery import state_files
 from mainstay.recovery.mesh_shape import MeshShape
 
 log = logging.getLogger("mainstay.coordinator")
@@ -80,24 +81,12 @@ def write_request(state_dir: Path, request: ReshapeRequest) -> Path:
     Raises:
         OSError: it cannot be written.
     """
-    directory = state_dir / DIRECTORY
-    directory.mkdir(exist_ok=True, mode=0o700)
-    path = directory / f"{request.id}.json"
-    _write(path, msgspec.json.encode(request))
-    return path.with_suffix(".answer")
+    return state_files.write_request(state_dir / DIRECTORY, request.id, request).with_suffix(".answer")
 
 
 def read_requests(state_dir: Path) -> list[ReshapeRequest]:
     """Requests that lie in ``state_dir``, the oldest first; the files are gone then, good or bad."""
-    found = []
-    for path in sorted((state_dir / DIRECTORY).glob("*.json")):
-        try:
-            with path.open("rb") as file:
-                body = file.read(MAX_BYTES)
-            path.unlink()
-            found.append(msgspec.json.decode(body, type=ReshapeRequest))
-        except (OSError, msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
-            log.warning("%s asks for no shape: %s", path, error)
+    found = state_files.read_requests(state_dir / DIRECTORY, ReshapeRequest, MAX_BYTES, "asks for no shape")
     return sorted(found, key=lambda request: request.asked_at)
 
 
@@ -105,7 +94,7 @@ def answer(state_dir: Path, given: ReshapeResult) -> None:
     """Leave ``given`` for whoever asked."""
     path = state_dir / DIRECTORY / f"{Path(given.id).name}.answer"
     try:
-        _write(path, msgspec.json.encode(given))
+        state_files.write_json(path, given)
     except OSError as error:
         log.warning("%s cannot be written: %s", path, error)
 
@@ -116,9 +105,3 @@ def answered(path: Path) -> ReshapeResult | None:
         return msgspec.json.decode(path.read_bytes(), type=ReshapeResult)
     except FileNotFoundError:
         return None
-
-
-def _write(path: Path, body: bytes) -> None:
-    new = path.with_suffix(".new")
-    new.write_bytes(body)
-    new.replace(path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -13,6 +12,7 @@ from mainstay.recovery.cost_inputs import (
     ProgramCapability,
     RollbackCosts,
     SpareCapacity,
+    busiest_node_bytes,
 )
 from mainstay.recovery.cost_model.allocation import Tenant
 from mainstay.recovery.cost_model.failure_cost import Repair
@@ -76,14 +76,13 @@ def cost_inputs_of(situation: PlannerInput, assumptions: ScenarioAssumptions) ->
     wrong = next((rank for rank in concerned if not 0 <= rank < len(situation.ranks)), None)
     if wrong is not None:
         raise ValueError(f"concerns names rank {wrong}, which the job does not have")
-    third = situation.step_seconds / (shape.micro_batches + shape.pp - 1) / 3.0
     unknown = float("inf")
     lost = _lost(situation.ranks, concerned, shape.pp)
     return CostInputs(
         shape=shape,
-        stage=StageTimes(forward_s=third, backward_s=third, weight_s=third),
+        stage=StageTimes.alike(situation.step_seconds, shape),
         layers=assumptions.layers,
-        state_bytes=_bytes(situation, concerned),
+        state_bytes=busiest_node_bytes(concerned, case.index.node, situation.state_bytes),
         fault=fault,
         lost=lost,
         broken=len({situation.ranks[rank].dp for rank in concerned}),
@@ -120,14 +119,6 @@ def _rate(mtbf_hours: float) -> float:
     if not mtbf_hours > 0.0:
         raise ValueError(f"mtbf_hours is above 0, not {mtbf_hours:g}")
     return 1.0 / (3600.0 * mtbf_hours)
-
-
-def _bytes(situation: PlannerInput, concerned: Iterable[int]) -> float:
-    """What one node has to move at most: ranks of one node share its network and memory."""
-    moved = Counter[str]()
-    for rank in concerned:
-        moved[situation.ranks[rank].node] += situation.state_bytes[rank]
-    return float(max(moved.values()))
 
 
 def _shape(ranks: tuple[RankPlacement, ...], micro_batches: int) -> IterationShape:

@@ -179,11 +179,8 @@ def _priced(
 
 
 def _price(cost_inputs: CostInputs, action: RecoveryAction, repairs: Sequence[Repair]) -> CostEstimate:
-    restart_s = (
-        cost_inputs.restart_s + cost_inputs.costs.spawn_cold_s + cost_inputs.read_s + (cost_inputs.held.disk_s or 0.0)
-    )
-    rate = cost_inputs.odds.worker_rate
-    return price_over(action, repairs, job_rate=cost_inputs.job_rate, worker_rate=rate, restart_s=restart_s)
+    job_rate, worker_rate = cost_inputs.job_rate, cost_inputs.odds.worker_rate
+    return price_over(action, repairs, job_rate=job_rate, worker_rate=worker_rate, restart_s=cost_inputs.from_disk_s)
 
 
 def _parts(found: CostEstimate) -> tuple[tuple[str, float], ...]:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from safetensors.torch import save_model
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from mainstay.recovery.memory.state import collect_state
+from mainstay.recovery.memory.state import TrainerState as SnapshotState
 from mainstay.recovery.sdk.standalone import StandaloneSession
 
 _STATE: Final = "trainer_state.json"
@@ -61,7 +61,7 @@ class _Protection(TrainerCallback):
     ) -> None:
         optimizer = kwargs["optimizer"]
         optimizer = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
-        self._session.register(collect_state(kwargs["model"], optimizer, {"scheduler": kwargs["lr_scheduler"]}))
+        self._session.register(SnapshotState(kwargs["model"], optimizer, {"scheduler": kwargs["lr_scheduler"]}))
         optimizer.register_step_pre_hook(self._before_update)
 
     def _before_update(self, *_: object) -> None:

@@ -19,7 +19,7 @@ import msgspec
 
 from mainstay.probes.core_types import validate_name
 from mainstay.recovery.agent.errors import CorruptError, NoSuchSlotError
-from mainstay.recovery.agent.messages import ConfigureDisk, DiskInfo, Fetched, LoadDisk, SaveCheckpoint
+from mainstay.recovery.agent.messages import ConfigureDisk, Fetched, LoadDisk, SaveCheckpoint
 from mainstay.recovery.agent.node import AgentNode
 from mainstay.recovery.agent.periodic_thread import PeriodicThread
 from mainstay.recovery.checkpoint.catalog import PartFile, RunDirectory
@@ -120,7 +120,7 @@ class CheckpointWriter(PeriodicThread):
         self._store = node.store
         self._directory = directory
         self._writer_process = WriterProcess()
-        self._seen: tuple[DiskInfo, ...] = ()
+        self._seen: tuple[PartFile, ...] = ()
         self._looking: threading.Thread | None = None
         self._begun: DiskConfig | None = None
         """As the run's directory says it."""
@@ -210,7 +210,7 @@ class CheckpointWriter(PeriodicThread):
         seconds = 0.0 if since is None else time.monotonic() - since
         return f"a part has been under way for {seconds:.0f} s" if seconds > SLOW_SECONDS else ""
 
-    def listed(self) -> tuple[DiskInfo, ...]:
+    def listed(self) -> tuple[PartFile, ...]:
         """Parts of this run that are durable; what they hold is checked when one is loaded.
 
         A directory that hangs must not hold up a recovery that does without it: then what was last seen counts.
@@ -228,7 +228,7 @@ class CheckpointWriter(PeriodicThread):
     def _look(self) -> None:
         self._seen = tuple(self._durable())
 
-    def _durable(self) -> Iterator[DiskInfo]:
+    def _durable(self) -> Iterator[PartFile]:
         config = self.config
         if config is None:
             return
@@ -237,7 +237,7 @@ class CheckpointWriter(PeriodicThread):
         for epoch in reversed(run.steps()):
             for part in run.parts(epoch):
                 if holds(config.returns, epoch, part.generation):
-                    yield _info(part)
+                    yield part
                     count += 1
             if count > _MAX_LISTED:
                 return
@@ -291,10 +291,6 @@ class CheckpointWriter(PeriodicThread):
 
 def _subject(rank: int) -> str:
     return f"disk level of rank {rank}"
-
-
-def _info(part: PartFile) -> DiskInfo:
-    return DiskInfo(rank=part.rank, epoch=part.epoch, nbytes=part.nbytes, generation=part.generation)
 
 
 def _pending(arena: Arena) -> list[int]:

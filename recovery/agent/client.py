@@ -209,13 +209,7 @@ class AgentClient:
     def _call(self, request: WireMessage, answer: type[R], timeout: float | None = None) -> R:
         with self._connection() as sock:
             sock.settimeout(max(timeout or 0, self._timeout))
-            send(sock, request)
-            reply = receive(sock, self._decoder)
-        if isinstance(reply, AgentFailure):
-            raise refusal(reply.kind, reply.reason)
-        if not isinstance(reply, answer):
-            raise ProtocolError(f"the agent answered {type(request).__name__} with {type(reply).__name__}")
-        return reply
+            return converse(sock, self._decoder, request, answer)
 
     @contextmanager
     def _connection(self) -> Iterator[socket.socket]:
@@ -252,7 +246,8 @@ class AgentClient:
         try:
             sock.settimeout(self._timeout)
             sock.connect(str(self.path))
-            greet(sock, self._decoder, token=self._token, job=self._job, generation=self.generation, role=self._role)
+            hello = Hello(token=self._token, job=self._job, generation=self.generation, role=self._role)
+            converse(sock, self._decoder, hello, Welcome)
         except OSError as error:
             sock.close()
             raise AgentGoneError(f"no agent answers at {self.path}: {error}") from error
@@ -262,21 +257,26 @@ class AgentClient:
         return sock
 
 
-def greet(
-    sock: socket.socket, decoder: msgspec.msgpack.Decoder[Reply], *, token: str, job: str, generation: int, role: str
-) -> Welcome:
-    """Say ``Hello`` and wait to be let in.
+def converse(
+    sock: socket.socket,
+    decoder: msgspec.msgpack.Decoder[Reply],
+    request: WireMessage,
+    answer: type[R],
+    endpoint: str = "",
+) -> R:
+    """Send ``request`` and read its answer; raw bytes may follow it. ``endpoint`` is named in errors.
 
     Raises:
-        AgentGoneError: closed without a word, as an agent does when the token is wrong.
-        StaleGenerationError: fenced.
+        AgentGoneError: closed without a word, as an agent does after ``Hello`` when the token is wrong.
+        RefusedError: what the agent says, for instance that the generation was fenced.
     """
-    send(sock, Hello(token=token, job=job, generation=generation, role=role))
+    send(sock, request)
     reply = receive(sock, decoder)
     if isinstance(reply, AgentFailure):
-        raise refusal(reply.kind, reply.reason)
-    if not isinstance(reply, Welcome):
-        raise ProtocolError(f"the agent answered Hello with {type(reply).__name__}")
+        raise refusal(reply.kind, f"{endpoint}: {reply.reason}" if endpoint else reply.reason)
+    if not isinstance(reply, answer):
+        who = endpoint or "the agent"
+        raise ProtocolError(f"{who} answered {type(request).__name__} with {type(reply).__name__}")
     return reply
 
 

@@ -7,7 +7,6 @@ and restored from like any. A trainer whose steps are shorter than a transfer le
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from typing import Final
 
@@ -15,11 +14,10 @@ from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.agent.messages import Group, GroupMember
 from mainstay.recovery.agent.node import AgentNode
 from mainstay.recovery.agent.peer import Peer
-from mainstay.recovery.agent.peer_messages import Head, LayoutText, ReadHead, ReadLayout, ReadSlot, SlotHeader
+from mainstay.recovery.agent.peer_messages import Head, ReadHead
 from mainstay.recovery.agent.periodic_thread import PeriodicThread
-from mainstay.recovery.agent.transfer import WHOLE
+from mainstay.recovery.agent.transfer import copy_slot
 from mainstay.recovery.memory.errors import ArenaError
-from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.memory.records import NO_EPOCH
 
 LOOK_SECONDS: Final = 0.02
@@ -79,27 +77,6 @@ class ExtraCopyManager(PeriodicThread):
         if newest == NO_EPOCH or newest <= known:
             return
         head = peer.call(ReadHead(rank=extra_copy.rank, epoch=newest), Head)
-        if head.present and self._copy(extra_copy.rank, newest, head, peer):
+        if head.present:
+            copy_slot(self._node, peer, extra_copy.rank, newest, head)
             self._newest[extra_copy.rank] = (newest, discards)
-
-    def _copy(self, rank: int, epoch: int, head: Head, peer: Peer) -> bool:
-        """Whether the copy is here, with the digest that the slot has there."""
-        copies = self._node.store.copies
-        found = copies.find(rank, epoch)
-        if found is not None and found[1].digest == head.digest:
-            return True
-        kept = copies.find_copy(rank)
-        if kept is None or kept.layout.digest != head.layout_digest:
-            layout = Layout.from_json(peer.call(ReadLayout(rank=rank), LayoutText).layout)
-        else:
-            layout = kept.layout
-        begun = time.perf_counter()
-        header = peer.call(ReadSlot(rank=rank, epoch=epoch, offset=0, nbytes=WHOLE), SlotHeader)
-        if header.layout_digest != layout.digest or header.nbytes != layout.nbytes:
-            raise ValueError(f"{peer.endpoint} announced other tensors of rank {rank} than before")
-        arena, slot = copies.begin_copy(rank, layout)
-        peer.receive_into(arena.slot_bytes(slot)[: header.nbytes])
-        peer.finish()
-        copies.commit(arena, slot, epoch, header.generation, header.digest)
-        self._node.meter.add_transfer("net", header.nbytes, time.perf_counter() - begun)
-        return True

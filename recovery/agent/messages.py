@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+
 from mainstay.recovery.agent.errors import FailureKind
 from mainstay.recovery.agent.peer_messages import (
     Ack,
@@ -30,6 +32,7 @@ from mainstay.recovery.agent.peer_messages import (
     WireMessage,
     WireStruct,
 )
+from mainstay.recovery.checkpoint.catalog import PartFile
 from mainstay.recovery.checkpoint.manifest import DiskConfig
 
 NEWEST: Final = -1
@@ -73,14 +76,6 @@ class ParityInfo(WireStruct, frozen=True):
     """Every member is known to hold its row."""
 
 
-class DiskInfo(WireStruct, frozen=True):
-    rank: int
-    epoch: int
-    nbytes: int
-    generation: int
-    """In which the slot was committed: tells a future that was given up from the steps made again."""
-
-
 class TransferRates(WireStruct, frozen=True):
     """Bytes per second as last measured by this agent, None where not measured yet. The planner prices with these."""
 
@@ -91,20 +86,20 @@ class TransferRates(WireStruct, frozen=True):
     disk_read: float | None = None
 
 
-class ScrubState(WireStruct, frozen=True):
-    """What scrubbing and drills have found since the agent started."""
+class ScrubState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What scrubbing and drills have found since the agent started; the scrubber counts in it."""
 
-    passes: int
-    nbytes: int
+    passes: int = 0
+    nbytes: int = 0
     """Digested again."""
-    found: int
+    found: int = 0
     """Damages: slots, rows, copies, records, headers, layouts, and drills that failed."""
-    repaired: int
-    lost: int
+    repaired: int = 0
+    lost: int = 0
     """Damaged slots that nothing could repair; they are invalid now."""
-    drills: int
-    drills_failed: int
-    last: str
+    drills: int = 0
+    drills_failed: int = 0
+    last: str = ""
     """The newest finding, in words; empty is good."""
     flipped: int = 0
     """Of ``found``: bytes that were right once and are not any more."""
@@ -275,7 +270,7 @@ class Inventory(WireMessage, frozen=True):
     node: str
     slots: tuple[SlotInfo, ...]
     parity: tuple[ParityInfo, ...]
-    disk: tuple[DiskInfo, ...]
+    disk: tuple[PartFile, ...]
     rates: TransferRates
     degraded: tuple[str, ...]
     """What does not work as it should, in words for an operator. Empty is good."""

@@ -11,10 +11,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-import numpy as np
-
 from mainstay.recovery.coding import Code, code
-from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.layout import align
 
 
@@ -77,12 +74,3 @@ class Geometry:
 @functools.cache
 def _code(data: int, parity: int) -> Code:
     return code("xor" if parity == 1 else "rs", data, parity)
-
-
-def xor_into(target: Bytes, other: Bytes) -> None:
-    """``target[:len(other)] ^= other``, both uint8, in words of 8 bytes as far as they go."""
-    whole = len(other) & ~7
-    a, b = target[:whole].view(np.uint64), other[:whole].view(np.uint64)
-    np.bitwise_xor(a, b, out=a)
-    rest = target[whole : len(other)]
-    np.bitwise_xor(rest, other[whole:], out=rest)

@@ -7,14 +7,14 @@ against what the lost node had, and a row is never combined with data of another
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
 
+from mainstay.recovery.agent.arena_files import ArenaFiles
 from mainstay.recovery.agent.errors import NoSuchSlotError
 from mainstay.recovery.agent.messages import ParityInfo
 from mainstay.recovery.agent.parity import Geometry
@@ -90,20 +90,11 @@ class ParityRow(msgspec.Struct, frozen=True):
         return _view(self.arena, self.record.slot, _name(words.index(word)))
 
 
-class ParityStore:
+class ParityStore(ArenaFiles[ParityRowKey]):
     """Row arenas by group (the ranks that it protects, one of each member in order) and place in it."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._arenas: dict[ParityRowKey, Arena] = {}
-        self._lock = threading.RLock()
-        for path in sorted(directory.glob("parity-*.arena")):
-            try:
-                arena = Arena.attach(path)
-                self._arenas[_key_of(arena)] = arena
-            except (ArenaError, ValueError, OSError) as error:
-                logger.warning("%s cannot be used and is removed: %s", path.name, error)
-                path.unlink(missing_ok=True)
+        super().__init__(directory, "parity-*.arena", _key_of)
 
     def find(self, key: ParityRowKey, epoch: int, *, check: bool = False) -> ParityRow:
         """The rows of ``epoch``.
@@ -125,14 +116,8 @@ class ParityStore:
         layout = Layout.build(
             {_name(p): ("uint8", (stripe,)) for p in range(parity)} | {_META: ("uint8", (_META_BYTES,))}
         )
-        with self._lock:
-            arena = self._arenas.get(key)
-            if arena is None or arena.layout.digest != layout.digest:
-                path = self.directory / f"parity-{key.place}-{digest(repr(key.ranks).encode()):016x}.arena"
-                arena = Arena.create(path, rank=key.place, layout=layout, slots=2, kind=PARITY_ARENA)
-                self._arenas[key] = arena
-        slot = spare_slot(arena)
-        arena.begin_write(slot, arena.word(Word.FENCE))
+        file = f"parity-{key.place}-{digest(repr(key.ranks).encode()):016x}.arena"
+        arena, slot = self.begin_slot(key, file, rank=key.place, layout=layout, kind=PARITY_ARENA)
         return arena, slot, [_view(arena, slot, _name(p)) for p in range(parity)]
 
     def commit(self, arena: Arena, slot: int, epoch: int, parity: int, parts: tuple[ParityMember, ...]) -> None:
@@ -142,27 +127,6 @@ class ParityStore:
         # A member restored from another source has other bytes for the same epoch: the row over its old ones, found
         # first, would make the others wait for ever.
         arena.retire_twins(arena.verify(arena.record(slot)))
-
-    def complete(self, key: ParityRowKey, epoch: int) -> None:
-        """Everything that protects ``epoch`` is there, in the whole job: these rows are the ones to keep."""
-        with self._lock:
-            if key in self._arenas:
-                self._arenas[key].set_word(Word.PARITY_EPOCH, epoch)
-
-    def retain(self, keys: Collection[ParityRowKey]) -> None:
-        """Release the rows of all other groups."""
-        with self._lock:
-            for key in self._arenas.keys() - set(keys):
-                self._arenas.pop(key).path.unlink(missing_ok=True)
-
-    def discard_after(self, epoch: int) -> None:
-        with self._lock:
-            for arena in self._arenas.values():
-                arena.discard_after(epoch)
-
-    def all(self) -> list[tuple[ParityRowKey, Arena]]:
-        with self._lock:
-            return sorted(self._arenas.items())
 
     def infos(self) -> Iterator[ParityInfo]:
         for key, arena in self.all():
@@ -180,19 +144,6 @@ class ParityStore:
                         nbytes=record.nbytes,
                         complete=record.epoch == arena.word(Word.PARITY_EPOCH),
                     )
-
-    def drop(self) -> None:
-        with self._lock:
-            for arena in self._arenas.values():
-                arena.path.unlink(missing_ok=True)
-            self._arenas.clear()
-
-
-def spare_slot(arena: Arena) -> int:
-    """Of an arena of two slots: the one that is not the newest complete epoch's."""
-    complete = arena.word(Word.PARITY_EPOCH)
-    loose = [r for r in arena.records() if not r.committed or r.epoch != complete]
-    return min(loose, key=lambda r: (r.committed, r.epoch)).slot
 
 
 def _name(row: int) -> str:

@@ -9,10 +9,10 @@ from typing import Final, Self, TypeVar
 
 import msgspec
 
-from mainstay.recovery.agent.client import greet
-from mainstay.recovery.agent.errors import AgentGoneError, ProtocolError, TornError, refusal
-from mainstay.recovery.agent.framing import parse_endpoint, receive, receive_into, send
-from mainstay.recovery.agent.messages import AgentFailure, Reply
+from mainstay.recovery.agent.client import converse
+from mainstay.recovery.agent.errors import AgentGoneError, ProtocolError, TornError
+from mainstay.recovery.agent.framing import parse_endpoint, receive, receive_into
+from mainstay.recovery.agent.messages import Hello, Reply, Welcome
 from mainstay.recovery.agent.peer_messages import TransferTail, WireMessage
 from mainstay.recovery.memory.digest import Bytes
 
@@ -50,7 +50,8 @@ class Peer:
             self._socket.settimeout(STALL_SECONDS)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             c = self._credentials
-            greet(self._socket, self._decoder, token=c.token, job=c.job, generation=c.generation, role="agent")
+            hello = Hello(token=c.token, job=c.job, generation=c.generation, role="agent")
+            converse(self._socket, self._decoder, hello, Welcome)
         except BaseException:  # boundary: not to leak the socket
             self._socket.close()
             raise
@@ -63,13 +64,7 @@ class Peer:
 
     def call(self, request: WireMessage, answer: type[M]) -> M:
         """Send ``request`` and read its answer; raw bytes may follow it."""
-        send(self._socket, request)
-        reply = receive(self._socket, self._decoder)
-        if isinstance(reply, AgentFailure):
-            raise refusal(reply.kind, f"{self.endpoint}: {reply.reason}")
-        if not isinstance(reply, answer):
-            raise ProtocolError(f"{self.endpoint} answered {type(request).__name__} with {type(reply).__name__}")
-        return reply
+        return converse(self._socket, self._decoder, request, answer, self.endpoint)
 
     def receive_into(self, out: Bytes) -> None:
         """Fill ``out`` (uint8) with the raw bytes that follow."""

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from mainstay.recovery.agent.errors import AgentError, CorruptError
+from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.agent.messages import Group
 from mainstay.recovery.agent.node import AgentNode
 from mainstay.recovery.agent.parity import Geometry
@@ -19,20 +19,16 @@ from mainstay.recovery.agent.parity_store import ParityMember, ParityRowKey
 from mainstay.recovery.agent.peer import Peer
 from mainstay.recovery.agent.peer_messages import (
     Head,
-    LayoutText,
     ReadHead,
-    ReadLayout,
     ReadRow,
     ReadSlot,
     RowState,
-    SlotHeader,
 )
 from mainstay.recovery.agent.store import ArenaStore
 from mainstay.recovery.agent.streams import Stripe, ask_slot, combine
-from mainstay.recovery.agent.transfer import WHOLE, answer_head
+from mainstay.recovery.agent.transfer import answer_head, copy_slot
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.errors import ArenaError
-from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.placement import holders
 from mainstay.recovery.protection_scheme import ProtectionScheme, SchemeKind
 
@@ -179,27 +175,7 @@ class CopyWork(ProtectionWork):
 
     def make(self) -> None:
         for place in sources(self.task.scheme, len(self.task.members), self.task.place):
-            head, copies = self.heads[place], self.node.store.copies
-            found = copies.find(self.task.ranks[place], self.task.epoch)
-            if found is None or found[1].digest != head.digest:
-                self._copy(place, head)
-
-    def _copy(self, place: int, head: Head) -> None:
-        peer, rank, copies = self.peers[place], self.task.ranks[place], self.node.store.copies
-        layout = copies.find_copy(rank)
-        if layout is None or layout.layout.digest != head.layout_digest:
-            text = peer.call(ReadLayout(rank=rank), LayoutText).layout
-            arena, slot = copies.begin_copy(rank, Layout.from_json(text))
-        else:
-            arena, slot = copies.begin_copy(rank, layout.layout)
-        begun = time.perf_counter()
-        header = peer.call(ReadSlot(rank=rank, epoch=self.task.epoch, offset=0, nbytes=WHOLE), SlotHeader)
-        if header.layout_digest != arena.layout.digest or header.nbytes != arena.layout.nbytes:
-            raise CorruptError(f"{peer.endpoint} announced other tensors of rank {rank} than before")
-        peer.receive_into(arena.slot_bytes(slot)[: header.nbytes])
-        peer.finish()
-        copies.commit(arena, slot, self.task.epoch, header.generation, head.digest)
-        self.node.meter.add_transfer("net", header.nbytes, time.perf_counter() - begun)
+            copy_slot(self.node, self.peers[place], self.task.ranks[place], self.task.epoch, self.heads[place])
 
     def complete(self) -> None:
         config, copies = self.node.store.config, self.node.store.copies

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -42,24 +41,6 @@ _SETTLE_SECONDS: Final = 1.0
 logger = logging.getLogger("mainstay.agent")
 
 
-@dataclass(slots=True)
-class Counts:
-    """See ``messages.ScrubState``."""
-
-    passes: int = 0
-    nbytes: int = 0
-    found: int = 0
-    flipped: int = 0
-    repaired: int = 0
-    lost: int = 0
-    drills: int = 0
-    drills_failed: int = 0
-    last: str = ""
-
-    def state(self) -> ScrubState:
-        return ScrubState(**asdict(self))
-
-
 class Scrubber(PeriodicThread):
     """``again`` has the encoder make what it keeps for a rank's epoch again; see ``Encoder.again``."""
 
@@ -67,7 +48,7 @@ class Scrubber(PeriodicThread):
 
     def __init__(self, node: AgentNode, again: Callable[[int, int], None]) -> None:
         super().__init__("mainstay-scrub")
-        self.counts = Counts()
+        self.counts = ScrubState()
         self._node = node
         self._again = again
         self._ledgers: WeakKeyDictionary[Arena, RecordShadow] = WeakKeyDictionary()

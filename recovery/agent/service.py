@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
+
 from mainstay.recovery.agent import transfer
 from mainstay.recovery.agent.capacity_check import check_capacity
 from mainstay.recovery.agent.checkpoint_writer import CheckpointWriter, load_disk
@@ -114,19 +116,19 @@ class AgentService:
         self._drop_lock = threading.Lock()
         self._answers: dict[type[WireMessage], Callable[[Any, AgentConnection], WireMessage | None]] = {
             Hello: _hello_again,
-            Ping: lambda _m, _c: Done(),
+            Ping: _done(lambda _m, _c: None),
             OpenArena: self._open_arena,
             Committed: self._committed,
             GetInventory: lambda _m, _c: self.inventory(),
             Fetch: lambda m, c: transfer.fetch(self.node, m, c.generation),
             Rebuild: lambda m, c: rebuild(self.node, m, c.generation),
             LoadDisk: self._load_disk,
-            ConfigureDisk: self._configure_disk,
-            SaveCheckpoint: self._save_disk,
-            ConfigureParity: self._configure_parity,
-            Fence: self._fence,
-            DiscardAfterEpoch: self._discard_after,
-            Drop: self._drop,
+            ConfigureDisk: _done(lambda m, _c: self._require_disk().configure(m)),
+            SaveCheckpoint: _done(lambda m, _c: self._require_disk().save(m)),
+            ConfigureParity: _done(self._configure_parity),
+            Fence: _done(lambda m, _c: self.store.fence(m.generation)),
+            DiscardAfterEpoch: _done(self._discard_after),
+            Drop: _done(self._drop),
             ReadHead: lambda m, _c: transfer.answer_head(self.store, m),
             ReadRow: lambda m, _c: answer_row(self.node, m),
             ReadParity: lambda m, c: transfer.serve_parity(self.rows, c, m),
@@ -180,7 +182,7 @@ class AgentService:
             disk=() if self._disk is None else self._disk.listed(),
             rates=self.node.meter.rates(),
             degraded=tuple(f"{subject}: {words}" for subject, words in sorted(self._degraded().items())),
-            scrub=self.scrubber.counts.state(),
+            scrub=msgspec.structs.replace(self.scrubber.counts),
         )
 
     def _degraded(self) -> dict[str, str]:
@@ -190,14 +192,6 @@ class AgentService:
     def _load_disk(self, request: LoadDisk, caller: AgentConnection) -> WireMessage:
         run = "" if self._disk is None or self._disk.config is None else self._disk.config.run
         return load_disk(self.node, request, caller.generation, run)
-
-    def _configure_disk(self, request: ConfigureDisk, _caller: AgentConnection) -> WireMessage:
-        self._require_disk().configure(request)
-        return Done()
-
-    def _save_disk(self, request: SaveCheckpoint, _caller: AgentConnection) -> WireMessage:
-        self._require_disk().save(request)
-        return Done()
 
     def _require_disk(self) -> CheckpointWriter:
         if self._disk is None:
@@ -218,33 +212,36 @@ class AgentService:
         self.require_live(request.generation)
         self._threads[-1].wake()
 
-    def _configure_parity(self, request: ConfigureParity, caller: AgentConnection) -> WireMessage:
+    def _configure_parity(self, request: ConfigureParity, caller: AgentConnection) -> None:
         self._encoder.configure(request.groups, request.every, request.scheme, caller.generation)
         self.extra_copies.configure(request.extra_copies, caller.generation)
         check_capacity(self.store, self.settings.directory)
-        return Done()
 
     def _doubt(self, request: ParityMismatch, _caller: AgentConnection) -> WireMessage:
         self.scrubber.doubted(ParityRowKey(request.ranks, request.place), request.epoch)
         return Ack()
 
-    def _fence(self, request: Fence, _caller: AgentConnection) -> WireMessage:
-        self.store.fence(request.generation)
-        return Done()
-
-    def _discard_after(self, request: DiscardAfterEpoch, _caller: AgentConnection) -> WireMessage:
+    def _discard_after(self, request: DiscardAfterEpoch, _caller: AgentConnection) -> None:
         self.store.discard_after(request.epoch)
         self.rows.discard_after(request.epoch)
-        return Done()
 
-    def _drop(self, _request: Drop, _caller: AgentConnection) -> WireMessage:
+    def _drop(self, _request: Drop, _caller: AgentConnection) -> None:
         with self._drop_lock:
             self.store.drop()
-            self.rows.drop()
+            self.rows.forget()
             if self._disk is not None:
                 self._disk.forget()
-        return Done()
 
 
 def _hello_again(_request: Hello, _caller: AgentConnection) -> WireMessage:
     return AgentFailure(kind=FailureKind.BAD_REQUEST, reason="hello was sent already")
+
+
+def _done(work: Callable[[Any, AgentConnection], None]) -> Callable[[Any, AgentConnection], WireMessage]:
+    """An answer to requests that only want something done."""
+
+    def answer(request: Any, caller: AgentConnection) -> WireMessage:
+        work(request, caller)
+        return Done()
+
+    return answer

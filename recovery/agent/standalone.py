@@ -18,10 +18,11 @@ from typing import Final
 
 import msgspec
 
-from mainstay.recovery.agent.client import greet
+from mainstay.recovery.agent.client import converse
 from mainstay.recovery.agent.errors import AgentGoneError, ProtocolError
-from mainstay.recovery.agent.messages import Reply
+from mainstay.recovery.agent.messages import Hello, Reply, Welcome
 from mainstay.recovery.agent.shm_lifecycle import default_root, node_directory
+from mainstay.recovery.state_files import write_json
 
 NEWEST: Final = (1 << 62) - 1
 """A generation that no fence has reached: who only asks may always ask."""
@@ -57,7 +58,8 @@ class AgentAddress(msgspec.Struct, frozen=True, kw_only=True):
             sock.settimeout(_ASK_SECONDS)
             try:
                 sock.connect(self.socket)
-                welcome = greet(sock, decoder, token=self.token(), job=self.job, generation=NEWEST, role="rank")
+                hello = Hello(token=self.token(), job=self.job, generation=NEWEST, role="rank")
+                welcome = converse(sock, decoder, hello, Welcome)
             except OSError as error:
                 raise AgentGoneError(f"no agent answers at {self.socket}: {error}") from error
         return welcome.generation
@@ -95,10 +97,7 @@ def find_agent(environ: Mapping[str, str] = os.environ) -> AgentAddress | None:
 
 def publish_address(directory: Path, place: AgentAddress) -> None:
     """Write where the agent of ``directory`` is, in one piece."""
-    path = directory / _FILE
-    new = path.with_suffix(".new")
-    new.write_bytes(msgspec.json.encode(place))
-    new.replace(path)
+    write_json(directory / _FILE, place)
 
 
 def remove_address(directory: Path) -> None:

@@ -11,10 +11,10 @@ import numpy as np
 
 from mainstay.recovery.agent.errors import CorruptError
 from mainstay.recovery.agent.framing import CHUNK
-from mainstay.recovery.agent.parity import xor_into
 from mainstay.recovery.agent.peer import Peer
 from mainstay.recovery.agent.peer_messages import ReadParity, ReadSlot, RowHeader, SlotHeader
 from mainstay.recovery.coding import gf
+from mainstay.recovery.coding.numpy_backend import xor_into
 from mainstay.recovery.memory.digest import Bytes
 
 
@@ -57,7 +57,7 @@ class Stripe:
 def add_into(coefficient: int, part: Bytes, out: Bytes) -> None:
     """``out[:len(part)]`` plus ``coefficient`` times ``part``; one times is a plain XOR."""
     if coefficient == 1:
-        xor_into(out, part)
+        xor_into(out[: len(part)], part)
     else:
         gf.multiply_add(coefficient, part, out[: len(part)])
 

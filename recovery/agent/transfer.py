@@ -126,3 +126,29 @@ def _newest(peer: Peer, rank: int) -> int:
     if newest < 0:
         raise NoSuchSlotError(f"{peer.endpoint} holds no snapshot of rank {rank}")
     return newest
+
+
+def copy_slot(node: AgentNode, peer: Peer, rank: int, epoch: int, head: Head) -> None:
+    """Have a copy of a rank's slot here, with the digest that ``head`` says it has there.
+
+    Raises:
+        CorruptError: the peer announced other tensors than ``head`` did, or other bytes came.
+    """
+    copies = node.store.copies
+    found = copies.find(rank, epoch)
+    if found is not None and found[1].digest == head.digest:
+        return
+    kept = copies.find_copy(rank)
+    if kept is None or kept.layout.digest != head.layout_digest:
+        layout = Layout.from_json(peer.call(ReadLayout(rank=rank), LayoutText).layout)
+    else:
+        layout = kept.layout
+    begun = time.perf_counter()
+    header = peer.call(ReadSlot(rank=rank, epoch=epoch, offset=0, nbytes=WHOLE), SlotHeader)
+    if header.layout_digest != layout.digest or header.nbytes != layout.nbytes:
+        raise CorruptError(f"{peer.endpoint} announced other tensors of rank {rank} than before")
+    arena, slot = copies.begin_copy(rank, layout)
+    peer.receive_into(arena.slot_bytes(slot)[: header.nbytes])
+    peer.finish()
+    copies.commit(arena, slot, epoch, header.generation, head.digest)
+    node.meter.add_transfer("net", header.nbytes, time.perf_counter() - begun)

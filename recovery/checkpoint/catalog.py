@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointError,
@@ -25,6 +27,7 @@ from mainstay.recovery.checkpoint.manifest import (
     part_name,
     read_checked,
     remove_file,
+    step_name,
 )
 from mainstay.recovery.mesh_shape import MeshShape
 
@@ -35,15 +38,15 @@ _RUN: Final = re.compile(r"^run\.g(\d{1,18})\.json$")
 LATEST: Final = "latest"
 
 
-@dataclass(frozen=True, slots=True)
-class PartFile:
+class PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A part that is durable, as its name says; what it holds is checked when it is read."""
 
     rank: int
     epoch: int
-    generation: int
     nbytes: int
     """Of its data file."""
+    generation: int
+    """In which the slot was committed: tells a future that was given up from the steps made again."""
 
 
 class RunDirectory:
@@ -80,7 +83,7 @@ class RunDirectory:
         return [epoch for epoch, _ in sorted(_numbered(self.path, _STEP))]
 
     def step(self, epoch: int) -> Path:
-        return self.path / f"step-{epoch:08d}"
+        return self.path / step_name(epoch)
 
     def parts(self, epoch: int) -> list[PartFile]:
         """Durable parts of ``epoch``, by rank and generation."""
@@ -93,7 +96,7 @@ class RunDirectory:
                 sizes[int(data[1]), int(data[2])] = _size(path)
             elif part:
                 found.append((int(part[1]), int(part[2])))
-        return [PartFile(key[0], epoch, key[1], sizes[key]) for key in sorted(found) if key in sizes]
+        return [PartFile(key[0], epoch, sizes[key], key[1]) for key in sorted(found) if key in sizes]
 
     def manifest(self, epoch: int) -> Manifest:
         """The manifest of ``epoch``.

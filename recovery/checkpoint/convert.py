@@ -20,7 +20,7 @@ from mainstay.probes.core_types import validate_name
 from mainstay.probes.ids import uuid7
 from mainstay.recovery.checkpoint import dcp, save
 from mainstay.recovery.checkpoint.catalog import ResumeSource
-from mainstay.recovery.checkpoint.load import read_tensor, verify_part
+from mainstay.recovery.checkpoint.load import part_file, verify_part
 from mainstay.recovery.checkpoint.manifest import (
     LAYOUT,
     METADATA,
@@ -103,10 +103,9 @@ def _without_own(part: CheckpointPart) -> CheckpointPart:
 
 def _tensor(source: ResumeSource, part: CheckpointPart, name: str) -> torch.Tensor:
     entry = next(tensor for tensor in part.tensors if tensor.name == name)
-    path = source.run.step(part.epoch) / part.file
     raw = np.empty(entry.nbytes, np.uint8)
-    with path.open("rb", buffering=0) as file:
-        read_tensor(file.fileno(), entry, raw, path)
+    with part_file(source.run, part) as read:
+        read(entry, raw)
     return torch.from_numpy(raw).view(getattr(torch, entry.dtype)).reshape(entry.shape)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -22,18 +24,28 @@ def read_part(run: RunDirectory, part: CheckpointPart, layout: Layout, out: Byte
         CheckpointError: the file is missing, short, or a tensor does not match its digest; ``out`` is worthless.
     """
     layout.require_same(part.layout(), f"{run.step(part.epoch) / part.file}")
-    path = run.step(part.epoch) / part.file
     out[:] = 0  # what lies between tensors counts in the digest of a slot
+    with part_file(run, part) as read:
+        for spec, entry in zip(layout.tensors, part.tensors, strict=True):
+            read(entry, out[spec.offset : spec.offset + spec.nbytes])
+
+
+@contextmanager
+def part_file(run: RunDirectory, part: CheckpointPart) -> Iterator[Callable[[TensorEntry, Bytes], None]]:
+    """Open the file of ``part``: what is yielded reads and checks one tensor into a uint8 [entry.nbytes].
+
+    Raises:
+        CheckpointError: see ``read_part``.
+    """
+    path = run.step(part.epoch) / part.file
     try:
         with path.open("rb", buffering=0) as file:
-            for spec, entry in zip(layout.tensors, part.tensors, strict=True):
-                read_tensor(file.fileno(), entry, out[spec.offset : spec.offset + spec.nbytes], path)
+            yield lambda entry, out: _read_tensor(file.fileno(), entry, out, path)
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}") from error
 
 
-def read_tensor(fd: int, entry: TensorEntry, out: Bytes, path: Path) -> None:
-    """Read and check one tensor into ``out``, uint8 [entry.nbytes]."""
+def _read_tensor(fd: int, entry: TensorEntry, out: Bytes, path: Path) -> None:
     if len(out) != entry.nbytes:
         raise CheckpointError(f"{path}: tensor {entry.name!r} has {entry.nbytes} bytes instead of {len(out)}")
     done = 0
@@ -55,12 +67,7 @@ def verify_part(run: RunDirectory, part: CheckpointPart) -> int:
     """
     import numpy as np  # noqa: PLC0415 - only the command line comes here
 
-    path, total = run.step(part.epoch) / part.file, 0
-    try:
-        with path.open("rb", buffering=0) as file:
-            for entry in part.tensors:
-                read_tensor(file.fileno(), entry, np.empty(entry.nbytes, np.uint8), path)
-                total += entry.nbytes
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}") from error
-    return total
+    with part_file(run, part) as read:
+        for entry in part.tensors:
+            read(entry, np.empty(entry.nbytes, np.uint8))
+    return sum(entry.nbytes for entry in part.tensors)

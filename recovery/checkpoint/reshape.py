@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from mainstay.recovery.checkpoint.catalog import RunDirectory, cuts, substitute_part
 from mainstay.recovery.checkpoint.dcp import BLOB
-from mainstay.recovery.checkpoint.load import read_tensor
+from mainstay.recovery.checkpoint.load import part_file
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, Manifest, TensorEntry
 from mainstay.recovery.memory import varlen_buffer
 from mainstay.recovery.memory.digest import Bytes
@@ -157,12 +157,9 @@ class _Gathering:
         return self._bytes(part, entry).view(np.dtype(DTYPES[spec.dtype])).reshape(spec.shape)
 
     def _bytes(self, part: CheckpointPart, entry: TensorEntry) -> Bytes:
-        path, out = self._run.step(part.epoch) / part.file, np.empty(entry.nbytes, np.uint8)
-        try:
-            with path.open("rb", buffering=0) as file:
-                read_tensor(file.fileno(), entry, out, path)
-        except OSError as error:
-            raise CheckpointError(f"{path}: {error.strerror}") from error
+        out = np.empty(entry.nbytes, np.uint8)
+        with part_file(self._run, part) as read:
+            read(entry, out)
         return out
 
     # Scalars, as plain msgpack: what is inside does not matter here

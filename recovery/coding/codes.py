@@ -51,20 +51,6 @@ class Code:
         require_blocks(out, "output", size)
         self._backend.combine(self.rows, blocks, out)
 
-    def accumulate(self, row: int, index: int, block: Bytes, out: Bytes) -> None:
-        """Add data block ``index`` (0 to data-1) to parity row ``row`` (0 to parity-1), which began as zeros.
-
-        Once every block was added, in any order, ``out`` is what ``encode`` would have written.
-
-        Raises:
-            ValueError: no such row or block, or arrays of unequal length.
-        """
-        if not (0 <= row < self.parity and 0 <= index < self.data):
-            raise ValueError(f"row {row}, block {index}: this code has {self.parity} rows of {self.data} blocks")
-        require_blocks([block], "data block")
-        require_blocks([out], "output", len(block))
-        self._backend.multiply_add(int(self.rows[row, index]), block, out)
-
     def decode(self, present: Mapping[int, Bytes], missing: Sequence[int], out: Sequence[Bytes]) -> None:
         """Write the blocks numbered ``missing`` into ``out``, from any ``data`` of those that are ``present``.
 

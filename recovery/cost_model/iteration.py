@@ -39,6 +39,12 @@ class StageTimes:
     weight_s: float
     """Gradient of weights."""
 
+    @classmethod
+    def alike(cls, step_s: float, shape: IterationShape) -> StageTimes:
+        """Of equal stages that make a 1F1B step of ``step_s``: a third of a slot for each part."""
+        third = step_s / (shape.micro_batches + shape.pp - 1) / 3.0
+        return cls(forward_s=third, backward_s=third, weight_s=third)
+
     @property
     def slot_s(self) -> float:
         return self.forward_s + self.backward_s + self.weight_s

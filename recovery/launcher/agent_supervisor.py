@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from mainstay.recovery.agent.client import AgentClient
 from mainstay.recovery.agent.errors import AgentError, AgentGoneError
-from mainstay.recovery.agent.messages import Group, Inventory
+from mainstay.recovery.agent.messages import Inventory
 from mainstay.recovery.agent.shm_lifecycle import default_root, node_directory, remove_node_files
 from mainstay.recovery.checkpoint.manifest import DiskConfig
 from mainstay.recovery.launcher.child_processes import start
@@ -94,22 +94,18 @@ class AgentSupervisor:
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
         raise AgentError(self.problem or "the agent did not come up in time")
 
-    async def configure_parity(self, groups: tuple[Group, ...], every: int, scheme: str, extra_copies: Group) -> None:
-        """See ``AgentClient.configure_parity``."""
-        await self._call(lambda: self.client.configure_parity(groups, every, scheme, extra_copies))
+    async def request(self, work: Callable[[AgentClient], object]) -> str:
+        """Have the agent do something; why it did not, or nothing."""
+        try:
+            await self._call(lambda: work(self.client))
+        except AgentError as error:
+            return str(error) or type(error).__name__
+        return ""
 
-    async def configure_disk(self, config: DiskConfig) -> None:
+    async def configure_disk(self, config: DiskConfig) -> str:
         """See ``AgentClient.configure_disk``. Remembered for an agent that forgets it with its memory."""
         self._disk = config
-        await self._call(lambda: self.client.configure_disk(config))
-
-    async def save_disk(self, epoch: int, copies: tuple[int, ...]) -> None:
-        """See ``AgentClient.save_disk``."""
-        await self._call(lambda: self.client.save_disk(epoch, copies))
-
-    async def discard_after(self, epoch: int) -> None:
-        """See ``AgentClient.discard_after``."""
-        await self._call(lambda: self.client.discard_after(epoch))
+        return await self.request(lambda agent: agent.configure_disk(config))
 
     async def prefetch(self, order: Prefetch) -> PrefetchResult:
         """Fetch the slot of a rank that may come to live here; says what became of it.
@@ -122,10 +118,6 @@ class AgentSupervisor:
         except AgentError as error:
             return PrefetchResult(rank=rank, epoch=epoch, problem=str(error)[:500] or type(error).__name__)
         return PrefetchResult(rank=rank, epoch=epoch, nbytes=got.nbytes, seconds=got.seconds)
-
-    async def drop(self) -> None:
-        """Give the job's memory on this node back."""
-        await self._call(self.client.drop)
 
     async def stop(self) -> None:
         """End the agent."""

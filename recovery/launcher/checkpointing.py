@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from mainstay.probes.ids import uuid7
@@ -41,13 +40,6 @@ END_SECONDS: Final = 600.0
 """The same without a deadline."""
 
 
-@dataclass(slots=True)
-class SaveReply:
-    """What a node said of the last save."""
-
-    problem: str = ""
-
-
 class CheckpointManager:
     """One a coordinator.
 
@@ -65,8 +57,8 @@ class CheckpointManager:
         """The last save is under way: the job is over for everybody else."""
         self.source: ResumeSource | None = None
         """What the job continues from."""
-        self.saved: dict[str, SaveReply] = {}
-        """Node -> what it said of the last save."""
+        self.saved: dict[str, str] = {}
+        """Node -> why the last save is not whole there; empty: it is."""
         self.reshaping = ReshapeController(coordinator, self)
         if options.resume is not None and options.checkpoint_dir is not None:
             self._resolve(options.resume)
@@ -218,7 +210,7 @@ class CheckpointManager:
                 SaveCheckpointCommand(epoch=epoch, copies=tuple(sorted(r for r, at in orphans.items() if at is node)))
             )
         done = await self._c.executor.until(lambda: all(n.name in self.saved or not n.alive for n in here), seconds)
-        problems = [f"{name}: {reply.problem}" for name, reply in sorted(self.saved.items()) if reply.problem]
+        problems = [f"{name}: {problem}" for name, problem in sorted(self.saved.items()) if problem]
         return problems if done else [*problems, f"not all nodes answered within {seconds:g} s"]
 
     def _orphans(self, nodes: list[NodeMember], epoch: int) -> dict[int, NodeMember]:

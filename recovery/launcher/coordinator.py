@@ -17,7 +17,7 @@ from typing import Any, Final
 from mainstay.detectors.hang.detector import HangDetector
 from mainstay.detectors.job.numeric_anomalies import NumericAnomalyDetector
 from mainstay.probes.core_types import EventKind
-from mainstay.recovery.launcher.checkpointing import END_SECONDS, STOP_SECONDS, CheckpointManager, SaveReply
+from mainstay.recovery.launcher.checkpointing import END_SECONDS, STOP_SECONDS, CheckpointManager
 from mainstay.recovery.launcher.coordinator_election import EXIT_LOST, ElectionResult
 from mainstay.recovery.launcher.coordinator_lease import CoordinatorLease
 from mainstay.recovery.launcher.coordinator_server import CoordinatorServer
@@ -54,6 +54,8 @@ from mainstay.recovery.launcher.step_replay import StepReplayController
 
 log = logging.getLogger("mainstay.coordinator")
 
+STEP_SECONDS: Final = 600.0
+"""A step that takes longer is taken for a hang, and a planned change stops no rank."""
 _FUTILE: Final = 3
 """Failures of the script's own in a row without a single committed step: what failed will fail again."""
 
@@ -148,6 +150,22 @@ class Coordinator:
     def committed(self) -> int:
         """The newest epoch that any rank is known to have committed."""
         return max((rank.epoch for rank in self.members.ranks), default=0)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether something comes before any planned change of the job."""
+        return self.over or self.state is not CoordinatorJobState.RUNNING or any(r.gone for r in self.members.ranks)
+
+    async def next_step(self) -> str:
+        """Wait for the next step to be committed by all: then the least is thrown away. Why not, or nothing."""
+        target = self.committed + 1
+
+        def over() -> bool:
+            return min(rank.epoch for rank in self.members.ranks) >= target or self.disturbed
+
+        if not await self.executor.until(over, STEP_SECONDS):
+            return f"no step was committed within {STEP_SECONDS:g} s"
+        return "something failed meanwhile, which comes first" if self.disturbed else ""
 
     def report(self) -> None:
         """Tell where the job stands, once ranks and their places are known."""
@@ -283,7 +301,7 @@ class Coordinator:
             case Fenced():
                 node.confirms_fence(message.generation, message.inventory)
             case Saved():
-                self.disk.saved[node.name] = SaveReply(message.problem)
+                self.disk.saved[node.name] = message.problem
             case PrefetchResult():
                 self.migrations.brought(message)
             case StandbysReady():

@@ -236,10 +236,9 @@ class CoordinatorElection:
     async def _fate(self, lost: CoordinatorLoss) -> str:
         """Wait until the coordinator is gone for certain; why it is not, when it lives."""
         until = lost.heard_at + self._options.node_seconds
+        query = CoordinatorQuery(token=self._options.token, job=self._options.job, term=self._term)
         while not self.deposed:
-            found = await send_election_request(
-                self._holder_endpoint, self._question(CoordinatorQuery), min(1.0, self._options.node_seconds / 4)
-            )
+            found = await send_election_request(self._holder_endpoint, query, min(1.0, self._options.node_seconds / 4))
             if found is RequestStatus.REFUSED:
                 return ""
             if isinstance(found, ElectionReply):
@@ -302,9 +301,6 @@ class CoordinatorElection:
                 task = asyncio.get_running_loop().create_task(_retry(elector.election_endpoint, call))
                 self._reporting.add(task)
                 task.add_done_callback(self._reporting.discard)
-
-    def _question(self, kind: type[CoordinatorQuery]) -> CoordinatorQuery:
-        return kind(token=self._options.token, job=self._options.job, term=self._term)
 
 
 async def _retry(election_endpoint: str, call: CoordinatorAnnouncement) -> None:

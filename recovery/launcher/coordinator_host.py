@@ -35,19 +35,19 @@ class CoordinatorHost:
             SpoolError: another process reports from the same directory.
             CheckpointError: the run that the job continues from is not there.
         """
-        self._reporter = Reporter(self._options)
-        self.coordinator = coordinator = Coordinator(self._options, self._reporter)
-        coordinator.new_store = lambda: self.new_store(host)
-        return host, await coordinator.start(host, port)
+        return host, await self._coordinate(self._options, host).start(host, port)
 
     async def inherit(self, won: ElectionResult, host: str) -> Endpoint:
         """Coordinate a job whose coordinator is lost, from ``host``, an address of this node. Raises as ``open``."""
         await self.close()
         options = replace(self._options, resume=won.coordinator_state.resumed)
+        return host, await self._coordinate(options, host, won.term).succeed(won, host)
+
+    def _coordinate(self, options: RunOptions, host: str, term: int = 1) -> Coordinator:
         self._reporter = Reporter(options)
-        self.coordinator = coordinator = Coordinator(options, self._reporter, term=won.term)
-        coordinator.new_store = lambda: self.new_store(host)
-        return host, await coordinator.succeed(won, host)
+        self.coordinator = Coordinator(options, self._reporter, term)
+        self.coordinator.new_store = lambda: self.new_store(host)
+        return self.coordinator
 
     def resign(self, reason: str) -> None:
         """Another launcher coordinates, or may: end and report it on this node only."""

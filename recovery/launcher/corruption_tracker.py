@@ -29,15 +29,6 @@ SKEW_SECONDS: Final = 2.0
 """Clocks of a node, the service and the coordinator may be so far apart: a verdict counts from so much earlier."""
 
 
-@dataclass(frozen=True, slots=True)
-class CorruptionReport:
-    """A verdict that ``node`` computes wrongly, at least since the Unix time ``since``."""
-
-    node: str
-    since: float
-    reason: str
-
-
 class EpochWriters:
     """Who wrote which epoch of the job's present past. Pure.
 
@@ -108,9 +99,11 @@ class EpochWriters:
 
 @dataclass(slots=True)
 class CorruptionRecord:
-    """A verdict, and what became of it."""
+    """A verdict that ``node`` computes wrongly, at least since the Unix time ``since``, and what became of it."""
 
-    verdict: CorruptionReport
+    node: str
+    since: float
+    reason: str
     handled: float | None = None
     """The node's ranks were sent away from the device then."""
     wanted: int | None = None
@@ -150,22 +143,22 @@ class CorruptionTracker:
                     epoch,
                 )
 
-    def apply_verdicts(self, verdicts: Iterable[CorruptionReport]) -> None:
+    def apply_verdicts(self, verdicts: Iterable[CorruptionRecord]) -> None:
         """All verdicts that hold. One about a node that is no better than a known one of it says nothing new."""
         for verdict in verdicts:
             known = self._corrupt_steps.get(verdict.node)
-            if known is None or verdict.since < known.verdict.since - SKEW_SECONDS:
-                self._corrupt_steps[verdict.node] = taint = CorruptionRecord(verdict)
-                self._judge(taint)
+            if known is None or verdict.since < known.since - SKEW_SECONDS:
+                self._corrupt_steps[verdict.node] = verdict
+                self._judge(verdict)
 
     def _judge(self, taint: CorruptionRecord) -> None:
-        c, node = self._c, taint.verdict.node
+        c, node = self._c, taint.node
         clean, newest = self._clean(taint), self.ledger.newest
         if clean == newest:
-            log.warning("node %s computes wrongly (%s), but took part in no step since", node, taint.verdict.reason)
+            log.warning("node %s computes wrongly (%s), but took part in no step since", node, taint.reason)
             return
         what = "no step is known to be clean" if clean is None else f"steps after {clean} are corrupt"
-        log.error("CORRUPT %s: node %s computes wrongly (%s): %s", c.options.job, node, taint.verdict.reason, what)
+        log.error("CORRUPT %s: node %s computes wrongly (%s): %s", c.options.job, node, taint.reason, what)
         if c.options.on_corruption is not CorruptionPolicy.ROLLBACK or c.over or c.members.shape is None:
             return
         if clean is None:
@@ -173,12 +166,11 @@ class CorruptionTracker:
             return
         taint.wanted, taint.handled = clean, time.time()
         ranks = frozenset(rank.number for rank in c.members.ranks if rank.node == node)
-        reason = f"steps after {clean} are corrupt by node {node}: {taint.verdict.reason}"
+        reason = f"steps after {clean} are corrupt by node {node}: {taint.reason}"
         c.failed(GenerationFailure(ranks=set(ranks), time=time.time(), reason=reason, exclude=ranks, before=clean))
 
     def _clean(self, taint: CorruptionRecord) -> int | None:
-        verdict = taint.verdict
-        return self.ledger.last_clean_epoch(verdict.node, verdict.since - SKEW_SECONDS, taint.handled)
+        return self.ledger.last_clean_epoch(taint.node, taint.since - SKEW_SECONDS, taint.handled)
 
     def report(self) -> list[dict[str, Any]]:
         """As a job report tells it: what taints the steps that the job stands on."""
@@ -187,9 +179,9 @@ class CorruptionTracker:
             clean = self._clean(taint)
             told.append(
                 {
-                    "node": taint.verdict.node,
-                    "since": taint.verdict.since,
-                    "reason": taint.verdict.reason,
+                    "node": taint.node,
+                    "since": taint.since,
+                    "reason": taint.reason,
                     "clean": clean,
                     "corrupt": clean is None or clean < self.ledger.newest,
                 }

@@ -6,7 +6,6 @@ not, a script that does not say how many micro-batches it has cannot share them.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -17,6 +16,7 @@ from mainstay.recovery.cost_inputs import (
     ProgramCapability,
     RollbackCosts,
     SpareCapacity,
+    busiest_node_bytes,
 )
 from mainstay.recovery.cost_model.iteration import IterationShape as Grid
 from mainstay.recovery.cost_model.iteration import StageTimes
@@ -124,15 +124,11 @@ def cost_inputs_of(known: JobFacts, victims: Collection[int], fault: FaultKind, 
     shape = known.shape
     cells = {shape.place(rank)[:2] for rank in victims}
     grid = Grid(dp=shape.dp, pp=shape.pp, micro_batches=max(1, known.micro_batches // shape.dp), tp=shape.tp)
-    third = known.step_s / (grid.micro_batches + shape.pp - 1) / 3.0
-    moved = Counter[str]()
-    for rank in victims:
-        moved[known.nodes[rank]] += known.state_bytes[rank]
     return CostInputs(
         shape=grid,
-        stage=StageTimes(forward_s=third, backward_s=third, weight_s=third),
+        stage=StageTimes.alike(known.step_s, grid),
         layers=shape.pp * (PIECES if ProgramCapability.TEMPLATES in known.able else 1),
-        state_bytes=float(max(moved.values())),
+        state_bytes=busiest_node_bytes(victims, known.nodes, known.state_bytes),
         fault=fault,
         lost=tuple(sum(1 for _, stage in cells if stage == s) for s in range(shape.pp)),
         broken=len({replica for replica, _ in cells}),

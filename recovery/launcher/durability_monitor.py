@@ -22,7 +22,7 @@ from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.agent.messages import GetInventory, Group, GroupMember, Inventory
 from mainstay.recovery.agent.peer import Credentials, Peer
 from mainstay.recovery.durability import DurabilityEstimate, describe, durability, hourly
-from mainstay.recovery.launcher.corruption_tracker import CorruptionReport, CorruptionTracker
+from mainstay.recovery.launcher.corruption_tracker import CorruptionRecord, CorruptionTracker
 from mainstay.recovery.launcher.grouping import arrange
 from mainstay.recovery.launcher.membership import CoordinatorJobState
 from mainstay.recovery.launcher.snapshot_corruption import CorruptionStats
@@ -112,7 +112,7 @@ class DurabilityMonitor:
             log.info("node %s is trusted again", node)
         self.hazards = hazards
         self.corrupt_steps.apply_verdicts(
-            CorruptionReport(n, h.since, h.reason) for n, h in hazards.items() if h.corrupt
+            CorruptionRecord(n, h.since, h.reason) for n, h in hazards.items() if h.corrupt
         )
         self._renew()
 

@@ -44,12 +44,8 @@ class ForkReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _requests = msgspec.msgpack.Decoder(ForkRequest)
-_replies = msgspec.msgpack.Decoder(ForkReply)
+decode_reply = msgspec.msgpack.Decoder(ForkReply).decode
 encode = msgspec.msgpack.Encoder().encode
-
-
-def decode_reply(body: bytes) -> ForkReply:
-    return _replies.decode(body)
 
 
 class _Order(NamedTuple):

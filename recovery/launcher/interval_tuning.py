@@ -67,26 +67,23 @@ class IntervalTuner:
             "%s every %d steps from now on (before: %d; it takes %.2f s)", what, level.every, before, level.takes_s
         )
 
-    def _levels(self, disk_rate: float) -> tuple[ProtectionTier, ...]:
-        c, survey = self._c, self._c.executor.survey
+    @property
+    def failure_rate(self) -> FailureRate:
+        """How often nodes fail: as was assumed, and as this job has seen."""
+        c = self._c
         hours = (time.time() - c.started_at) / 3600.0
-        hazard = FailureRate(len(c.members.nodes), c.options.mtbf_hours, c.recoveries, hours)
+        return FailureRate(len(c.members.nodes), c.options.mtbf_hours, c.recoveries, hours)
+
+    def _levels(self, disk_rate: float) -> tuple[ProtectionTier, ...]:
+        c, step_s, costs = self._c, self._c.executor.survey.step_seconds, self._c.executor.survey.costs
         prices = SaveCosts(
             state_bytes=max((r.attached.state_bytes for r in c.members.ranks if r.attached), default=0),
             ranks_per_node=1,  # the rate is that of a rank while its neighbors wrote too
-            step_s=survey.step_seconds,
-            parity_Bps=self._parity_rate(),
-            disk_Bps=disk_rate or survey.costs.disk_Bps,
+            step_s=step_s,
+            parity_Bps=min(costs.net_Bps, costs.xor_Bps),  # of the slower of the two, on the slowest node
+            disk_Bps=disk_rate or costs.disk_Bps,
         )
-        return levels(prices, hazard)
-
-    def _parity_rate(self) -> float:
-        """Of the slower of network and encoding, on the slowest node."""
-        costs = self._c.executor.survey.costs
-        rates = [node.inventory.rates for node in self._c.members.alive() if node.inventory]
-        net = min((rate.net for rate in rates if rate.net), default=costs.net_Bps)
-        xor = min((rate.xor for rate in rates if rate.xor), default=costs.xor_Bps)
-        return min(net, xor)
+        return levels(prices, self.failure_rate)
 
     async def _disk_rate(self) -> float:
         """In a thread that the end of the job does not wait for: a directory may hang."""

@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from mainstay.recovery.agent.client import AgentClient
 from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.launcher.agent_supervisor import AgentSupervisor
 from mainstay.recovery.launcher.checkpointing import FENCE_SECONDS, STOP_SECONDS
@@ -137,10 +138,6 @@ class Launcher:
             log.warning("%s", stop.reason)
         return stop.exit_code
 
-    def stop(self, exit_code: int, reason: str) -> None:
-        """End this node's part of the job."""
-        self._coordinator_client.stop(exit_code, reason)
-
     def _give_up(self, reason: str) -> None:
         """This node cannot continue."""
         self._office.abort(reason)
@@ -153,10 +150,10 @@ class Launcher:
         """
         if self._office.held:
             if self._office.stopped(exit_code):
-                self.stop(exit_code, reason)
+                self._coordinator_client.stop(exit_code, reason)
             return
         if self._leaving or self._options.checkpoint_dir is None:
-            self.stop(exit_code, reason)
+            self._coordinator_client.stop(exit_code, reason)
             return
         self._leaving = True
         self._spawn(self._leave(exit_code, reason))
@@ -165,7 +162,7 @@ class Launcher:
         await asyncio.sleep(LEAVE_SECONDS)
         if self._last:
             await asyncio.sleep(FENCE_SECONDS + STOP_SECONDS)
-        self.stop(exit_code, reason)
+        self._coordinator_client.stop(exit_code, reason)
 
     # The coordinator
 
@@ -289,30 +286,24 @@ class Launcher:
 
     async def _discard(self, message: DiscardCommand) -> None:
         """Before any rank hears of the next generation: its snapshots must not meet those of the past."""
-        try:
-            await self._agent.discard_after(message.epoch)
-        except AgentError as error:
-            log.warning("the agent did not forget steps after %d: %s", message.epoch, error)
+        problem = await self._agent.request(lambda agent: agent.discard_after(message.epoch))
+        if problem:
+            log.warning("the agent did not forget steps after %d: %s", message.epoch, problem)
 
     async def _configure_parity(self, message: ConfigureJobParity) -> None:
-        try:
-            await self._agent.configure_parity(message.groups, message.every, message.scheme, message.extra_copies)
-        except AgentError as error:
-            log.error("DEGRADED node %s: no parity: %s", self._options.node, error)  # noqa: TRY400 - a trace says no more
+        groups, every, scheme, extra_copies = message.groups, message.every, message.scheme, message.extra_copies
+        problem = await self._agent.request(lambda agent: agent.configure_parity(groups, every, scheme, extra_copies))
+        if problem:
+            log.error("DEGRADED node %s: no parity: %s", self._options.node, problem)
 
     async def _configure_disk(self, message: ConfigureCheckpoint) -> None:
-        try:
-            await self._agent.configure_disk(message.config)
-        except AgentError as error:
-            log.error("DEGRADED node %s: nothing goes to disk: %s", self._options.node, error)  # noqa: TRY400 - likewise
+        problem = await self._agent.configure_disk(message.config)
+        if problem:
+            log.error("DEGRADED node %s: nothing goes to disk: %s", self._options.node, problem)
 
     async def _save_disk(self, message: SaveCheckpointCommand) -> None:
-        problem = ""
-        try:
-            await self._agent.save_disk(message.epoch, message.copies)
-        except AgentError as error:
-            problem = str(error)[:500]
-        self._tell(Saved(epoch=message.epoch, problem=problem))
+        problem = await self._agent.request(lambda agent: agent.save_disk(message.epoch, message.copies))
+        self._tell(Saved(epoch=message.epoch, problem=problem[:500]))
 
     async def _bring(self, message: Prefetch) -> None:
         self._tell(await self._agent.prefetch(message))
@@ -389,8 +380,8 @@ class Launcher:
         await self._workers.stop(STOP_PATIENCE)
         for task in self._tasks:
             task.cancel()
-        with contextlib.suppress(AgentError, OSError):
-            await asyncio.wait_for(self._agent.drop(), 5.0)
+        with contextlib.suppress(OSError):
+            await asyncio.wait_for(self._agent.request(AgentClient.drop), 5.0)
         await self._agent.stop()
         await self._store.close()
         self._fork_server.close()

@@ -17,6 +17,7 @@ from mainstay.probes.data_dir import private_directory
 from mainstay.recovery.launcher.coordinator_state import CoordinatorState
 from mainstay.recovery.launcher.election_server import CoordinatorQuery, ElectionReply, send_election_request
 from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.state_files import write_json
 from mainstay.recovery.work_assignment import LossPolicy
 
 log = logging.getLogger("mainstay.launcher")
@@ -43,13 +44,9 @@ def keep(options: RunOptions, coordinator_state: CoordinatorState, promised: int
         e.election_endpoint for e in coordinator_state.electors if e.election_endpoint and e.node != options.node
     )
     path = options.state_dir / FILE
-    new = path.with_suffix(".new")
     try:
         private_directory(options.state_dir)
-        new.write_bytes(
-            msgspec.json.encode(KnownLaunchers(job=options.job, endpoints=election_endpoints, voted_term=promised))
-        )
-        new.replace(path)
+        write_json(path, KnownLaunchers(job=options.job, endpoints=election_endpoints, voted_term=promised))
     except OSError as error:
         log.warning("%s cannot be written: a launcher that is started again may not find this job: %s", path, error)
 

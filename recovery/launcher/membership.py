@@ -283,14 +283,15 @@ class Members:
     def on(self, node: str) -> list[RankMember]:
         return [rank for rank in self.ranks if rank.node == node]
 
-    def free_slots(self, node: NodeMember) -> int:
-        """Ranks that could still move to ``node``."""
-        return node.places - len(self.on(node.name))
-
     def rooms(self) -> dict[str, int]:
-        """The same of every living node, at least 0; one look at the ranks for all of them."""
+        """Ranks that could still move to each living node; one look at the ranks for all of them."""
         taken = Counter(rank.node for rank in self.ranks)
         return {node.name: max(0, node.places - taken[node.name]) for node in self.alive()}
+
+    def standbys(self) -> dict[str, int]:
+        """Standbys of each living node that have a place there."""
+        rooms = self.rooms()
+        return {node.name: min(node.standbys, rooms[node.name]) for node in self.alive()}
 
 
 def misfit(hello: LauncherHello, options: RunOptions, members: Members) -> str:

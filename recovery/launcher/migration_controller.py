@@ -36,8 +36,6 @@ log = logging.getLogger("mainstay.coordinator")
 
 FETCH_SECONDS: Final = 600.0
 """As long as an agent gives one transfer."""
-STEP_SECONDS: Final = 600.0
-"""A step that takes longer is taken for a hang, and no rank moves."""
 REMEMBERED: Final = 64
 """Answers that a job report carries at most: an advice is asked after until its answer has arrived."""
 
@@ -171,9 +169,8 @@ class MigrationController:
             raise MigrationRejectedError(f"ranks {bare} are not protected: there is no snapshot that could move")
         if any(rank.gone for rank in members.ranks):
             raise MigrationRejectedError("ranks have left the training loop already: the job is about to end")
-        standbys = {node.name: min(node.standbys, members.free_slots(node)) for node in members.alive()}
         homes = {rank.number: rank.node for rank in members.ranks}
-        return choose(moving, homes, standbys, shape.dp_peers, advice.target)
+        return choose(moving, homes, members.standbys(), shape.dp_peers, advice.target)
 
     def _moving(self, advice: MigrationRequest) -> list[int]:
         members = self._c.members
@@ -199,29 +196,12 @@ class MigrationController:
         self._event(EventKind.MIGRATION_STARTED, current, told)
         self._answer(current.advice, MigrationState.ACCEPTED, where)
         problem = await self._bring(moves, current.sources, NEWEST)
-        problem = problem or await self._step_ends()
+        problem = problem or await c.next_step()
         if problem:
             self._finish(current, f"no rank was stopped and nothing has moved: {problem}")
             return
         reason = f"migration of {current.advice.subject}: {current.advice.reason}"
         c.replay(GenerationFailure(ranks=set(), time=time.time(), reason=reason, counts=False, migrates=True))
-
-    async def _step_ends(self) -> str:
-        """Wait for the next step to be committed by all: then the least is thrown away. Why not, or nothing."""
-        c = self._c
-        target = c.committed + 1
-
-        def over() -> bool:
-            return min(rank.epoch for rank in c.members.ranks) >= target or self._disturbed
-
-        if not await c.executor.until(over, STEP_SECONDS):
-            return f"no step was committed within {STEP_SECONDS:g} s"
-        return "something failed meanwhile, which comes first" if self._disturbed else ""
-
-    @property
-    def _disturbed(self) -> bool:
-        c = self._c
-        return c.over or c.state is not CoordinatorJobState.RUNNING or any(rank.gone for rank in c.members.ranks)
 
     async def _bring(self, moves: Mapping[int, str], sources: Mapping[int, str], epoch: int) -> str:
         """Have the targets fetch the slots; why one cannot be had, or nothing."""

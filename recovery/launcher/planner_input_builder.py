@@ -72,10 +72,6 @@ class PlannerInputBuilder:
         """What recoveries cost here, as far as it was measured."""
         return self.prices.costs(n.inventory.rates for n in self._c.members.alive() if n.inventory)
 
-    def learn(self, ranks: list[RankMember], ended: dict[str, float], acted_at: float, *, cold: bool = False) -> None:
-        """Price the next recovery by those made. ``ended`` holds the Unix time at which each phase ended."""
-        self.prices.learn(ranks, ended, acted_at, self._c.generation, cold=cold)
-
     def compare_replicas(self, epoch: int) -> None:
         """Before the first failure: learn whether peers are replicas, once all have told their digest of ``epoch``."""
         shape, ranks = self._c.members.shape, self._c.members.ranks
@@ -169,7 +165,7 @@ class PlannerInputBuilder:
         if not case.lost:
             return {number: moved.get(number, members.ranks[number].node) for number in victims}
         if case.unplaced is not None:
-            free = sum(max(0, members.free_slots(node)) for node in members.alive())
+            free = sum(members.rooms().values())
             gone = members.ranks[case.unplaced].node
             return f"node {gone} is lost and only {free} spare places are left on other nodes (see --standbys)"
         return {number: case.node[number] for number in victims}
@@ -184,7 +180,7 @@ class PlannerInputBuilder:
     def _away(self, exclude: frozenset[int]) -> dict[int, str]:
         """Another node for each rank whose own has no other place for it; a rank for which there is none stays."""
         members, moved = self._c.members, dict[int, str]()
-        free = {node.name: members.free_slots(node) for node in members.alive()}
+        free = members.rooms()
         for number in sorted(exclude):
             home = members.ranks[number].node
             best = home if free.get(home, 0) > 0 else max(free, key=lambda name: free[name], default=home)

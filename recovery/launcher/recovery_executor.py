@@ -325,7 +325,7 @@ class RecoveryExecutor:
         ):
             return False
         if not recovery.reinstates:  # its phases are others
-            self.survey.learn(ranks, dict(recovery.marks), recovery.acted_at, cold=recovery.cold)
+            self.survey.prices.learn(ranks, dict(recovery.marks), recovery.acted_at, c.generation, cold=recovery.cold)
         c.formed()
         return True
 

@@ -158,7 +158,7 @@ class PipelineReinstantiation:
         home = self._home()
         if home is None or shape.world_size >= home.world_size or self._reshaping.rigid():
             return None
-        warm = sum(min(node.standbys, c.members.free_slots(node)) for node in c.members.alive() if node.endpoint)
+        warm = sum(count for name, count in c.members.standbys().items() if c.members.nodes[name].endpoint)
         best = self._best(shape.world_size + warm)
         if best is None or best.world_size <= shape.world_size:
             return None

@@ -38,9 +38,7 @@ def job_report(c: Coordinator) -> dict[str, Any]:
             **({"pipeline_depths": list(shape.depths)} if shape.depths else {}),
             "world_size": shape.world_size,
             "ranks": [_rank(shape, rank) for rank in ranks],
-            "standbys": {
-                node.name: max(0, min(node.standbys, c.members.free_slots(node))) for node in c.members.alive()
-            },
+            "standbys": c.members.standbys(),
         },
         "protection": {
             "slots": min((r.attached.slots if r.attached else 0 for r in ranks), default=0),

@@ -27,6 +27,7 @@ from mainstay.recovery.launcher.options import RunOptions
 from mainstay.recovery.launcher.progress import ProgressFrames, ProgressSample
 from mainstay.recovery.launcher.step_frames import PairFrames, StepFrames
 from mainstay.recovery.launcher.worker_messages import StepRecord, Transfers
+from mainstay.recovery.state_files import write_json
 
 log = logging.getLogger("mainstay.report")
 
@@ -138,9 +139,7 @@ class Reporter:
             self._service.outbox.put(event)
 
     def _write_job(self, report: dict[str, Any]) -> None:
-        new = self._job_path.with_suffix(".new")
-        new.write_bytes(msgspec.json.encode({"id": self._options.job, **report}))
-        new.replace(self._job_path)
+        write_json(self._job_path, {"id": self._options.job, **report})
         if self._service is not None:
             self._service.put_job(report)
 

@@ -41,8 +41,6 @@ log = logging.getLogger("mainstay.coordinator")
 
 SAVE_SECONDS: Final = 600.0
 """As long as an agent gives one transfer."""
-STEP_SECONDS: Final = 600.0
-"""A step that takes longer is taken for a hang, and no rank is stopped."""
 
 
 @dataclass(slots=True)
@@ -146,16 +144,11 @@ class ReshapeController:
     async def _begin(self, change: ShapeChange) -> None:
         """Wait for the next step to be committed by all: then the least is made again."""
         c = self._c
-        target = c.committed + 1
         self._disk.configure()  # a node that is back has not heard of the run
 
-        def over() -> bool:
-            return min(rank.epoch for rank in c.members.ranks) >= target or self._disturbed
-
-        came = await c.executor.until(over, STEP_SECONDS)
-        if not came or self._disturbed:
-            why = "something failed meanwhile, which comes first" if came else f"no step within {STEP_SECONDS:g} s"
-            self._finish(change, f"no rank was stopped: {why}")
+        problem = await c.next_step()
+        if problem:
+            self._finish(change, f"no rank was stopped: {problem}")
             return
         quiet = change.request is not None
         reason = f"change to {change.shape}"
@@ -164,11 +157,6 @@ class ReshapeController:
                 ranks=set(), time=time.time(), reason=reason, counts=False, reshapes=True, changes=not quiet
             )
         )
-
-    @property
-    def _disturbed(self) -> bool:
-        c = self._c
-        return c.over or c.state is not CoordinatorJobState.RUNNING or any(rank.gone for rank in c.members.ranks)
 
     # While everybody waits
 

@@ -16,7 +16,6 @@ from mainstay.recovery.agent.messages import Inventory, ScrubState
 _COUNTED: Final = ("found", "flipped", "repaired", "lost")
 _MOST_TOLD: Final = 64
 """Nodes in one report; so many whose memory is damaged are another matter."""
-_NOTHING: Final = ScrubState(passes=0, nbytes=0, found=0, repaired=0, lost=0, drills=0, drills_failed=0, last="")
 
 
 @dataclass(slots=True)
@@ -40,7 +39,7 @@ class NodeCorruption:
         before, self._heard = self._heard, told
         first = before is None
         if before is None or told.found < before.found or told.passes < before.passes:
-            before = _NOTHING
+            before = ScrubState()
         if told.found <= before.found:
             return {}
         new = {name: getattr(told, name) - getattr(before, name) for name in _COUNTED}

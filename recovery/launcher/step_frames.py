@@ -43,7 +43,8 @@ Integers = npt.NDArray[np.int64]
 class _BySteps(Generic[T]):
     """What came since the last frame, by step."""
 
-    def __init__(self) -> None:
+    def __init__(self, job: str) -> None:
+        self._job = job
         self._steps: dict[int, T] = {}
         self._since: float | None = None
 
@@ -70,6 +71,22 @@ class _BySteps(Generic[T]):
         self._since = time.monotonic() if self._steps else None
         return first, found
 
+    def _frame(
+        self, first: int, catalog: Catalog, entities: tuple[str, ...], narrow: Floats, wide: Integers
+    ) -> dict[str, Any]:
+        """Arguments of ``FrameSender.put``; ``narrow`` and ``wide`` are [entity, ..., step]."""
+        return {
+            "subject": self._job,
+            "axis": Axis.STEP,
+            "t0": float(first),
+            "dt": 1.0,
+            "catalog": catalog,
+            "entities": entities,
+            "samples": narrow.shape[-1],
+            "values": narrow.astype("<f4", copy=False).tobytes(),
+            "wide": wide.astype("<i8", copy=False).tobytes(),
+        }
+
 
 class _Step:
     """One step of all ranks."""
@@ -83,8 +100,7 @@ class StepFrames(_BySteps[_Step]):
     """Collects records; ``cut`` gives a frame of consecutive steps when it is due."""
 
     def __init__(self, job: str, world_size: int) -> None:
-        super().__init__()
-        self._job = job
+        super().__init__(job)
         self._entities = tuple(str(rank) for rank in range(world_size))
         self._most = _steps_that_fit(world_size * (4 * len(_RANK.narrow) + 8 * len(_RANK.wide)))
 
@@ -105,17 +121,7 @@ class StepFrames(_BySteps[_Step]):
         empty = _Step(len(self._entities))
         narrow = np.stack([(step or empty).narrow for step in steps], axis=2)
         wide = np.stack([(step or empty).end for step in steps], axis=1)
-        return {
-            "subject": self._job,
-            "axis": Axis.STEP,
-            "t0": float(first),
-            "dt": 1.0,
-            "catalog": _RANK,
-            "entities": self._entities,
-            "samples": len(steps),
-            "values": narrow.astype("<f4", copy=False).tobytes(),
-            "wide": wide.astype("<i8", copy=False).tobytes(),
-        }
+        return self._frame(first, _RANK, self._entities, narrow, wide)
 
 
 def _values(record: StepRecord) -> list[float]:
@@ -139,8 +145,7 @@ class PairFrames(_BySteps[dict[int, Transfers]]):
     catalog: Final = Catalog(narrow=_PAIR.narrow, wide=(*_PAIR.wide, _PAIR_WIDE))
 
     def __init__(self, job: str, world_size: int) -> None:
-        super().__init__()
-        self._job = job
+        super().__init__(job)
         self._world_size = world_size
         self._names: dict[int, str] = {}
 
@@ -166,7 +171,7 @@ class PairFrames(_BySteps[dict[int, Transfers]]):
             wide[row, k] = ends
         most = min(MAX_ENTITIES, max(1, MAX_FRAME_BYTES // (self._cell_bytes * len(steps))))
         parts = [slice(start, start + most) for start in range(0, len(codes), most)]
-        return [self._frame(first, len(steps), codes[p], narrow[p], wide[p]) for p in parts]
+        return [self._frame(first, self.catalog, self._pairs(codes[p]), narrow[p], wide[p]) for p in parts]
 
     @property
     def _cell_bytes(self) -> int:
@@ -184,18 +189,8 @@ class PairFrames(_BySteps[dict[int, Transfers]]):
         known = (source >= 0) & (source < self._world_size) & (source != target)
         return (source * self._world_size + target)[known], values[known], ends[known]
 
-    def _frame(self, first: int, samples: int, codes: Integers, narrow: Floats, wide: Integers) -> dict[str, Any]:
-        return {
-            "subject": self._job,
-            "axis": Axis.STEP,
-            "t0": float(first),
-            "dt": 1.0,
-            "catalog": self.catalog,
-            "entities": tuple(self._name(int(code)) for code in codes),
-            "samples": samples,
-            "values": narrow.astype("<f4", copy=False).tobytes(),
-            "wide": wide.astype("<i8", copy=False).tobytes(),
-        }
+    def _pairs(self, codes: Integers) -> tuple[str, ...]:
+        return tuple(self._name(code) for code in codes.tolist())
 
     def _name(self, code: int) -> str:
         name = self._names.get(code)

@@ -13,7 +13,6 @@ import asyncio
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +24,6 @@ from mainstay.recovery.launcher.cost_input_builder import CARRIED, LEAVES, JobFa
 from mainstay.recovery.launcher.worker_messages import StepRecord
 from mainstay.recovery.protection_scheme import SchemeKind
 from mainstay.recovery.recovery_plan import RecoveryPlan, RecoveryStrategyName
-from mainstay.recovery.save_intervals import FailureRate
 from mainstay.recovery.strategy_choice import (
     ExecutionCapabilities,
     PreparedDecisions,
@@ -104,8 +102,6 @@ class StrategyController:
         standbys, spares = self._places(shape.tp)
         if victims:
             standbys = len({shape.place(rank)[:2] for rank in survey.case(set(victims)).warm})
-        hours = (time.time() - c.started_at) / 3600.0
-        hazard = FailureRate(len(c.members.nodes), c.options.mtbf_hours, c.recoveries, hours)
         kept, scheme = c.orders.guard.kept, c.options.protection
         disk = c.disk.begun_at or None
         return JobFacts(
@@ -114,7 +110,7 @@ class StrategyController:
             state_bytes=tuple(rank.attached.state_bytes if rank.attached else 0 for rank in c.members.ranks),
             micro_batches=sum(self._assigned.get(rank.number, 0) for rank in c.members.present),
             step_s=step_s,
-            node_rate=1.0 / (3600.0 * hazard.node_hours()),
+            node_rate=1.0 / (3600.0 * c.tuning.failure_rate.node_hours()),
             held=held_of(
                 step_s=step_s,
                 committed=c.committed,
@@ -144,10 +140,8 @@ class StrategyController:
 
     def _places(self, tp: int) -> tuple[int, int]:
         """Workers that warm standbys could replace, and that could start beyond them."""
-        nodes, there = self._c.members.alive(), Counter(rank.node for rank in self._c.members.ranks)
-        room = {n.name: max(0, n.hello.nproc + n.hello.spares - n.excluded - there[n.name]) for n in nodes}
-        warm = sum(min(node.standbys, room[node.name]) for node in nodes)
-        return warm // tp, (sum(room.values()) - warm) // tp
+        room, warm = sum(self._c.members.rooms().values()), sum(self._c.members.standbys().values())
+        return warm // tp, (room - warm) // tp
 
     def means(self, fault: FaultKind) -> ExecutionCapabilities:
         """What this job is able to carry out now. Whoever raised keeps its process, or gets another one."""

@@ -40,12 +40,6 @@ class OutputTail:
                 return
             await asyncio.sleep(0.001)
 
-    def last_errors(self) -> tuple[str, ...]:
-        return tuple(self.errors)
-
-    def last(self) -> tuple[str, ...]:
-        return tuple(self.lines)
-
 
 @dataclass(eq=False, slots=True)
 class _Source:

@@ -297,8 +297,8 @@ def exit_of(worker: Worker, rank: int, status: ExitStatus, *, out_of_memory: boo
         signal=status.signal,
         expected=worker.ended_by_us and not worker.dying,
         time=status.time,
-        tail=worker.tail.last(),
-        stderr=worker.tail.last_errors(),
+        tail=tuple(worker.tail.lines),
+        stderr=tuple(worker.tail.errors),
         out_of_memory=out_of_memory,
         peak_bytes=status.peak_bytes,
     )

@@ -160,8 +160,8 @@ class Arena:
         self.set_word(Word.FENCE, 0)
         self.set_word(Word.HEARTBEAT, time.monotonic_ns())
         for slot in range(self.header.slots):
-            self._write_cell(self._blank(slot, 0), agent=False)
-            self._write_cell(self._blank(slot, 0), agent=True)
+            self.write_cell(self.blank(slot, 0), agent=False)
+            self.write_cell(self.blank(slot, 0), agent=True)
 
     # Words
 
@@ -188,12 +188,12 @@ class Arena:
 
     def record(self, slot: int) -> SlotRecord:
         """What may be believed about ``slot`` now. A cell that stays damaged makes it INVALID."""
-        cell = self._read_cell(slot, agent=False)
+        cell = self.read_cell(slot, agent=False)
         if cell is None or cell.slot != slot or cell.layout_digest != self.header.layout_digest:
             return SlotRecord(slot, SlotState.INVALID, NO_EPOCH, 0, 0, 0, 0)
         state, found = cell.state, 0
         if state is SlotState.COPIED:
-            agent = self._read_cell(slot, agent=True)
+            agent = self.read_cell(slot, agent=True)
             if agent is not None and (agent.sequence, agent.epoch) == (cell.sequence, cell.epoch):
                 state, found = SlotState.VERIFIED, agent.digest
         return SlotRecord(slot, state, cell.epoch, cell.generation, cell.nbytes, found, cell.sequence)
@@ -236,7 +236,7 @@ class Arena:
             FencedError: ``generation`` was revoked.
         """
         self.require_live(generation)
-        self._write_cell(self._blank(slot, self._sequence(slot) + 1), agent=False)
+        self.write_cell(self.blank(slot, self._sequence(slot) + 1), agent=False)
         return self.slot_bytes(slot)
 
     def commit(self, slot: int, epoch: int, generation: int, nbytes: int | None = None) -> SlotRecord:
@@ -248,7 +248,7 @@ class Arena:
         self.require_live(generation)
         size = self.layout.nbytes if nbytes is None else nbytes
         cell = Cell(SlotState.COPIED, slot, epoch, generation, self.header.layout_digest, size, 0, self._sequence(slot))
-        self._write_cell(cell, agent=False)
+        self.write_cell(cell, agent=False)
         return self.record(slot)
 
     def verify(self, record: SlotRecord) -> SlotRecord:
@@ -270,14 +270,14 @@ class Arena:
             found,
             record.sequence,
         )
-        self._write_cell(cell, agent=True)
+        self.write_cell(cell, agent=True)
         return self.record(record.slot)
 
     def discard_after(self, epoch: int) -> None:
         """Invalidate every slot of a later epoch: the job went back to ``epoch``. Only while no process writes."""
         for record in self.records():
             if record.committed and record.epoch > epoch:
-                self._write_cell(self._blank(record.slot, record.sequence + 1), agent=False)
+                self.write_cell(self.blank(record.slot, record.sequence + 1), agent=False)
 
     def retire_twins(self, record: SlotRecord) -> None:
         """Invalidate other slots of the same epoch, so that an epoch never means two things. After a commit."""
@@ -287,7 +287,7 @@ class Arena:
 
     def invalidate(self, record: SlotRecord) -> None:
         """Declare a slot worthless, for instance because its digest does not hold."""
-        self._write_cell(self._blank(record.slot, record.sequence + 1), agent=False)
+        self.write_cell(self.blank(record.slot, record.sequence + 1), agent=False)
 
     def require_live(self, generation: int) -> None:
         fence = self.word(Word.FENCE)
@@ -336,24 +336,24 @@ class Arena:
 
     @property
     def raw(self) -> Bytes:
-        """The whole file, uint8. For ``memory.repair`` alone."""
+        """The whole file, uint8. For ``memory.repair`` alone, like ``blank``, ``write_cell`` and ``read_cell``."""
         return self._bytes
 
     # Cells
 
-    def _blank(self, slot: int, sequence: int) -> Cell:
+    def blank(self, slot: int, sequence: int) -> Cell:
         return Cell(SlotState.INVALID, slot, NO_EPOCH, 0, self.header.layout_digest, 0, 0, sequence)
 
     def _sequence(self, slot: int) -> int:
         """The number of the last write; from the agent's cell too, in case the writer's own was damaged."""
-        cells = (self._read_cell(slot, agent=False), self._read_cell(slot, agent=True))
+        cells = (self.read_cell(slot, agent=False), self.read_cell(slot, agent=True))
         return max((cell.sequence for cell in cells if cell is not None), default=0)
 
-    def _write_cell(self, cell: Cell, *, agent: bool) -> None:
+    def write_cell(self, cell: Cell, *, agent: bool) -> None:
         at = cell_at(cell.slot, agent=agent)
         self._bytes[at : at + CELL_BYTES] = np.frombuffer(pack_cell(cell), np.uint8)
 
-    def _read_cell(self, slot: int, *, agent: bool) -> Cell | None:
+    def read_cell(self, slot: int, *, agent: bool) -> Cell | None:
         at = cell_at(slot, agent=agent)
         for _ in range(_READ_TRIES):
             cell = unpack_cell(self._bytes[at : at + CELL_BYTES].tobytes())

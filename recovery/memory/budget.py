@@ -6,7 +6,6 @@ is kept, a node holds S·(slots + 2t/(g-t)); with M copies S·(slots + 2(M-1)) o
 
 from __future__ import annotations
 
-import resource
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -45,40 +44,27 @@ class FreeMemory:
     """In the file system of the arenas."""
     group: int | None
     """Until the control group's limit; files in shared memory count against it."""
-    locked: int | None
-    """That a process may pin (RLIMIT_MEMLOCK)."""
-    disk: int | None = None
-    """Where disk snapshots go; None also without one."""
 
     @classmethod
-    def measure(cls, arenas: Path, disk: Path | None = None, *, control: Path = Path("/sys/fs/cgroup")) -> FreeMemory:
+    def measure(cls, arenas: Path, *, control: Path = Path("/sys/fs/cgroup")) -> FreeMemory:
         """Look.
 
         Args:
             arenas: directory of the arenas.
-            disk: directory of the disk level.
             control: where control groups are mounted.
         """
-        locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-        return cls(
-            shared=free_bytes(arenas),
-            group=_left_in_group(control),
-            locked=None if locked == resource.RLIM_INFINITY else locked,
-            disk=None if disk is None else free_bytes(disk),
-        )
+        return cls(shared=free_bytes(arenas), group=_left_in_group(control))
 
-    def shortage(self, shared: int, *, locked: int = 0, disk: int = 0) -> str:
+    def shortage(self, nbytes: int) -> str:
         """What is too little for so many bytes more, in one sentence an operator can act on; empty: nothing."""
-        wanted = [
-            ("shared memory has", shared, self.shared, "make /dev/shm larger (mount -o remount,size=…, --shm-size)"),
-            ("the control group has", shared, self.group, "raise the container's memory limit"),
-            ("a process may pin", locked, self.locked, "raise RLIMIT_MEMLOCK (ulimit -l unlimited)"),
-            ("the disk has", disk, self.disk, "make room in --checkpoint-dir"),
+        known = [
+            ("shared memory has", self.shared, "make /dev/shm larger (mount -o remount,size=…, --shm-size)"),
+            ("the control group has", self.group, "raise the container's memory limit"),
         ]
         short = [
-            f"{what} {_say(left)} left, {_say(need)} are needed: {advice}"
-            for what, need, left, advice in wanted
-            if left is not None and need > left
+            f"{what} {_say(left)} left, {_say(nbytes)} are needed: {advice}"
+            for what, left, advice in known
+            if left is not None and nbytes > left
         ]
         return "; ".join(short)
 

@@ -16,18 +16,7 @@ import numpy as np
 
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import digest
-from mainstay.recovery.memory.records import (
-    CELL_BYTES,
-    NO_EPOCH,
-    PAGE,
-    Cell,
-    SlotRecord,
-    SlotState,
-    cell_at,
-    pack_cell,
-    pack_header,
-    unpack_cell,
-)
+from mainstay.recovery.memory.records import PAGE, Cell, SlotRecord, SlotState, pack_header
 
 _LOOKS: Final = 5
 _LOOK_SECONDS: Final = 0.001
@@ -84,20 +73,20 @@ class RecordShadow:
         """Whether nothing that the slot held is lost."""
         if agent is None or not _speaks_of(writer, agent):
             # The agent's verdict was on an earlier write, or there is none: it digests what is there again.
-            _write(arena, _blank(arena, slot, writer.sequence if writer else 0), agent=True)
+            arena.write_cell(arena.blank(slot, writer.sequence if writer else 0), agent=True)
             if writer is None:
-                _write(arena, _blank(arena, slot, 1), agent=False)
+                arena.write_cell(arena.blank(slot, 1), agent=False)
             return writer is not None
-        _write(arena, agent, agent=True)
+        arena.write_cell(agent, agent=True)
         if agent.state is not SlotState.VERIFIED:
-            _write(arena, _blank(arena, slot, agent.sequence), agent=False)
+            arena.write_cell(arena.blank(slot, agent.sequence), agent=False)
             return True
         if writer is not None:
             return True  # whether the data still has that digest is asked for every slot
         if not _holds(arena, agent):  # overwritten since, or damaged too: nothing says which, so it is worth nothing
-            _write(arena, _blank(arena, slot, agent.sequence + 1), agent=False)
+            arena.write_cell(arena.blank(slot, agent.sequence + 1), agent=False)
             return False
-        _write(arena, replace(agent, state=SlotState.COPIED, digest=0), agent=False)
+        arena.write_cell(replace(agent, state=SlotState.COPIED, digest=0), agent=False)
         if not _holds(arena, agent):  # a trainer has begun to write it just now
             arena.invalidate(arena.record(slot))
             return False
@@ -110,9 +99,8 @@ def _holds(arena: Arena, cell: Cell) -> bool:
 
 def read_cell(arena: Arena, slot: int, *, agent: bool) -> Cell | None:
     """The cell, or None if it is damaged."""
-    at = cell_at(slot, agent=agent)
     for look in range(_LOOKS):
-        cell = unpack_cell(arena.raw[at : at + CELL_BYTES].tobytes())
+        cell = arena.read_cell(slot, agent=agent)
         if cell is not None:
             return cell
         if look < _LOOKS - 1:
@@ -123,12 +111,3 @@ def read_cell(arena: Arena, slot: int, *, agent: bool) -> Cell | None:
 def _speaks_of(writer: Cell | None, agent: Cell) -> bool:
     """Whether the agent's cell is about the writer's write; a damaged one leaves no other way to know."""
     return writer is None or (agent.sequence, agent.epoch) == (writer.sequence, writer.epoch)
-
-
-def _blank(arena: Arena, slot: int, sequence: int) -> Cell:
-    return Cell(SlotState.INVALID, slot, NO_EPOCH, 0, arena.header.layout_digest, 0, 0, sequence)
-
-
-def _write(arena: Arena, cell: Cell, *, agent: bool) -> None:
-    at = cell_at(cell.slot, agent=agent)
-    arena.raw[at : at + CELL_BYTES] = np.frombuffer(pack_cell(cell), np.uint8)

@@ -205,23 +205,6 @@ class TrainerState:
                 raise ValueError(f"extra {name!r} is neither a dict nor has it state_dict and load_state_dict")
 
 
-def collect_state(
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer | None,
-    extra: Extra | None = None,
-    names: Mapping[str, str] | None = None,
-) -> TrainerState:
-    """The state of a trainer. Changes nothing that can be seen (see ``OptimizerState`` for how that is ensured).
-
-    Args:
-        model: of this rank.
-        optimizer: over its parameters.
-        extra: what else is saved.
-        names: see ``memory.naming``; None: names are this rank's own.
-    """
-    return TrainerState(model, optimizer, extra, names)
-
-
 def restore(arena: Arena, epoch: int, state: RestorableState) -> int:
     """Check the slot of ``epoch`` and load it, straight from the arena; returns the bytes of the slot.
 

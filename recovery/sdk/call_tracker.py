@@ -314,7 +314,7 @@ class CallTracker:
             self._open[id(work)] = opened
         return work
 
-    def wait(self, original: Callable[..., Any], work: Work, args: Any, kwargs: Any) -> Any:
+    def wait(self, _: str, original: Callable[..., Any], work: Work, args: Any, kwargs: Any) -> Any:
         """A thread waits for a call; an unknown call belongs to no kind."""
         entered = time.perf_counter()
         call = self._open.pop(id(work), None) or _UNKNOWN

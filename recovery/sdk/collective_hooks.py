@@ -38,11 +38,11 @@ def install() -> None:
     """Wrap. A second call does nothing; without ``watch`` the wrappers only pass on."""
     if _originals:
         return
-    for names, method in ((COLLECTIVES, _issuing), (TRANSFERS, _exchanging)):
+    for names, track in ((COLLECTIVES, CallTracker.issue), (TRANSFERS, CallTracker.exchange)):
         for name in names:
             if hasattr(ProcessGroup, name):
-                _wrap(ProcessGroup, name, method)
-    _wrap(Work, "wait", _waiting)
+                _wrap(ProcessGroup, name, track)
+    _wrap(Work, "wait", CallTracker.wait)
 
 
 def uninstall() -> bool:
@@ -54,39 +54,15 @@ def uninstall() -> bool:
     return installed
 
 
-def _wrap(owner: type, name: str, method: Callable[[str, Callable[..., Any]], Callable[..., Any]]) -> None:
+def _wrap(owner: type, name: str, track: Callable[..., Any]) -> None:
+    """Have calls of the training thread go through ``track`` of its tracker, with their name and what was wrapped."""
     original = getattr(owner, name)
+
+    def call(target: Any, /, *args: Any, **kwargs: Any) -> Any:
+        traffic = _watching
+        if traffic is None or traffic.thread != threading.get_ident():
+            return original(target, *args, **kwargs)
+        return track(traffic, name, original, target, args, kwargs)
+
     _originals[owner, name] = owner.__dict__[name]
-    setattr(
-        owner, name, functools.wraps(original, assigned=("__name__", "__doc__"), updated=())(method(name, original))
-    )
-
-
-def _issuing(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(group: ProcessGroup, /, *args: Any, **kwargs: Any) -> Any:
-        traffic = _watching
-        if traffic is None or traffic.thread != threading.get_ident():
-            return original(group, *args, **kwargs)
-        return traffic.issue(name, original, group, args, kwargs)
-
-    return call
-
-
-def _exchanging(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(group: ProcessGroup, /, *args: Any, **kwargs: Any) -> Any:
-        traffic = _watching
-        if traffic is None or traffic.thread != threading.get_ident():
-            return original(group, *args, **kwargs)
-        return traffic.exchange(name, original, group, args, kwargs)
-
-    return call
-
-
-def _waiting(_: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(work: Work, /, *args: Any, **kwargs: Any) -> Any:
-        traffic = _watching
-        if traffic is None or traffic.thread != threading.get_ident():
-            return original(work, *args, **kwargs)
-        return traffic.wait(original, work, args, kwargs)
-
-    return call
+    setattr(owner, name, functools.wraps(original, assigned=("__name__", "__doc__"), updated=())(call))

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import torch
 
 from mainstay.probes.core_types import GROUP_KINDS, StepPhase
@@ -39,18 +40,10 @@ Sent = StepRecord | Transfers
 class _Draft:
     """A record whose numbers may still be on the device."""
 
-    generation: int
-    epoch: int
-    step_time: float
-    compute_time: float
-    snapshot_blocked: float
-    end_ns: int
-    signals: dict[str, float]
+    record: StepRecord
     loss: float | torch.Tensor | None
     norm: torch.Tensor | None
     summed: torch.Tensor | None
-    digest: int | None
-    buffers: int | None
     parameters: int | torch.Tensor | None
     transfers: Transfers | None
     waits: dict[str | None, float]
@@ -187,19 +180,22 @@ class StepMeter:
         norm, summed = self.gradients.norm(), self.gradients.summed()
         digest = tensors_digest(self._model.parameters()) if digests else None
         intervals = [] if self._device is None else self._device.end_step()
-        draft = _Draft(
+        record = StepRecord(
             generation=generation,
             epoch=epoch,
             step_time=now - since,
             compute_time=max(0.0, compute),
             snapshot_blocked=self.blocked,
             end_ns=time.time_ns(),
+            digest=digest,
+            buffers=tensors_digest(self._model.buffers()) if digests else None,
             signals=signals,
+        )
+        draft = _Draft(
+            record,
             loss=_on_host(self.loss),
             norm=_on_host(norm),
             summed=_on_host(summed),
-            digest=digest,
-            buffers=tensors_digest(self._model.buffers()) if digests else None,
             parameters=_on_host(self._parameters_digest(epoch, digest)),
             transfers=self._transfers(generation, epoch),
             waits=self._waits(),
@@ -269,7 +265,7 @@ class StepMeter:
         return self._drafts[0].ready() or len(self._drafts) > _MOST_PENDING
 
     def _finish(self, draft: _Draft) -> list[Sent]:
-        signals, waits, compute = draft.signals, draft.waits, draft.compute_time
+        signals, waits, compute = draft.record.signals, draft.waits, draft.record.compute_time
         if self._device is not None:
             if not draft.ready():
                 self._device.synchronize()
@@ -284,16 +280,10 @@ class StepMeter:
         signals |= {f"{kind}_wait_seconds": waits[kind] for kind in GROUP_KINDS if kind in waits}
         loss = _number(draft.loss)
         signals |= _numeric_signals(draft, loss)
-        record = StepRecord(
-            generation=draft.generation,
-            epoch=draft.epoch,
-            step_time=draft.step_time,
+        record = msgspec.structs.replace(
+            draft.record,
             compute_time=compute,
-            snapshot_blocked=draft.snapshot_blocked,
-            end_ns=draft.end_ns,
             loss=loss if loss is not None and is_sendable(loss) else None,
-            digest=draft.digest,
-            buffers=draft.buffers,
             signals={name: value for name, value in signals.items() if is_sendable(value)},
         )
         return [record] if draft.transfers is None else [record, draft.transfers]

@@ -24,7 +24,7 @@ from mainstay.recovery.launcher.worker_messages import (
     StepsTotal,
     Transfers,
 )
-from mainstay.recovery.memory.state import collect_state
+from mainstay.recovery.memory.state import TrainerState
 from mainstay.recovery.sdk import collective_hooks
 from mainstay.recovery.sdk.failures import StepAbortedError, is_communication_failure, transient
 from mainstay.recovery.sdk.launcher_client import LauncherClient
@@ -68,7 +68,7 @@ class ProtectedRun(MeteredRun):
         self._link = link
         self._model = model
         self._adapts = told and names is not None
-        state = collect_state(model, optimizer, extra, names)
+        state = TrainerState(model, optimizer, extra, names)
         state.pace(lambda: self._meter.traffic.current is not None)
         self._protection = SnapshotSession(
             link.assignment,

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from mainstay.recovery.memory import dtensor
-from mainstay.recovery.memory.state import collect_state
+from mainstay.recovery.memory.state import TrainerState
 from mainstay.recovery.sdk.mesh import Mesh
 from mainstay.recovery.sdk.run import StepBlock, TrainingRun
 from mainstay.recovery.sdk.standalone import StandaloneSession
@@ -35,7 +35,7 @@ class StandaloneRun(TrainingRun):
             group=None if mesh is None else mesh.world,
             replicas=replicas_of(model) if mesh is None else mesh.members["dp"],
         )
-        self._session.register(collect_state(model, optimizer, extra))
+        self._session.register(TrainerState(model, optimizer, extra))
         self._inside = self._entered = False
         optimizer.register_step_pre_hook(self._before_update)
 

@@ -15,6 +15,8 @@ from cyclopts import Parameter
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line
 
 if TYPE_CHECKING:  # commands import what they need when they run
+    from rich.table import Table
+
     from mainstay.recovery.simulate.report import PolicyReport, Progress, Recorded, Report
     from mainstay.recovery.simulate.scenario import Scenario, SimulatedPolicy
 
@@ -176,14 +178,12 @@ def _write(file: Path, text: str) -> None:
 
 
 def _print(found: Report, trace: Path | None) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
 
     runs = found.scenario.seeds
     over = f"over {trace}" if trace else f"{runs} run{'s' * (runs > 1)} of {found.days:g} days"
     title = f"effective training time ratio, {over}, {found.failures:.0f} failures"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = _table(title)
     table.add_column("policy", no_wrap=True)
     for column in ("saves each s", "ETTR, 95 %", "exact", "GPU-hours lost"):
         table.add_column(column, justify="right", no_wrap=column.startswith("ETTR"))
@@ -199,6 +199,13 @@ def _print(found: Report, trace: Path | None) -> None:
         _print_sweep(console, found)
 
 
+def _table(title: str) -> Table:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+
+
 def _row(row: PolicyReport) -> list[str]:
     policy, ratio = row.policy, row.ettr
     told = [policy.description, f"{row.interval_s:.0f}"]
@@ -212,17 +219,8 @@ def _row(row: PolicyReport) -> list[str]:
 
 
 def _print_sweep(console: Any, found: Report) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     over = found.scenario.sweep_over
-    table = Table(
-        title=f"the same by {over.value if over else ''}",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = _table(f"the same by {over.value if over else ''}")
     followed = [row.policy for row in found.policies if row.ettr is not None]
     table.add_column(str(over.value if over else ""), justify="right")
     for policy in followed:

@@ -6,14 +6,13 @@ from mainstay.recovery.cost_inputs import CostInputs, FaultKind
 from mainstay.recovery.cost_model.allocation import cheapest_donor
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import unheld
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, unheld
 
 
-class BorrowWorkers:
+class BorrowWorkers(RecoveryStrategy):
     """Unicron: the plan of least cost over several jobs, here for the one that lost workers."""
 
     way = RecoveryStrategyName.BORROW_WORKERS
-    executed_as = None
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """Another job must have as many workers to give; the lost state must be held."""
@@ -34,16 +33,11 @@ class BorrowWorkers:
         """
         donor = _donor(cost_inputs)
         assert donor is not None  # masked
-        planned = cost_inputs.fault is not FaultKind.NODE
-        down = cost_inputs.costs.regroup_s + cost_inputs.warm_up_s if planned else cost_inputs.down_s()
-        return RecoveryAction(
-            downtime_s=down + cost_inputs.costs.spawn_cold_s + cost_inputs.move_s + donor / cost_inputs.workers,
-            repeated_s=0.0 if planned else cost_inputs.step_s / 2.0,
-        )
+        more = cost_inputs.costs.spawn_cold_s + cost_inputs.move_s + donor / cost_inputs.workers
+        return RecoveryAction(downtime_s=cost_inputs.stop_s + more, repeated_s=cost_inputs.cut_s)
 
 
 def _donor(cost_inputs: CostInputs) -> float | None:
     """The least loss of value, in seconds of one worker."""
-    repair_s = sum(each.share * each.seconds for each in cost_inputs.odds.repairs)
-    found = cheapest_donor(cost_inputs.pool.others, cost_inputs.gone, repair_s)
+    found = cheapest_donor(cost_inputs.pool.others, cost_inputs.gone, cost_inputs.odds.repair_s)
     return None if found is None else found[1]

@@ -6,15 +6,14 @@ from mainstay.recovery.cost_inputs import CostInputs, FaultKind
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.layouts import Mix, mix_s
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import waiting
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, waiting
 from mainstay.recovery.strategies.shapes import model_of
 
 
-class Degrade:
+class Degrade(RecoveryStrategy):
     """ResiHP, ElasWave: micro-batches assigned by speed, layers split again; whichever is faster."""
 
     way = RecoveryStrategyName.DEGRADE
-    executed_as = None
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """For slow workers alone."""
@@ -29,10 +28,9 @@ class Degrade:
         return waiting(
             cost_inputs,
             RecoveryAction(
-                downtime_s=cost_inputs.costs.regroup_s + cost_inputs.warm_up_s + (cost_inputs.move_s if moved else 0.0),
+                downtime_s=cost_inputs.stop_s + (cost_inputs.move_s if moved else 0.0),
                 repeated_s=0.0,
                 rate=min(1.0, cost_inputs.step_s / min(assigned, split)),
-                rejoin_probability=1.0,
                 rejoin_s=cost_inputs.costs.regroup_s + (cost_inputs.move_s if moved else 0.0),
             ),
         )

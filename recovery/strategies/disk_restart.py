@@ -9,12 +9,12 @@ from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.planner_input import FailureCase
 from mainstay.recovery.recovery_plan import Alternative, RecoveryStrategyName, RestoreStrategyName
-from mainstay.recovery.strategies.recovery_strategy import nothing_lost, placeless
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, nothing_lost, placeless
 from mainstay.recovery.strategies.restore_options import AllRankOptions, disk_offers
-from mainstay.recovery.strategies.restore_strategy import choose, evaluate, infeasible, placement_problem
+from mainstay.recovery.strategies.restore_strategy import infeasible, placement_problem, restore_together
 
 
-class DiskRestart:
+class DiskRestart(RecoveryStrategy):
     """Restart from a persistent checkpoint (the baseline of every paper; Varuna's morphing)."""
 
     name = RestoreStrategyName.DISK_RESTART
@@ -30,10 +30,7 @@ class DiskRestart:
         if bare is not None:
             return infeasible(self.name, f"No checkpoint of rank {bare} is on a disk that {case.node[bare]} can read.")
         offers = AllRankOptions(case, own if case.failed else {}, disk=True)
-        epoch, why_not = choose(offers, own)
-        if epoch is None:
-            return infeasible(self.name, why_not)
-        return evaluate(self.name, f"A checkpoint of step {epoch} is on disk for every rank.", epoch, offers)
+        return restore_together(self.name, offers, own, "A checkpoint of step {} is on disk for every rank.".format)
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """See ``Way``."""
@@ -43,5 +40,5 @@ class DiskRestart:
 
     def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """All start again and read: each worker its own part, all at the same time."""
-        down = cost_inputs.down_s(cost_inputs.restart_s + cost_inputs.costs.spawn_cold_s + cost_inputs.read_s)
+        down = cost_inputs.down_s(cost_inputs.reload_s)
         return RecoveryAction(downtime_s=down, repeated_s=cost_inputs.held.disk_s or 0.0)

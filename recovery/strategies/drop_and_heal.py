@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from mainstay.recovery.cost_inputs import GONE, CostInputs
+from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.iteration import dropped_rate
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import rejoins, single_pipeline, unheld, waiting
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, single_pipeline, unheld, waiting
 
 
-class DropAndHeal:
+class DropAndHeal(RecoveryStrategy):
     """torchft: the quorum shrinks by a replica group and grows again. As many pipelines go as workers, at worst."""
 
     way = RecoveryStrategyName.DROP_AND_HEAL
-    executed_as = None
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """A whole pipeline must remain."""
@@ -27,14 +26,12 @@ class DropAndHeal:
 
     def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """The batch is kept; the smaller world needs no state moved until a worker is back."""
-        planned = cost_inputs.fault not in GONE
         return waiting(
             cost_inputs,
             RecoveryAction(
-                downtime_s=cost_inputs.costs.regroup_s + cost_inputs.warm_up_s if planned else cost_inputs.down_s(),
-                repeated_s=0.0 if planned else cost_inputs.step_s / 2.0,
+                downtime_s=cost_inputs.stop_s,
+                repeated_s=cost_inputs.cut_s,
                 rate=dropped_rate(cost_inputs.shape, cost_inputs.hit),
-                rejoin_probability=1.0,
                 rejoin_s=rejoins(cost_inputs),
                 copies_at_risk=single_pipeline(cost_inputs, cost_inputs.hit),
             ),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from mainstay.recovery.cost_inputs import CostInputs, FaultKind, ProgramCapability
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.recovery_plan import RecoveryStrategyName, RestoreStrategyName
-from mainstay.recovery.strategies.recovery_strategy import unheld
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, unheld
 
 
-class InProcess:
+class InProcess(RecoveryStrategy):
     """In-process restart (Unicron; NVRx): the same processes regroup, state comes from a peer or their own slot.
 
     A running job's planner calls it a local slot without a failed rank (``mainstay.recovery.launcher.retry_policy``).

@@ -5,14 +5,13 @@ from __future__ import annotations
 from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import nothing_lost, placeless, unheld
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, nothing_lost, placeless, unheld
 
 
-class JustInTime:
+class JustInTime(RecoveryStrategy):
     """Just-in-time checkpointing (EuroSys'24): save + restart + half a step, and no steady overhead."""
 
     way = RecoveryStrategyName.JUST_IN_TIME
-    executed_as = None
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """Without a live replica of every lost stage no rank can save."""
@@ -20,5 +19,5 @@ class JustInTime:
 
     def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """One replica a stage writes at the same time as the others; all read."""
-        more = cost_inputs.read_s + cost_inputs.restart_s + cost_inputs.costs.spawn_cold_s + cost_inputs.read_s
+        more = cost_inputs.read_s + cost_inputs.reload_s
         return RecoveryAction(downtime_s=cost_inputs.down_s(more), repeated_s=cost_inputs.step_s / 2.0)

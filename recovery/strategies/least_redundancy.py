@@ -6,14 +6,13 @@ from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.redundancy import RedundancyScheme, torn_rate
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import nothing_lost, placeless
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, nothing_lost, placeless
 
 
-class LeastRedundancy:
+class LeastRedundancy(RecoveryStrategy):
     """Chen et al. (ICCD 2023): copies or a code, chosen by cost; GEMINI's replicas are its schemes of one block."""
 
     way = RecoveryStrategyName.LEAST_REDUNDANCY
-    executed_as = None
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """A scheme must fit into memory and bear what was lost."""
@@ -50,13 +49,10 @@ def _action(cost_inputs: CostInputs, scheme: RedundancyScheme) -> RecoveryAction
     """A block is decoded from ``data`` others. Readiness: its saves, and the restarts from disk it cannot prevent."""
     fetched_s = cost_inputs.state_bytes * scheme.data / cost_inputs.costs.net_Bps
     decoded_s = cost_inputs.state_bytes * scheme.data / cost_inputs.costs.xor_Bps if scheme.data > 1 else 0.0
-    repair_s = sum(each.share * each.seconds for each in cost_inputs.odds.repairs)
-    restart_s = (
-        cost_inputs.restart_s + cost_inputs.costs.spawn_cold_s + cost_inputs.read_s + (cost_inputs.held.disk_s or 0.0)
-    )
-    torn = torn_rate(scheme, workers=cost_inputs.workers, worker_rate=cost_inputs.odds.worker_rate, window_s=repair_s)
+    odds = cost_inputs.odds
+    torn = torn_rate(scheme, workers=cost_inputs.workers, worker_rate=odds.worker_rate, window_s=odds.repair_s)
     return RecoveryAction(
         downtime_s=cost_inputs.down_s(cost_inputs.spawn_s + fetched_s + decoded_s + cost_inputs.load_s),
         repeated_s=scheme.every_s / 2.0,
-        readiness_share=min(1.0, scheme.share + torn * restart_s),
+        readiness_share=min(1.0, scheme.share + torn * cost_inputs.from_disk_s),
     )

@@ -6,12 +6,12 @@ from mainstay.recovery.cost_inputs import CostInputs, FaultKind
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.planner_input import FailureCase
 from mainstay.recovery.recovery_plan import Alternative, RecoveryStrategyName, RestoreStrategyName
-from mainstay.recovery.strategies.recovery_strategy import nothing_lost
-from mainstay.recovery.strategies.restore_options import AllRankOptions, local_offers
-from mainstay.recovery.strategies.restore_strategy import choose, evaluate, infeasible, placement_problem
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, nothing_lost
+from mainstay.recovery.strategies.restore_options import local_offers
+from mainstay.recovery.strategies.restore_strategy import infeasible, placement_problem, restore_from
 
 
-class LocalSlot:
+class LocalSlot(RecoveryStrategy):
     """Restore from the node's own snapshot (in-memory snapshot processes: REFT; local tier of GEMINI and TRANSOM)."""
 
     name = RestoreStrategyName.LOCAL_SLOT
@@ -23,14 +23,7 @@ class LocalSlot:
         if why := placement_problem(case):
             return infeasible(self.name, why)
         own = {rank: local_offers(case, rank) for rank in case.failed}
-        bare = next((rank for rank, offers in own.items() if not offers), None)
-        if bare is not None:
-            return infeasible(self.name, self._missing(case, bare))
-        offers = AllRankOptions(case, own)
-        epoch, why_not = choose(offers, own)
-        if epoch is None:
-            return infeasible(self.name, why_not)
-        return evaluate(self.name, self._reason(case, epoch), epoch, offers)
+        return restore_from(self.name, case, own, self._missing, lambda epoch: self._reason(case, epoch))
 
     def _missing(self, case: FailureCase, rank: int) -> str:
         node = case.situation.ranks[rank].node

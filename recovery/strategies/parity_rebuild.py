@@ -10,12 +10,12 @@ from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.planner_input import FailureCase, HeldParity
 from mainstay.recovery.recovery_plan import Alternative, RecoveryStrategyName, RestoreSource, RestoreStrategyName
-from mainstay.recovery.strategies.recovery_strategy import nothing_lost, placeless
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, nothing_lost, placeless
 from mainstay.recovery.strategies.restore_options import RestoreOption
 from mainstay.recovery.strategies.restore_strategy import infeasible, placement_problem, restore_from
 
 
-class ParityRebuild:
+class ParityRebuild(RecoveryStrategy):
     """Restore from an erasure code over nodes (REFT's RAIM5; cost as in Chen et al., ICCD 2023)."""
 
     name = RestoreStrategyName.PARITY_REBUILD

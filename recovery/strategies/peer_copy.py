@@ -9,12 +9,12 @@ from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.planner_input import FailureCase
 from mainstay.recovery.recovery_plan import Alternative, RecoveryStrategyName, RestoreSource, RestoreStrategyName
-from mainstay.recovery.strategies.recovery_strategy import nothing_lost, placeless, unheld
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, nothing_lost, placeless, unheld
 from mainstay.recovery.strategies.restore_options import RestoreOption
 from mainstay.recovery.strategies.restore_strategy import infeasible, placement_problem, restore_from
 
 
-class PeerCopy:
+class PeerCopy(RecoveryStrategy):
     """Restore from a replica (FlashRecovery, TrainMover, torchft's recovery; GEMINI's peer tier)."""
 
     name = RestoreStrategyName.PEER_COPY

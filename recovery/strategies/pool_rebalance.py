@@ -5,14 +5,13 @@ from __future__ import annotations
 from mainstay.recovery.cost_inputs import GONE, CostInputs, ProgramCapability
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import rejoins, single_stages, unheld, waiting
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, single_stages, unheld, waiting
 
 
-class PoolRebalance:
+class PoolRebalance(RecoveryStrategy):
     """SWARM (ICML'23): stochastic wiring; a peer that fails is banned and its micro-batch sent again."""
 
     way = RecoveryStrategyName.POOL_REBALANCE
-    executed_as = None
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """Every pool needs a worker."""
@@ -35,7 +34,6 @@ class PoolRebalance:
                 downtime_s=(cost_inputs.detect_s if cost_inputs.fault in GONE else 0.0) + cost_inputs.stage.slot_s,
                 repeated_s=cost_inputs.move_s * (1.0 - worst / dp) if even > worst else 0.0,
                 rate=min(1.0, max(even, worst) / dp),
-                rejoin_probability=1.0,
                 rejoin_s=rejoins(cost_inputs) - cost_inputs.costs.regroup_s,
                 copies_at_risk=single_stages(cost_inputs),
             ),

@@ -6,15 +6,14 @@ from mainstay.recovery.cost_inputs import CostInputs, FaultKind, ProgramCapabili
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.layouts import Layout, LayoutModel, best_layout, layout_s, layouts
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import rejoins, waiting, waiting_s
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, waiting, waiting_s
 from mainstay.recovery.strategies.shapes import model_of
 
 
-class Proactive:
+class Proactive(RecoveryStrategy):
     """Parcae's liveput (NSDI'24), LiveR: a planned change while all state is still there."""
 
     way = RecoveryStrategyName.PROACTIVE
-    executed_as = None
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """Without notice there is nothing to move from."""
@@ -46,9 +45,8 @@ def _moved(cost_inputs: CostInputs, model: LayoutModel, layout: Layout) -> Recov
     move_s = cost_inputs.move_s if layout[1] != cost_inputs.shape.pp else 0.0
     hidden = min(move_s, cost_inputs.odds.notice_s)
     return RecoveryAction(
-        downtime_s=cost_inputs.costs.regroup_s + cost_inputs.warm_up_s + move_s - hidden,
+        downtime_s=cost_inputs.stop_s + move_s - hidden,
         repeated_s=0.0,
         rate=min(1.0, cost_inputs.step_s / layout_s(model, layout)),
-        rejoin_probability=1.0,
         rejoin_s=rejoins(cost_inputs),
     )

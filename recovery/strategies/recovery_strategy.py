@@ -18,13 +18,9 @@ from mainstay.recovery.recovery_plan import RecoveryStrategyName, RestoreStrateg
 class RecoveryStrategy(Protocol):
     """One recovery strategy. Pure: the same cost inputs gives the same answer."""
 
-    @property
-    def way(self) -> RecoveryStrategyName: ...
-
-    @property
-    def executed_as(self) -> RestoreStrategyName | None:
-        """As what a running job's planner chooses it; None: only an option or a command chooses it."""
-        ...
+    way: RecoveryStrategyName
+    executed_as: RestoreStrategyName | None = None
+    """As what a running job's planner chooses it; None: only an option or a command chooses it."""
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """Why it cannot be, in one sentence; None if it can."""
@@ -84,7 +80,8 @@ def _elsewhere(cost_inputs: CostInputs) -> bool:
 
 
 def waiting(cost_inputs: CostInputs, action: RecoveryAction) -> RecoveryAction:
-    """An action that continues without lost workers: a process is back when it has started, a node when repaired."""
+    """An action that continues without lost workers, which re-join: a process when it has started, a node repaired."""
+    action = replace(action, rejoin_probability=1.0)
     if cost_inputs.fault in {FaultKind.ERROR, FaultKind.PROCESS}:
         return replace(action, back_after_s=cost_inputs.costs.spawn_cold_s, exposed_s=cost_inputs.costs.spawn_cold_s)
     return replace(action, until_repair=True)

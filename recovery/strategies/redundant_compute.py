@@ -6,18 +6,17 @@ from mainstay.recovery.cost_inputs import GONE, CostInputs, ProgramCapability
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.iteration import REDUNDANT_FAILOVER
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import rejoins, single_stages, waiting
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, single_stages, waiting
 
 REDUNDANT_SHARE = 0.803
 """Of the time, that redundant forwards and their communication take: 1 - 0.197, the useful share of Bamboo's runs in
 the simulator behind Oobleck's Table 2."""
 
 
-class RedundantCompute:
+class RedundantCompute(RecoveryStrategy):
     """Bamboo (NSDI'23). Its price is paid all the time, so that it stands in ``readiness_share``."""
 
     way = RecoveryStrategyName.REDUNDANT_COMPUTE
-    executed_as = None
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """Two neighbors lost may be of one pipeline, and then no worker holds the second one's layers."""
@@ -42,7 +41,6 @@ class RedundantCompute:
                 downtime_s=(0.0 if planned else cost_inputs.detect_s + cost_inputs.costs.fence_s) + failover,
                 repeated_s=0.0,
                 rate=(shape.micro_batches + shape.pp - 1) / (2.0 * shape.micro_batches + shape.pp - 1),
-                rejoin_probability=1.0,
                 rejoin_s=rejoins(cost_inputs),
                 copies_at_risk=single_stages(cost_inputs),
                 readiness_share=REDUNDANT_SHARE,

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from mainstay.recovery.cost_inputs import GONE, CostInputs, ProgramCapability
+from mainstay.recovery.cost_inputs import CostInputs, ProgramCapability
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.layouts import best_mix, mixable
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import rejoins, unheld, waiting
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, unheld, waiting
 from mainstay.recovery.strategies.shapes import model_of
 
 
-class Reinstantiate:
+class Reinstantiate(RecoveryStrategy):
     """Oobleck (SOSP'23): heterogeneous pipelines; layers that are missing are copied from a surviving replica."""
 
     way = RecoveryStrategyName.REINSTANTIATE
-    executed_as = None
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """Two replicas at least must remain (f + 1 with f = 1), or the next loss is the last."""
@@ -35,17 +34,14 @@ class Reinstantiate:
         """At most one worker's state moves into each worker, all at once; or all write, start again and read."""
         found = best_mix(model_of(cost_inputs), cost_inputs.left)
         assert found is not None  # masked
-        planned = cost_inputs.fault not in GONE
-        down = cost_inputs.costs.regroup_s + cost_inputs.warm_up_s if planned else cost_inputs.down_s()
         through_s = 2.0 * cost_inputs.read_s + cost_inputs.costs.spawn_cold_s
         move_s = through_s if cost_inputs.through_disk else cost_inputs.move_s
         return waiting(
             cost_inputs,
             RecoveryAction(
-                downtime_s=down + move_s,
-                repeated_s=0.0 if planned else cost_inputs.step_s / 2.0,
+                downtime_s=cost_inputs.stop_s + move_s,
+                repeated_s=cost_inputs.cut_s,
                 rate=min(1.0, cost_inputs.step_s / found[0]),
-                rejoin_probability=1.0,
                 rejoin_s=rejoins(cost_inputs) - cost_inputs.move_s + move_s,
             ),
         )

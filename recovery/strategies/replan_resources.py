@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from mainstay.recovery.cost_inputs import GONE, CostInputs, ProgramCapability
+from mainstay.recovery.cost_inputs import CostInputs, ProgramCapability
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.resources import Fit, enough, fit, useful_workers
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import rejoins, unheld, waiting
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, unheld, waiting
 
 
-class ReplanResources:
+class ReplanResources(RecoveryStrategy):
     """DLRover-RM (VLDB 2024): a fitted model of performance, and shards of data that are queued again."""
 
     way = RecoveryStrategyName.REPLAN_RESOURCES
-    executed_as = None
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """It learns from steps with three numbers of workers at least."""
@@ -33,16 +32,13 @@ class ReplanResources:
         """The job shrinks to what is left and worth having, or takes spares that are."""
         fitted = fit(cost_inputs.pool.samples)
         assert fitted is not None  # masked
-        planned = cost_inputs.fault not in GONE
-        down = cost_inputs.costs.regroup_s + cost_inputs.warm_up_s if planned else cost_inputs.down_s()
         there = cost_inputs.left + cost_inputs.pool.standbys
         return waiting(
             cost_inputs,
             RecoveryAction(
-                downtime_s=down + cost_inputs.move_s,
-                repeated_s=0.0 if planned else cost_inputs.step_s / 2.0,
+                downtime_s=cost_inputs.stop_s + cost_inputs.move_s,
+                repeated_s=cost_inputs.cut_s,
                 rate=_rate(cost_inputs, fitted, min(there, useful_workers(fitted, cost_inputs.workers))),
-                rejoin_probability=1.0,
                 rejoin_s=rejoins(cost_inputs),
             ),
         )

@@ -7,11 +7,11 @@ stage cost nothing.
 
 from __future__ import annotations
 
-from mainstay.recovery.cost_inputs import GONE, CostInputs, ProgramCapability
+from mainstay.recovery.cost_inputs import CostInputs, ProgramCapability
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.iteration import rerouted
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import rejoins, single_stages, unheld, waiting
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, single_stages, unheld, waiting
 
 _NEEDS = {
     RecoveryStrategyName.REROUTE_COUPLED: frozenset({ProgramCapability.REROUTE}),
@@ -22,10 +22,8 @@ _NEEDS = {
 }
 
 
-class Reroute:
+class Reroute(RecoveryStrategy):
     """SlipStream, ReCycle (SOSP'24), by what hides the work."""
-
-    executed_as = None
 
     def __init__(self, way: RecoveryStrategyName) -> None:
         self.way = way
@@ -39,14 +37,12 @@ class Reroute:
 
     def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """Half a step is repeated; the worker that comes back takes its state from a peer."""
-        planned = cost_inputs.fault not in GONE
         return waiting(
             cost_inputs,
             RecoveryAction(
-                downtime_s=cost_inputs.costs.regroup_s + cost_inputs.warm_up_s if planned else cost_inputs.down_s(),
-                repeated_s=0.0 if planned else cost_inputs.step_s / 2.0,
+                downtime_s=cost_inputs.stop_s,
+                repeated_s=cost_inputs.cut_s,
                 rate=min(1.0, cost_inputs.step_s / self._step_s(cost_inputs)),
-                rejoin_probability=1.0,
                 rejoin_s=rejoins(cost_inputs),
                 copies_at_risk=single_stages(cost_inputs),
             ),

@@ -44,7 +44,7 @@ def placement_problem(case: FailureCase) -> str | None:
     return f"Node {node} is lost and no other node has a free standby or room for rank {case.unplaced}."
 
 
-def choose(offers: AllRankOptions, own: Mapping[int, Offers]) -> tuple[int | None, str]:
+def _choose(offers: AllRankOptions, own: Mapping[int, Offers]) -> tuple[int | None, str]:
     """The newest epoch that every rank offers and at least one has from the strategy's own source; else the reason."""
     common: set[int] | None = None
     kinds = offers.kinds()
@@ -79,13 +79,17 @@ def restore_from(
     """
     mine = {rank: local_offers(case, rank) | own[rank] for rank in case.failed}
     bare = next((rank for rank in case.failed if not mine[rank]), None)
-    if bare is not None or not any(own.values()):
+    if bare is not None or (case.failed and not any(own.values())):
         return infeasible(name, missing(case, case.failed[0] if bare is None else bare))
-    offers = AllRankOptions(case, mine)
-    epoch, why_not = choose(offers, own)
-    if epoch is None:
-        return infeasible(name, why_not)
-    return evaluate(name, reason(epoch), epoch, offers)
+    return restore_together(name, AllRankOptions(case, mine), own, reason)
+
+
+def restore_together(
+    name: RestoreStrategyName, offers: AllRankOptions, own: Mapping[int, Offers], reason: Callable[[int], str]
+) -> Alternative:
+    """Restore at the newest epoch that all can have, if there is one."""
+    epoch, why_not = _choose(offers, own)
+    return infeasible(name, why_not) if epoch is None else _evaluate(name, reason(epoch), epoch, offers)
 
 
 def _disagreement(kinds: Sequence[tuple[int, Offers]], place: int) -> str:
@@ -103,7 +107,7 @@ def _steps(offers: Offers) -> str:
     return "step " + " and ".join(map(str, newest)) if newest else "none"
 
 
-def evaluate(name: RestoreStrategyName, reason: str, epoch: int, offers: AllRankOptions) -> Alternative:
+def _evaluate(name: RestoreStrategyName, reason: str, epoch: int, offers: AllRankOptions) -> Alternative:
     """Price the chosen epoch."""
     case = offers.case
     everyone = offers.together(epoch).restores.copy()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from mainstay.recovery.cost_inputs import GONE, CostInputs
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.recovery_plan import RecoveryStrategyName, RestoreStrategyName
-from mainstay.recovery.strategies.recovery_strategy import unheld
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, unheld
 
 
-class StandbySwap:
+class StandbySwap(RecoveryStrategy):
     """TrainMover, ByteRobust, FlashRecovery. Here: a peer copy to a standby, or a migration where the worker lives."""
 
     way = RecoveryStrategyName.STANDBY_SWAP
@@ -23,7 +23,4 @@ class StandbySwap:
     def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """Planned swaps wait for the end of a step, and nothing is repeated."""
         more = cost_inputs.costs.spawn_warm_s + cost_inputs.move_s
-        if cost_inputs.fault in GONE:
-            return RecoveryAction(downtime_s=cost_inputs.down_s(more), repeated_s=cost_inputs.step_s / 2.0)
-        costs = cost_inputs.costs
-        return RecoveryAction(downtime_s=costs.regroup_s + cost_inputs.warm_up_s + more, repeated_s=0.0)
+        return RecoveryAction(downtime_s=cost_inputs.stop_s + more, repeated_s=cost_inputs.cut_s)

@@ -19,7 +19,7 @@ from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig, M
 from mainstay.recovery.checkpoint.reshape import gather, sources
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.snapshot import SnapshotWriter
-from mainstay.recovery.memory.state import TrainerState, collect_state
+from mainstay.recovery.memory.state import TrainerState
 from mainstay.recovery.mesh_shape import MeshShape
 
 RUN = "01997c4e-8f00-7000-8000-000000000001"
@@ -48,7 +48,7 @@ class Trainer:
         prefixes = {f"blocks.{i}": f"blocks.{self.begin + i}" for i in range(self.end - self.begin)}
         self.optimizer = options.pop("optimizer", torch.optim.AdamW)(self.model.parameters())
         extra = options.pop("extra", {"notes": {"seen": 7}})
-        self.state = collect_state(self.model, self.optimizer, extra, prefixes if named else None)
+        self.state = TrainerState(self.model, self.optimizer, extra, prefixes if named else None)
         self.fill(seed)
 
     def whole(self, name: str) -> str:

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.agent.messages import NEWEST, DiskInfo, Inventory, SlotInfo, TransferRates
+from mainstay.recovery.agent.messages import NEWEST, Inventory, SlotInfo, TransferRates
+from mainstay.recovery.checkpoint.catalog import PartFile
 from mainstay.recovery.checkpoint.manifest import DiskConfig
 from mainstay.recovery.launcher.coordinator import Coordinator
 from mainstay.recovery.launcher.messages import (
@@ -79,7 +80,7 @@ class FakeNode:
         """Rank -> epoch of its newest slot here."""
         self.since: dict[int, int] = {}
         """Rank -> generation in which its slots were committed."""
-        self.disk: list[DiskInfo] = []
+        self.disk: list[PartFile] = []
         """Files that its agent lists."""
         self.digests: dict[int, Callable[[RestoreOrder], int]] = {}
         """What ranks say of their parameters once they have restored: rank -> order -> digest."""

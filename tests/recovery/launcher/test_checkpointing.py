@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.agent.messages import DiskInfo
+from mainstay.recovery.checkpoint.catalog import PartFile
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointError,
@@ -151,7 +151,7 @@ def test_equal_replicas_share_the_writing_and_stand_in_when_all_is_lost(
             told = await world.until(lambda: [c for c in world.nodes[0].runs if c.copies == 1])
             assert told[-1].writers() == {0, 3}
             for node in world.nodes:
-                node.disk = [DiskInfo(rank=rank, epoch=5, nbytes=100, generation=1) for rank in (0, 3)]
+                node.disk = [PartFile(rank=rank, epoch=5, nbytes=100, generation=1) for rank in (0, 3)]
                 node.slots.clear()
             for rank in range(4):
                 world.node_of(rank).kill(rank)

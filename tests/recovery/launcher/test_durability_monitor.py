@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainstay.recovery.agent.messages import DiskInfo, Inventory, ParityInfo, ScrubState, SlotInfo, TransferRates
+from mainstay.recovery.agent.messages import Inventory, ParityInfo, ScrubState, SlotInfo, TransferRates
+from mainstay.recovery.checkpoint.catalog import PartFile
 from mainstay.recovery.durability import durability
 from mainstay.recovery.launcher.durability_monitor import DurabilityMonitor, NodeWarning
 from mainstay.recovery.launcher.messages import ConfigureJobParity
@@ -205,7 +206,7 @@ def test_extra_copies_count_while_they_keep_up() -> None:
 
 def test_copies_of_a_scheme_and_parts_on_disk() -> None:
     slots = [{0: (4, 5), 2: (4,)}, {1: (4, 5), 0: (4,)}, {2: (4, 5), 1: (4,)}]
-    part = [DiskInfo(rank=r, epoch=2, nbytes=1, generation=1) for r in range(3)]
+    part = [PartFile(rank=r, epoch=2, nbytes=1, generation=1) for r in range(3)]
     told = {n: inventory(n, slots[r], disk=(part[r],)) for r, n in enumerate("abc")}
     found = build_inventory(job("copies:2"), told)
     assert (found.protected, found.disk) == (4, 2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.agent.messages import DiskInfo
+from mainstay.recovery.checkpoint.catalog import PartFile
 from mainstay.recovery.launcher.options import NumericAnomalyPolicy, RunOptions
 from mainstay.recovery.launcher.step_replay import ReplayTrigger
 from mainstay.recovery.launcher.worker_messages import RestoreOrder
@@ -63,7 +63,7 @@ async def once_more_to_seven(world: Any) -> None:
     await committed(world, [7, 7, 7, 7])
     for node in world.nodes:
         node.disk = [
-            DiskInfo(rank=rank, epoch=epoch, nbytes=100, generation=1) for rank in node.pids for epoch in (5, 7)
+            PartFile(rank=rank, epoch=epoch, nbytes=100, generation=1) for rank in node.pids for epoch in (5, 7)
         ]
     assert world.coordinator.replays.request_replay(ReplayTrigger(reason="gradients are wrong", before=5))
     await world.until_state("running", 4)
@@ -99,7 +99,7 @@ def test_a_file_of_a_future_that_was_given_up_is_not_taken_for_the_step_made_aga
 def test_a_file_of_the_step_made_again_is_as_good_as_any(run_scenario: Callable[..., None]) -> None:
     async def scenario(world: Any) -> None:
         await once_more_to_seven(world)
-        world.node_of(3).disk.append(DiskInfo(rank=3, epoch=7, nbytes=100, generation=4))
+        world.node_of(3).disk.append(PartFile(rank=3, epoch=7, nbytes=100, generation=4))
         world.coordinator.executor.survey.replicated = False  # so that it takes no replica's
         assert world.coordinator.replays.request_replay(ASKED)
         await world.until(lambda: len(restores(world, 5)) == 4)
@@ -217,7 +217,7 @@ def test_replicas_that_part_right_after_a_recovery_go_back_to_where_they_agreed(
             for node in world.nodes:
                 for rank in node.pids:
                     if epoch == 6:  # an older slot than the fakes', which hold two
-                        node.disk.append(DiskInfo(rank=rank, epoch=5, nbytes=100, generation=1))
+                        node.disk.append(PartFile(rank=rank, epoch=5, nbytes=100, generation=1))
                     node.commit(rank, epoch, digest=rank)
         assert (await world.until_event("recovery_verified"))["data"]["digest_match"] is False
         await world.until(lambda: world.coordinator.generation >= 3)

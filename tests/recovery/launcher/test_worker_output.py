@@ -21,14 +21,14 @@ def test_lines_get_their_ranks_name(capfd: pytest.CaptureFixture[str]) -> None:
     pump, tail = OutputPump(), OutputTail("standby")
     out, err = pump.open(tail)
     os.write(out, b"before\n")
-    wait_for(lambda: tail.last() == ("before",))
+    wait_for(lambda: tuple(tail.lines) == ("before",))
     tail.label = "rank 3"
     os.write(out, b"half ")
     os.write(out, b"a line\n\nnext\n")
     os.write(err, b"no newline at the end")
     os.close(out)
     os.close(err)
-    wait_for(lambda: "no newline at the end" in tail.last())
+    wait_for(lambda: "no newline at the end" in tuple(tail.lines))
     pump.close()
     said = capfd.readouterr()
     assert said.out == "[standby] before\n[rank 3] half a line\n[rank 3] next\n"
@@ -39,14 +39,14 @@ def test_stderr_is_not_pushed_out_by_what_a_loop_prints(capfd: pytest.CaptureFix
     pump, tail = OutputPump(), OutputTail("rank 0")
     out, err = pump.open(tail)
     os.write(err, b"Traceback\nValueError: no\n")
-    wait_for(tail.last_errors)
+    wait_for(lambda: tuple(tail.errors))
     os.write(out, b"".join(b"loss %d\n" % n for n in range(100)))
     os.close(out)
     os.close(err)
     wait_for(lambda: tail.pipes == 0)
     pump.close()
-    assert tail.last_errors() == ("Traceback", "ValueError: no")
-    assert "ValueError: no" not in tail.last()
+    assert tuple(tail.errors) == ("Traceback", "ValueError: no")
+    assert "ValueError: no" not in tuple(tail.lines)
     capfd.readouterr()
 
 
@@ -56,8 +56,8 @@ def test_the_tail_is_bounded_and_survives_bytes_that_are_no_text(capfd: pytest.C
     os.write(out, b"\xff\xfe\n" + b"".join(b"%d\n" % n for n in range(100)) + b"x" * 9000 + b"\n")
     os.close(out)
     os.close(err)
-    wait_for(lambda: any(line.startswith("x") for line in tail.last()))
+    wait_for(lambda: any(line.startswith("x") for line in tuple(tail.lines)))
     pump.close()
-    assert len(tail.last()) <= TAIL_LINES
-    assert "99" in tail.last()
+    assert len(tuple(tail.lines)) <= TAIL_LINES
+    assert "99" in tuple(tail.lines)
     capfd.readouterr()

@@ -19,7 +19,7 @@ from mainstay.recovery.memory.layout import Layout
 
 GIB = 2**30
 S = 12 * GIB
-PLENTY = FreeMemory(shared=None, group=None, locked=None)
+PLENTY = FreeMemory(shared=None, group=None)
 
 
 @pytest.mark.parametrize(
@@ -42,14 +42,12 @@ def test_impossible_schemes_are_refused(wrong):
 
 
 def test_each_shortage_names_what_is_short_and_what_to_do():
-    room = FreeMemory(shared=GIB, group=2 * GIB, locked=8 * 2**20, disk=GIB)
-    assert room.shortage(GIB, locked=2**20, disk=GIB) == ""
-    words = room.shortage(3 * GIB, locked=GIB, disk=2 * GIB)
+    room = FreeMemory(shared=GIB, group=2 * GIB)
+    assert room.shortage(GIB) == ""
+    words = room.shortage(3 * GIB)
     assert "shared memory has 1.00 GiB left, 3.00 GiB are needed: make /dev/shm larger" in words
     assert "control group has 2.00 GiB left" in words
-    assert "may pin 8.0 MiB left, 1.00 GiB are needed: raise RLIMIT_MEMLOCK" in words
-    assert "disk has 1.00 GiB left, 2.00 GiB are needed" in words
-    assert PLENTY.shortage(1 << 60, locked=1 << 60, disk=1 << 60) == "", "no limit is none"
+    assert PLENTY.shortage(1 << 60) == "", "no limit is none"
 
 
 @pytest.mark.parametrize(
@@ -59,14 +57,12 @@ def test_the_control_groups_limit(tmp_path: Path, limit, used, left):
     (tmp_path / "memory.max").write_text(limit)
     (tmp_path / "memory.current").write_text(used)
     assert FreeMemory.measure(tmp_path, control=tmp_path).group == left
-    assert FreeMemory.measure(tmp_path, tmp_path, control=tmp_path / "none").group is None
+    assert FreeMemory.measure(tmp_path, control=tmp_path / "none").group is None
 
 
 def test_what_is_there_is_looked_up(tmp_path: Path):
     status = os.statvfs(tmp_path)
     assert FreeMemory.measure(tmp_path).shared == pytest.approx(status.f_bavail * status.f_frsize, rel=0.2)
-    assert FreeMemory.measure(tmp_path).disk is None
-    assert FreeMemory.measure(tmp_path, tmp_path).disk is not None
 
 
 def test_an_agent_says_beforehand_what_will_not_fit(tmp_path: Path, caplog):
@@ -75,7 +71,7 @@ def test_an_agent_says_beforehand_what_will_not_fit(tmp_path: Path, caplog):
     store.open(0, layout)
     group = tuple(GroupMember(node=f"n{i}", endpoint=f"h:{i}", rank=i) for i in range(2))
     store.config = ArenaStoreState(groups=(group,), every=1, scheme="xor")
-    small = FreeMemory(shared=100_000, group=None, locked=None)
+    small = FreeMemory(shared=100_000, group=None)
     with caplog.at_level(logging.WARNING, "mainstay.agent"):
         for _ in range(3):
             check_capacity(store, tmp_path, small)
@@ -86,10 +82,10 @@ def test_an_agent_says_beforehand_what_will_not_fit(tmp_path: Path, caplog):
     assert HOST_MEMORY not in store.degraded, "what is there already needs no more room"
     assert "works again" in caplog.text
     store.config = ArenaStoreState(groups=(group,), every=1, scheme="copies:2")
-    check_capacity(store, tmp_path, FreeMemory(shared=0, group=None, locked=None))
+    check_capacity(store, tmp_path, FreeMemory(shared=0, group=None))
     assert HOST_MEMORY not in store.degraded
     store.config = ArenaStoreState()
-    check_capacity(store, tmp_path, FreeMemory(shared=0, group=None, locked=None))
+    check_capacity(store, tmp_path, FreeMemory(shared=0, group=None))
     assert HOST_MEMORY not in store.degraded
 
 
@@ -130,12 +126,6 @@ def test_the_limit_of_a_control_group_of_version_one(tmp_path: Path, limit, left
     ("left", "said"), [(2**28, "0.25 GiB"), (2**28 - 1, "256.0 MiB"), (0, "0.0 MiB"), (3 * 2**29, "1.50 GiB")]
 )
 def test_bytes_are_said_in_gibibytes_from_a_quarter_on(left, said):
-    words = FreeMemory(shared=None, group=left, locked=None).shortage(left + 1)
+    words = FreeMemory(shared=None, group=left).shortage(left + 1)
     assert words.startswith(f"the control group has {said} left, ")
-    assert FreeMemory(shared=None, group=left, locked=None).shortage(left) == ""
-
-
-def test_what_may_be_pinned_is_the_limit_of_the_process(tmp_path: Path, monkeypatch):
-    for limit, locked in ((4096, 4096), (-1, None)):
-        monkeypatch.setattr("resource.getrlimit", lambda _what, limit=limit: (limit, -1))
-        assert FreeMemory.measure(tmp_path).locked == locked
+    assert FreeMemory(shared=None, group=left).shortage(left) == ""

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mainstay.recovery.memory.model_names import MARK, ModelNames
-from mainstay.recovery.memory.state import collect_state
+from mainstay.recovery.memory.state import TrainerState
 
 LOCAL = ["embed.weight", "blocks.0.w", "blocks.1.w", "blocks.10.w"]
 
@@ -27,9 +27,9 @@ def test_bad_names_are_refused_in_words() -> None:
 def test_slots_hold_the_names_of_the_model_and_say_so() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     optimizer = torch.optim.AdamW(model.parameters())
-    named = collect_state(model, optimizer, None, {"0": "layers.4", "1": "layers.5"})
+    named = TrainerState(model, optimizer, None, {"0": "layers.4", "1": "layers.5"})
     names = [spec.name for spec in named.layout.tensors]
     assert {"param.layers.4.weight", "buffer.layers.5.running_mean", "optim.layers.4.bias.exp_avg", MARK} <= set(names)
     assert not any(name.startswith(("param.0", "optim.1", "buffer.1")) for name in names)
     assert named.freeze().keys() == set(names)
-    assert MARK not in collect_state(model, optimizer).layout.specs()
+    assert MARK not in TrainerState(model, optimizer).layout.specs()

@@ -14,7 +14,7 @@ from bench.lib_slots import read_slot
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import digest, digest_of
 from mainstay.recovery.memory.snapshot import SnapshotWriter
-from mainstay.recovery.memory.state import collect_state, restore
+from mainstay.recovery.memory.state import TrainerState, restore
 from mainstay.recovery.memory.tensor_restore import restore_tensors
 from tests.recovery.memory.loading import load_state
 
@@ -82,7 +82,7 @@ def test_a_restored_run_is_bit_equal_to_the_uninterrupted_one(tmp_path, kind, be
     optimizer = OPTIMIZERS[kind](model.parameters())
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
     notes = {"best": float("inf"), "seen": []}
-    state = collect_state(model, optimizer, {"scheduler": scheduler, "notes": notes})
+    state = TrainerState(model, optimizer, {"scheduler": scheduler, "notes": notes})
     _train(model, optimizer, before, scheduler)
     notes["seen"].append(before)
     arena = _snapshot(tmp_path, state, before)
@@ -94,7 +94,7 @@ def test_a_restored_run_is_bit_equal_to_the_uninterrupted_one(tmp_path, kind, be
     other_optimizer = OPTIMIZERS[kind](other.parameters())
     other_scheduler = torch.optim.lr_scheduler.StepLR(other_optimizer, 2, gamma=0.5)
     other_notes: dict = {}
-    other_state = collect_state(other, other_optimizer, {"scheduler": other_scheduler, "notes": other_notes})
+    other_state = TrainerState(other, other_optimizer, {"scheduler": other_scheduler, "notes": other_notes})
     assert other_state.layout == state.layout
     restore(arena, before, other_state)
     assert other_notes == {"best": float("inf"), "seen": [before]}
@@ -107,7 +107,7 @@ def test_going_back_in_the_same_process_is_bit_equal(tmp_path, kind):
     _seed()
     model = Net()
     optimizer = OPTIMIZERS[kind](model.parameters())
-    state = collect_state(model, optimizer)
+    state = TrainerState(model, optimizer)
     arena = _snapshot(tmp_path, state, 0)  # before the first step: no optimizer state yet
     _train(model, optimizer, 3)
     expected = _fingerprint(model, optimizer)
@@ -127,7 +127,7 @@ def test_attaching_changes_nothing(kind):
     optimizer.register_step_pre_hook(lambda *_: calls.append("pre"))
     before = _fingerprint(model, optimizer)
     groups = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
-    collect_state(model, optimizer)
+    TrainerState(model, optimizer)
     assert _fingerprint(model, optimizer) == before
     assert [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups] == groups
     assert not calls
@@ -138,14 +138,14 @@ def test_attaching_changes_nothing(kind):
 def test_an_optimizer_that_needs_a_closure_is_refused_by_name():
     model = Net()
     with pytest.raises(ValueError, match="LBFGS"):
-        collect_state(model, torch.optim.LBFGS(model.parameters()))
+        TrainerState(model, torch.optim.LBFGS(model.parameters()))
 
 
 def test_buffers_and_generators_are_those_of_the_moment_of_start(tmp_path):
     """They change during forward, which is when the copy runs."""
     _seed()
     model = Net()
-    state = collect_state(model, None)
+    state = TrainerState(model, None)
     pieces = state.freeze()
     frozen = {n: bytes(pieces[n]) for n in state.layout.specs() if n.startswith(("buffer.", "rng."))}
     model(torch.randn(4, 8))
@@ -159,15 +159,15 @@ def test_buffers_and_generators_are_those_of_the_moment_of_start(tmp_path):
 )
 def test_extras_that_cannot_be_kept_are_refused(extra, word):
     with pytest.raises(ValueError, match=word):
-        collect_state(Net(), None, extra).freeze()
+        TrainerState(Net(), None, extra).freeze()
 
 
 def test_a_snapshot_of_another_model_is_refused_before_anything_changes(tmp_path):
-    arena = _snapshot(tmp_path, collect_state(Net(), None), 1)
+    arena = _snapshot(tmp_path, TrainerState(Net(), None), 1)
     other = torch.nn.Linear(3, 3)
     before = other.weight.detach().clone()
     with pytest.raises(ValueError, match=r"param\.weight"):
-        load_state(collect_state(other, None), read_slot(arena, 1))
+        load_state(TrainerState(other, None), read_slot(arena, 1))
     assert torch.equal(other.weight, before)
 
 
@@ -176,7 +176,7 @@ def test_many_snapshots_of_tensors_that_stay_or_are_put_elsewhere(tmp_path):
     _seed()
     model = Net()
     optimizer = OPTIMIZERS["adamw"](model.parameters())
-    state = collect_state(model, optimizer)
+    state = TrainerState(model, optimizer)
     arena = Arena.create(tmp_path / "rank-0.arena", rank=0, layout=state.layout, slots=2)
     writer = SnapshotWriter(arena, state)
     for epoch in range(1, 9):
@@ -190,7 +190,7 @@ def test_many_snapshots_of_tensors_that_stay_or_are_put_elsewhere(tmp_path):
         writer.wait()
         fresh = Net()
         other = OPTIMIZERS["adamw"](fresh.parameters())
-        restore(arena, epoch, collect_state(fresh, other))
+        restore(arena, epoch, TrainerState(fresh, other))
         assert _fingerprint(fresh, other) == _fingerprint(model, optimizer), epoch
     writer.close()
 
@@ -202,19 +202,19 @@ def test_large_tensors_come_back_side_by_side(tmp_path, monkeypatch):
     _seed()
     model = Net()
     optimizer = OPTIMIZERS["adamw"](model.parameters())
-    state = collect_state(model, optimizer)
+    state = TrainerState(model, optimizer)
     _train(model, optimizer, 2)
     arena = _snapshot(tmp_path, state, 2)
     expected = _fingerprint(model, optimizer)
     fresh = Net()
     fresh_optimizer = OPTIMIZERS["adamw"](fresh.parameters())
-    restore(arena, 2, collect_state(fresh, fresh_optimizer))
+    restore(arena, 2, TrainerState(fresh, fresh_optimizer))
     assert _fingerprint(fresh, fresh_optimizer) == expected
 
 
 def test_scalars_have_64_kib_and_256_bytes_a_tensor():
     """Net has six parameters and three buffers."""
-    specs = collect_state(Net(), None).layout.specs()
+    specs = TrainerState(Net(), None).layout.specs()
     assert specs["mainstay.blob"].nbytes == 65536 + 9 * 256
 
 
@@ -228,7 +228,7 @@ def test_rewinding_brings_back_the_optimizers_numbers():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     _train(model, optimizer, 1)
     optimizer.state[model.first.weight]["note"] = 5
-    state = collect_state(model, optimizer)
+    state = TrainerState(model, optimizer)
     pieces = state.freeze()
     optimizer.param_groups[0]["lr"] = 0.25
     optimizer.state[model.first.weight]["note"] = 6

@@ -55,7 +55,7 @@ def begin_call(traffic: CallTracker, name: str, peer: int, work: Any, *, tag: in
 
 
 def end(traffic: CallTracker, work: Any) -> None:
-    traffic.wait(lambda w: w.wait(), work, (), {})
+    traffic.wait("wait", lambda w: w.wait(), work, (), {})
 
 
 def test_wrappers_come_and_go() -> None:

@@ -14,7 +14,7 @@ from mainstay.recovery.adapters.state_dict_store import StateDictStore
 from mainstay.recovery.agent import standalone
 from mainstay.recovery.agent.errors import ProtocolError
 from mainstay.recovery.agent.shm_lifecycle import node_directory
-from mainstay.recovery.memory.state import collect_state
+from mainstay.recovery.memory.state import TrainerState
 from mainstay.recovery.sdk.standalone import EpochOffer, ResumeChoice, StandaloneSession, choose
 from tests.recovery.adapters.torchrun import Agents, agents
 
@@ -86,7 +86,7 @@ def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
 def test_a_new_start_fences_the_old_one_and_finds_what_it_left(job: Agents) -> None:
     model, optimizer = model_and_optimizer(1)
     old = StandaloneSession()
-    old.register(collect_state(model, optimizer))
+    old.register(TrainerState(model, optimizer))
     assert old.resume() == 0
     for epoch in (1, 2, 3):
         step(model, optimizer)
@@ -95,7 +95,7 @@ def test_a_new_start_fences_the_old_one_and_finds_what_it_left(job: Agents) -> N
     other, its_optimizer = model_and_optimizer(2)
     new = StandaloneSession()
     assert new.generation > old.generation
-    new.register(collect_state(other, its_optimizer))
+    new.register(TrainerState(other, its_optimizer))
     old.save(4)  # a writer that does not know of its end
     old.settle()
     assert new.newest() == 3
