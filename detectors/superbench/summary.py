@@ -18,9 +18,8 @@ import numpy as np
 
 from mainstay.detectors.base import Floats
 from mainstay.detectors.cli_errors import InputError
-from mainstay.detectors.superbench.baseline import rounded
 from mainstay.detectors.superbench.names import select, shown, without_rank
-from mainstay.detectors.superbench.output import Table, html_of
+from mainstay.detectors.superbench.output import Table, html_of, short
 from mainstay.detectors.superbench.results import Results
 from mainstay.detectors.superbench.rules import category_of, load_mapping, metrics_of
 
@@ -131,7 +130,7 @@ def summarize(results: Results, rules: tuple[SummaryRule, ...], digits: int = 2)
         for metric in sorted(groups):
             values = results.values[:, groups[metric]]
             found = [statistic(values[~np.isnan(values)], one) for one in rule.statistics]
-            shown = _integers(found, digits) if whole else [_shown(one, digits) for one in found]
+            shown = _integers(found, digits) if whole else [short(one, digits) for one in found]
             lines += [SummaryLine(metric, one, value) for one, value in zip(rule.statistics, shown, strict=True)]
     return summary
 
@@ -164,10 +163,6 @@ def statistic(values: Floats, name: str) -> float:
     if name == "mean":
         return float(values.mean())
     return float(values.min() if name == "min" else values.max())
-
-
-def _shown(value: float, digits: int) -> float:
-    return rounded(value, digits) if digits and math.isfinite(value) else value
 
 
 def samples_for_baseline(results: Results, rules: tuple[SummaryRule, ...]) -> tuple[dict[str, Floats], dict[str, bool]]:
