@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import or_, select, update
 
 from mainstay.detectors.localize import plan
 from mainstay.detectors.localize.model import (
@@ -381,12 +381,6 @@ def _by_size(choose: Callable[[Iterable[float]], float], sides: Sequence[dict[in
     """Per size, one of both sides' figures."""
     sizes = sorted({size for side in sides for size in side})
     return {str(size): choose([side[size] for side in sides if size in side]) for size in sizes}
-
-
-def running(session: AnySession) -> int:
-    """How many are under way."""
-    statement = select(func.count()).where(LocalizationRow.state == LocalizationRunState.RUNNING)
-    return session.scalar(statement) or 0
 
 
 def _tell(session: WriteSession, row: LocalizationRow) -> None:
