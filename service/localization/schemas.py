@@ -8,7 +8,7 @@ from pydantic import Field
 
 from mainstay.detectors.localize.model import LocalizationVerdict, LocalizedCulprit, PairEvidence
 from mainstay.service.common.schemas import Input, Lenient, Name, Output, ShortText, Text, UnixSeconds, fields_of
-from mainstay.service.localization.models import LocalizationRunState
+from mainstay.service.localization.models import LocalizationRow, LocalizationRunState
 from mainstay.service.validation.schemas import BenchmarkResultIn
 
 MOST_NODES = 1024
@@ -62,16 +62,9 @@ class VerdictRead(Output):
     culprits: list[CulpritRead]
 
 
+@fields_of(LocalizationRow, without={"addresses", "document", "verdict"})
 class LocalizationSummary(Output):
-    id: str
     state: LocalizationRunState
-    reason: str
-    nodes: list[str]
-    partners: list[str]
-    round: int
-    state_reason: str
-    created_at: float
-    finished_at: float | None
 
 
 class LocalizationRead(LocalizationSummary):

@@ -27,9 +27,8 @@ from mainstay.service.common.rows import equal_to
 from mainstay.service.common.schemas import Output
 from mainstay.service.criteria.store import shown
 from mainstay.service.validation.cohorts import hardware, within
-from mainstay.service.validation.models import ResultRow, ValidationRow
+from mainstay.service.validation.models import ResultRow, ValidationRow, ValidationState
 from mainstay.service.validation.node_comparison import worst_first
-from mainstay.service.validation.schemas import ValidationState
 
 MOST_RESULTS: Final = 50_000
 """Newest results of each side: 500 nodes with a hundred metrics, and some seconds of one core."""

@@ -20,8 +20,8 @@ from mainstay.service.fleet.service import require_node
 from mainstay.service.settings import Settings
 from mainstay.service.validation import service
 from mainstay.service.validation.cohorts import cohort_of
-from mainstay.service.validation.models import ValidationRow
-from mainstay.service.validation.schemas import ValidationProgressCreate, ValidationState, ValidationTaskRead
+from mainstay.service.validation.models import ValidationRow, ValidationState
+from mainstay.service.validation.schemas import ValidationProgressCreate, ValidationTaskRead
 
 REDELIVER_SECONDS: Final = 30.0
 """A node that asks again so long after an order never got it, or was restarted and forgot."""

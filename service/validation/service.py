@@ -29,8 +29,8 @@ from mainstay.service.stream.changes import Topic, record_change
 from mainstay.service.validation import validation_findings
 from mainstay.service.validation.cohorts import cohort_of
 from mainstay.service.validation.latch import Latch, latched
-from mainstay.service.validation.models import NodeVerdictRow, ResultRow, ValidationRow
-from mainstay.service.validation.schemas import ResultsIn, ValidationState
+from mainstay.service.validation.models import NodeVerdictRow, ResultRow, ValidationRow, ValidationState
+from mainstay.service.validation.schemas import ResultsIn
 from mainstay.service.validation.suites import expected_benchmarks, require_part, require_suite, seconds_for
 
 PENDING: Final = (ValidationState.QUEUED.value, ValidationState.TAKEN.value, ValidationState.RUNNING.value)

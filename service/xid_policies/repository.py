@@ -12,8 +12,7 @@ from mainstay.probes.ids import uuid7
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.events.models import EventRow
 from mainstay.service.events.repository import to_event
-from mainstay.service.xid_policies.models import PolicyShadowRow, PolicyVersionRow
-from mainstay.service.xid_policies.schemas import VersionMode
+from mainstay.service.xid_policies.models import PolicyShadowRow, PolicyVersionRow, VersionMode
 
 
 def in_mode(session: AnySession, mode: VersionMode) -> PolicyVersionRow | None:

@@ -22,7 +22,7 @@ from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.problem import ConflictError, NotFoundError, UnprocessableError
 from mainstay.service.common.rows import compare_and_set, require_row
 from mainstay.service.xid_policies import repository
-from mainstay.service.xid_policies.models import PolicyVersionRow
+from mainstay.service.xid_policies.models import PolicyVersionRow, VersionMode
 from mainstay.service.xid_policies.schemas import (
     OverridesIn,
     PolicyRead,
@@ -30,7 +30,6 @@ from mainstay.service.xid_policies.schemas import (
     PolicyTestRequest,
     ShadowRead,
     VersionChoice,
-    VersionMode,
 )
 
 _log: Final = logging.getLogger(__name__)
