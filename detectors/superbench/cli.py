@@ -32,7 +32,6 @@ from mainstay.detectors.superbench.rules import LARGEST, RuleFile, read_rules
 from mainstay.detectors.superbench.summary import (
     html_of_summary,
     markdown_of,
-    plain_of,
     read_summary_rules,
     samples_for_baseline,
     summarize,
@@ -162,7 +161,7 @@ def summary(
     text = {
         "md": lambda: markdown_of(lines),
         "html": lambda: html_of_summary(lines),
-        "json": lambda: msgspec.json.encode(plain_of(lines)).decode() + "\n",
+        "json": lambda: msgspec.json.encode(lines).decode() + "\n",
     }[form]()
     if output is None:
         print(text, end="")

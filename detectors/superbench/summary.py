@@ -199,21 +199,6 @@ def html_of_summary(summary: Mapping[str, list[SummaryLine]]) -> str:
     return "\n".join(parts)
 
 
-def plain_of(summary: Mapping[str, list[SummaryLine]]) -> dict[str, list[dict[str, Any]]]:
-    """The summary as plain data: category -> metric, statistic and value; a value that is not finite is None."""
-    return {
-        category: [
-            {
-                "metric": line.metric,
-                "statistic": line.statistic,
-                "value": line.value if line.value is not None and math.isfinite(line.value) else None,
-            }
-            for line in lines
-        ]
-        for category, lines in summary.items()
-    }
-
-
 def _table(lines: list[SummaryLine]) -> str:
     rows = [_HEAD, ("---", "---", "---")]
     rows += [(line.metric, line.statistic, text_of(line.value)) for line in lines]

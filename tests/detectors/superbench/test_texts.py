@@ -17,7 +17,7 @@ from mainstay.detectors.superbench.lint import lint
 from mainstay.detectors.superbench.names import compiled, counted, select, shown, stripped
 from mainstay.detectors.superbench.output import Format, Table, describe_node, html_of, markdown, write
 from mainstay.detectors.superbench.report import as_data, headline, render
-from mainstay.detectors.superbench.summary import markdown_of, plain_of, read_summary_rules, statistic, summarize
+from mainstay.detectors.superbench.summary import SummaryLine, markdown_of, read_summary_rules, statistic, summarize
 from tests.detectors.superbench.fleet import MEMORY, judged, results, rule_file, text
 
 SLOW = {"mem-bw/h2d_bw:1": 18.0}
@@ -196,7 +196,7 @@ def test_statistics_of_one_sample_and_of_none() -> None:
         markdown_of(told)
         == "## \n| metric | statistics | values |\n| --- | --- | --- |\n|  | mean |  |\n|  | max |  |\n\n"
     )
-    assert plain_of(told) == {"": [{"metric": "", "statistic": one, "value": None} for one in ("mean", "max")]}
+    assert told == {"": [SummaryLine("", one, None) for one in ("mean", "max")]}
 
 
 # names
