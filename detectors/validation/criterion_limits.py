@@ -138,9 +138,8 @@ class RobustLimits:
     of one that was not seen.
     """
 
-    def __init__(self, false_alarms: float = 0.005, min_runs: int = MIN_RUNS) -> None:
+    def __init__(self, false_alarms: float = 0.005) -> None:
         self.false_alarms = false_alarms
-        self.min_runs = min_runs
 
     limits_: CriterionLimits
 
@@ -152,8 +151,8 @@ class RobustLimits:
         sessions: Sequence[str] | None = None,
     ) -> Self:
         """``LimitEstimator.fit``; whose runs they are makes no difference here, but for what is a session's drift."""
-        if len(runs) < self.min_runs:
-            raise NotAGateError(f"only {len(runs)} runs, {self.min_runs} are needed")
+        if len(runs) < MIN_RUNS:
+            raise NotAGateError(f"only {len(runs)} runs, {MIN_RUNS} are needed")
         if better is Better.EQUAL:
             self.limits_ = fingerprints(runs)
         else:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from mainstay.detectors.localize.model import LocalizationVerdict, LocalizedCulprit, PairEvidence
 from mainstay.service.common.schemas import Input, Lenient, Name, Output, ShortText, Text, UnixSeconds, fields_of
@@ -46,10 +46,18 @@ class RoundRead(Output):
     pairs: list[PairRead]
 
 
+def _node_of(value: Any) -> Any:
+    """The node, where a stored verdict names an endpoint."""
+    return value["node"] if isinstance(value, dict) else value
+
+
+EndpointNode = Annotated[str, BeforeValidator(_node_of)]
+
+
 @fields_of(PairEvidence)
 class PairEvidenceRead(Output):
-    a: str
-    b: str
+    a: EndpointNode
+    b: EndpointNode
 
 
 @fields_of(LocalizedCulprit)

@@ -327,7 +327,7 @@ def _round_over(session: WriteSession, row: LocalizationRow, *, now: float) -> N
     if any(side.state in _OPEN and side.deadline_at > now for side in sides):
         return
     document = msgspec.json.decode(row.document, type=Document)
-    results = [_result(pair, both) for pair, both in zip(document.asked, _by_position(sides), strict=True)]
+    results = [_result(pair, both) for pair, both in zip(document.asked, by_position(sides), strict=True)]
     for side in sides:
         if side.state in _OPEN:
             side.state = SideState.EXPIRED.value
@@ -341,7 +341,8 @@ def sides_of(session: AnySession, localization_id: str, number: int) -> list[Loc
     return list(session.scalars(statement.order_by(LocalizationTaskRow.position, LocalizationTaskRow.role)))
 
 
-def _by_position(sides: Sequence[LocalizationTaskRow]) -> list[list[LocalizationTaskRow]]:
+def by_position(sides: Sequence[LocalizationTaskRow]) -> list[list[LocalizationTaskRow]]:
+    """The sides of each pair, in order."""
     found: Mapping[int, list[LocalizationTaskRow]] = defaultdict(list)
     for side in sides:
         found[side.position].append(side)
