@@ -33,7 +33,6 @@ from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Seve
 from mainstay.probes.recent import Recent
 
 _K: Final = FindingKind
-_SEVERITY: Final = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
 _NUMBERS: Final = {"seconds": "seconds", "uptime": "uptime_seconds", "count": "count"}
 
 
@@ -258,7 +257,7 @@ def _now(held: _Held, now: float) -> Finding:
 
 
 def _weight(finding: Finding) -> tuple[int, int, float]:
-    return (_SEVERITY[finding.severity], finding.recommended_action.level, finding.time)
+    return (finding.severity.level, finding.recommended_action.level, finding.time)
 
 
 def _level(recommended_action: RecommendedAction) -> int:

@@ -17,6 +17,7 @@ from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.rows import compare_and_set
 from mainstay.service.criteria import store as criteria_store
 from mainstay.service.fleet.service import require_node
+from mainstay.service.localization import service as localization_service
 from mainstay.service.settings import Settings
 from mainstay.service.validation import service
 from mainstay.service.validation.cohorts import cohort_of
@@ -46,19 +47,14 @@ def _to_end(now: float) -> Any:
     return and_(ValidationRow.cancelled_at.is_not(None), ValidationRow.state.in_(_AT_WORK), untold)
 
 
-def has_orders(session: AnySession, node: str, now: float) -> bool:
-    """Whether there is something for the node."""
-    return bool(nodes_with_orders(session, [node], now))
-
-
 def nodes_with_orders(session: AnySession, nodes: Sequence[str], now: float) -> set[str]:
-    """Which of the nodes have an order: one query for all that wait."""
+    """Which of the nodes have an order, of a validation or of a pair: two queries for all that wait."""
     statement = (
         select(ValidationRow.node)
         .distinct()
         .where(ValidationRow.state.in_(service.PENDING), ValidationRow.node.in_(nodes), or_(_to_run(now), _to_end(now)))
     )
-    return set(session.scalars(statement))
+    return set(session.scalars(statement)) | localization_service.nodes_with_orders(session, nodes, now)
 
 
 def claim_tasks(session: WriteSession, node: str, *, now: float) -> list[ValidationTaskRead]:
