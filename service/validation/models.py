@@ -126,6 +126,7 @@ class ResultRow(Base):
     validation_id: Mapped[str] = mapped_column(ForeignKey("validations.id", ondelete="CASCADE"))
     position: Mapped[int]
     cohort: Mapped[str] = mapped_column(String(200))
+    """The cohort whose criteria evaluated it: hardware and software of the node at that time."""
     benchmark: Mapped[str] = mapped_column(String(200))
     metric: Mapped[str] = mapped_column(String(200))
     unit: Mapped[str] = mapped_column(String(32))
@@ -139,7 +140,7 @@ class ResultRow(Base):
     criterion: Mapped[dict[str, Any] | None]
     reason: Mapped[str] = mapped_column(Text)
     remeasured: Mapped[int] = mapped_column(default=0, server_default="0")
-    """How often it was measured again."""
+    """How often the benchmark was measured again on this device, because it had failed."""
 
     __table_args__ = (
         CheckConstraint(f"verdict IN ({_VERDICTS})", name="verdict"),

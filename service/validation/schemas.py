@@ -25,7 +25,7 @@ from mainstay.service.common.schemas import (
     UnixSeconds,
     fields_of,
 )
-from mainstay.service.validation.models import SweepRow, ValidationState
+from mainstay.service.validation.models import ResultRow, SweepRow, ValidationState
 from mainstay.service.validation.schedule import next_run
 
 Label = Annotated[ShortText, Field(min_length=1)]
@@ -104,19 +104,10 @@ class ResultCriterion(Output):
     n: int
 
 
+@fields_of(ResultRow, without={"id", "validation_id", "position", "better", "values", "digest"})
 class ValidationResult(Output):
-    cohort: str
-    """The cohort whose criteria evaluated it: hardware and software of the node at that time."""
-    benchmark: str
-    device: str
-    metric: str
-    unit: str
-    value: float | None
     verdict: Verdict
     criterion: ResultCriterion | None
-    reason: str
-    remeasured: int
-    """How often the benchmark was measured again on this device, because it had failed."""
 
 
 class ValidationRead(Output):
