@@ -10,12 +10,13 @@ reason; no estimator ever answers with a limit that could not fire.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,11 +102,19 @@ class Distribution:
             raise ValueError(f"0 < alpha <= warn_alpha < 1 must hold: {self.alpha:g}, {self.warn_alpha:g}")
 
 
-class LimitEstimator(Protocol):
-    """Learns the limits of one metric in one cohort."""
+class LimitEstimator(ABC):
+    """Learns the limits of one metric in one cohort.
+
+    Args:
+        false_alarms: chance that a healthy run fails.
+    """
+
+    def __init__(self, false_alarms: float = 0.005) -> None:
+        self.false_alarms = false_alarms
 
     limits_: CriterionLimits
 
+    @abstractmethod
     def fit(
         self,
         runs: Sequence[Run],
@@ -124,10 +133,9 @@ class LimitEstimator(Protocol):
         Raises:
             NotAGateError: these runs cannot carry a limit.
         """
-        ...
 
 
-class RobustLimits:
+class RobustLimits(LimitEstimator):
     """One-sided prediction limits on the logarithm of each run's median.
 
     The next healthy run falls beyond the failure limit with probability ``false_alarms``, beyond the warning limit with
@@ -137,11 +145,6 @@ class RobustLimits:
     can then never reach zero, where it could not fire. With sessions, the limits are those of ``sessions``: for a run
     of one that was not seen.
     """
-
-    def __init__(self, false_alarms: float = 0.005) -> None:
-        self.false_alarms = false_alarms
-
-    limits_: CriterionLimits
 
     def fit(
         self,

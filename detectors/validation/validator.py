@@ -77,18 +77,12 @@ class RunGrouping:
         return drifted(out, self.groups, numbered(self.devices or [""] * len(out)))
 
 
-class Validator:
+class Validator(LimitEstimator):
     """One metric's criterion in one cohort, from the runs of many devices (or many runs of one).
 
-    Args:
-        false_alarms: chance that a healthy run fails.
+    ``limits_.distribution`` is None for fingerprints only.
     """
 
-    def __init__(self, false_alarms: float = 0.005) -> None:
-        self.false_alarms = false_alarms
-
-    limits_: CriterionLimits
-    """The criterion; ``limits_.distribution`` is None for fingerprints only."""
     better_: Better
     healthy_: NDArray[np.bool_]
     """[runs] of ``fit``: which were not excluded."""
@@ -137,19 +131,12 @@ class Validator:
         return [judge_run(run, self.limits_, self.better_)[0] for run in runs]
 
 
-class BestLimits:
+class BestLimits(LimitEstimator):
     """The Validator where a metric repeats well enough for one, wide robust limits where it does not.
 
     What is not of gate quality cannot show a slowdown of some per cent; that a link runs at half its speed it can.
-
-    Args:
-        false_alarms: chance that a healthy run fails.
     """
 
-    def __init__(self, false_alarms: float = 0.005) -> None:
-        self.false_alarms = false_alarms
-
-    limits_: CriterionLimits
     best_estimator_: LimitEstimator
     """The one whose limits these are."""
 
