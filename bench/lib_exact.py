@@ -8,23 +8,23 @@ import numpy as np
 
 from mainstay.detectors.base import Floats
 from mainstay.detectors.selector.coverage import Coverage
-from mainstay.detectors.selector.risk import SelectionProblem
+from mainstay.detectors.selector.risk import SelectionProblem, hazard_of
 from mainstay.detectors.selector.set_search import BenchmarkSet, Searchable, _choice, loose, search
 
 EXACT_LIMIT: Final = 16
 """Benchmarks up to which all sets can be looked at: 65,536."""
 
 
-def exact(problem: Searchable, *, target: float | None = None, keep: float | None = None) -> BenchmarkSet:
+def exact(problem: Searchable, *, target: float) -> BenchmarkSet:
     """The cheapest set of all 2^n: the oracle that the greedy search is measured against.
 
     Raises:
-        ValueError: more than ``EXACT_LIMIT`` benchmarks; or see ``Problem.bound``.
+        ValueError: more than ``EXACT_LIMIT`` benchmarks.
     """
     n = len(problem.seconds)
     if n > EXACT_LIMIT:
         raise ValueError(f"{n} benchmarks have too many sets to look at all of them: {EXACT_LIMIT} at most")
-    bound = problem.bound(target, keep)
+    bound = hazard_of(target)
     sets = (np.arange(2**n)[None, :] >> np.arange(n)[:, None] & 1).astype(bool)  # [benchmark, set]
     cost = problem.seconds @ sets
     order = np.argsort(cost, kind="stable")
@@ -34,11 +34,11 @@ def exact(problem: Searchable, *, target: float | None = None, keep: float | Non
         good = np.flatnonzero(hazards <= loose(bound))
         if good.size:
             return _choice(problem, sets[:, some[good[0]]], bound)
-    return _choice(problem, problem.all(), bound)
+    return _choice(problem, ~problem.none(), bound)
 
 
 def greedy(
-    problem: Searchable, *, target: float | None = None, keep: float | None = None, thorough: bool = True
+    problem: SelectionProblem, *, target: float | None = None, keep: float | None = None, thorough: bool = True
 ) -> BenchmarkSet:
     """The product's search, by a risk to reach or by the share of the full set's effect to keep."""
     return search(problem, problem.bound(target, keep), thorough=thorough)

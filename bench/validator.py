@@ -32,7 +32,7 @@ from mainstay.detectors.statistics.conformal import Mask
 from mainstay.detectors.statistics.similarity import medoid, shortfalls
 from mainstay.detectors.validation.criteria import MetricSample, judge, learn_criteria, samples_of, worst
 from mainstay.detectors.validation.criterion_limits import LimitEstimator, NotAGateError, RobustLimits, robust_scale
-from mainstay.detectors.validation.node_clusters import DeviceLocation, group
+from mainstay.detectors.validation.node_clusters import group
 from mainstay.detectors.validation.repeatability import repeatability
 from mainstay.detectors.validation.validator import OwnPast, Validator
 from mainstay.probes.benchmarks.result import Better
@@ -128,7 +128,7 @@ def _population(found: Replay, learned: Sequence[int], judged: Sequence[int]) ->
     flags = _fails(validator, [gpu.times for gpu in gpus])
     groups = group(
         {gpu.name for gpu, flag in zip(gpus, flags, strict=True) if flag},
-        {gpu.name: DeviceLocation(node=gpu.node) for gpu in gpus},
+        {gpu.name: gpu.node for gpu in gpus},
     )
     whole = {one.node for one in groups if len(one.devices) == one.of > 1}
     found.nodes += len(slow_nodes(gpus))

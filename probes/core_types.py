@@ -50,6 +50,11 @@ class Severity(StrEnum):
     WARNING = "warning"
     CRITICAL = "critical"
 
+    @property
+    def level(self) -> int:
+        """Place in the order, 0 upwards."""
+        return list(Severity).index(self)
+
 
 class RecommendedAction(StrEnum):
     """The mildest action that is expected to repair the fault. The values are ordered from mildest to strongest."""

@@ -35,7 +35,6 @@ from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Seve
 from mainstay.probes.recent import Recent
 
 _K: Final = FindingKind
-_SEVERITY: Final = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
 _NUMBERS: Final = {"seconds": "seconds", "uptime": "uptime_seconds", "count": "count"}
 
 
@@ -251,7 +250,7 @@ def _now(held: _Held, now: float) -> Finding:
 
 
 def _weight(finding: Finding) -> tuple[int, int, float]:
-    return (_SEVERITY[finding.severity], finding.recommended_action.level, finding.time)
+    return (finding.severity.level, finding.recommended_action.level, finding.time)
 
 
 def _who(event: Event) -> str:

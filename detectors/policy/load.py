@@ -168,10 +168,7 @@ def _rule(table: TomlTable, family: Family, code: int | None) -> XidRule:
         made.repeats, made.companies, made.wordings, made.registers,
     )  # fmt: skip
     rulings = [made.ruling, *(one.ruling for part in parts for one in part)]
-    return replace(
-        made,
-        worst=max(rulings, key=lambda ruling: (list(Severity).index(ruling.severity), ruling.recommended_action.level)),
-    )
+    return replace(made, worst=max(rulings, key=lambda ruling: ruling.weight))
 
 
 def _ruling(table: TomlTable, **given: Any) -> RuleAction:

@@ -74,6 +74,11 @@ class RuleAction:
     because: Annotated[str, Meta(max_length=200)] = ""
     """Why it is more (or less) than the code alone, as part of a sentence; empty for the code's own answer."""
 
+    @property
+    def weight(self) -> tuple[int, int]:
+        """The heavier of two is the worse."""
+        return (self.severity.level, self.recommended_action.level)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeat:

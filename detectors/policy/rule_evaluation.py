@@ -27,7 +27,6 @@ _ALONE_SECONDS = 300.0
 """Errors that explain a link's error come within minutes of it."""
 _APART_SECONDS = 3600.0
 """A crash loop of one job restarts within minutes under new process ids; an hour later it is another attempt."""
-_SEVERITY = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class BurstEvaluation:
     def weight(self) -> tuple[int, int, bool, float]:
         """What leads stands highest."""
         plain = not self.rule.echo
-        return (_SEVERITY[self.ruling.severity], self.ruling.recommended_action.level, plain, self.burst.last)
+        return (*self.ruling.weight, plain, self.burst.last)
 
 
 def evaluate_burst(
@@ -126,13 +125,6 @@ def holds(policy: XidPolicy, one: BurstEvaluation, history: DeviceHistory, boots
     return person or not any(boot > one.burst.last for boot in boots)
 
 
-def _worse(new: RuleAction, old: RuleAction) -> bool:
-    return (_SEVERITY[new.severity], new.recommended_action.level) > (
-        _SEVERITY[old.severity],
-        old.recommended_action.level,
-    )
-
-
 def _forgiven(policy: XidPolicy, rule: XidRule, burst: Burst) -> str:
     if rule.group not in policy.settings.forgiven:
         return ""
@@ -147,10 +139,10 @@ def _plain(policy: XidPolicy, rule: XidRule, history: DeviceHistory, burst: Burs
     """Without regard to what was tried."""
     ruling = own(policy, rule, history, burst)
     for repeat in rule.repeats:
-        if repeat.enabled and _worse(repeat.ruling, ruling) and _repeats(policy, history, burst, repeat):
+        if repeat.enabled and repeat.ruling.weight > ruling.weight and _repeats(policy, history, burst, repeat):
             ruling = repeat.ruling
     for company in rule.companies:
-        if company.enabled and _worse(company.ruling, ruling) and _meets(history, burst, company):
+        if company.enabled and company.ruling.weight > ruling.weight and _meets(history, burst, company):
             ruling = company.ruling
     return ruling
 

@@ -25,7 +25,7 @@ from mainstay.detectors.selector.fleet_history import (
 )
 from mainstay.detectors.selector.hazard import NotEnoughError
 from mainstay.detectors.selector.history import HOUR
-from mainstay.detectors.selector.learning import LEAST_INCIDENTS, Learned, learn
+from mainstay.detectors.selector.learning import Learned, learn
 from mainstay.detectors.selector.risk import SelectionProblem
 
 LEAST_DEFECTS = 20
@@ -73,7 +73,7 @@ def learn_from(past: FleetHistory) -> Experience:
         why = f"{coverage.defects} defects on record, {LEAST_DEFECTS} are needed to know what benchmarks find"
         return Experience(coverage=coverage, learned=None, why_not=why)
     try:
-        learned = learn(past.nodes, least_incidents=LEAST_INCIDENTS)
+        learned = learn(past.nodes)
     except NotEnoughError as error:
         return Experience(coverage=coverage, learned=None, why_not=str(error))
     return Experience(

@@ -108,10 +108,7 @@ class Coverage:
     def of_many(self, chosen: Bools) -> Floats:
         """[class, set] the same for many sets at once; ``chosen`` is [benchmark, set]."""
         found = self.counts @ ((self.patterns.astype(np.float32) @ chosen.astype(np.float32)) > 0)
-        return self.smoothed(found, (self.claims.astype(np.float32) @ chosen.astype(np.float32)) > 0)
-
-    def smoothed(self, found: Floats, claimed: Bools) -> Floats:
-        """[class, set] coverage from how many were found, and whether anything in the set is for the class."""
+        claimed = (self.claims.astype(np.float32) @ chosen.astype(np.float32)) > 0
         total = self.counts.sum(axis=1)[:, None]
         return np.where(claimed, (1.0 + found) / (2.0 + total), 0.0)
 

@@ -19,6 +19,10 @@ from mainstay.detectors.selector.survival import Cox, Exponential, KaplanMeier, 
 
 LEAST_INCIDENTS = 30
 """Fewer incidents than this teach nothing about covariates (ten a coefficient is the common rule; most are shrunk)."""
+_HELD_OUT = 0.3
+"""Share of the incidents, the latest, that choose the model."""
+_HORIZONS = (24.0, 72.0, 168.0)
+"""Hours over which the held-out probabilities are compared."""
 _ROWS = 20_000
 """Held-out rows that are enough to tell models apart."""
 MODELS: dict[str, Callable[[], SurvivalModel]] = {
@@ -73,29 +77,16 @@ class Learned:
         return self.model.conditional(self.encoder.rows(histories, at), survived, hours)
 
 
-def learn(
-    histories: Sequence[NodeHistory],
-    *,
-    horizons: Sequence[float] = (24.0, 72.0, 168.0),
-    least_incidents: int = LEAST_INCIDENTS,
-    held_out: float = 0.3,
-) -> Learned:
-    """Fit, and choose among the models by the last part of the history.
-
-    Args:
-        histories: of every node that served.
-        horizons: hours over which the held-out probabilities are compared.
-        least_incidents: below this nothing is learned.
-        held_out: share of the incidents, the latest, that choose the model.
+def learn(histories: Sequence[NodeHistory]) -> Learned:
+    """Fit to every node that served, and choose among the models by the last part of the history.
 
     Raises:
-        NotEnoughError: fewer incidents than ``least_incidents``; the message says how many there are.
+        NotEnoughError: fewer incidents than ``LEAST_INCIDENTS``; the message says how many there are.
     """
     times = sorted(i.at for h in histories for i in h.incidents if h.since < i.at <= h.until)
-    if len(times) < least_incidents:
-        raise NotEnoughError(f"{len(times)} incidents in the history, {least_incidents} are needed to learn a risk")
-    split = times[int((1 - held_out) * len(times))]
-    judged = _compare(histories, split, horizons)
+    if len(times) < LEAST_INCIDENTS:
+        raise NotEnoughError(f"{len(times)} incidents in the history, {LEAST_INCIDENTS} are needed to learn a risk")
+    judged = _compare(histories, times[int((1 - _HELD_OUT) * len(times))])
     name = min(judged, key=lambda n: (judged[n].brier, n != "cox")) if judged else "kaplan-meier"
     encoder = CovariateEncoder.learn(histories)
     model = fit(MODELS[name](), encoder.failure_runs(histories))
@@ -107,7 +98,7 @@ def fit(model: SurvivalModel, failure_runs: FailureRuns) -> SurvivalModel:
     return model.fit(failure_runs.x, failure_runs.stop, failure_runs.observed, failure_runs.entry)
 
 
-def _compare(histories: Sequence[NodeHistory], split: float, horizons: Sequence[float]) -> dict[str, HeldOut]:
+def _compare(histories: Sequence[NodeHistory], split: float) -> dict[str, HeldOut]:
     """Model → its scores after ``split``, learned from before; empty where that cannot be said."""
     before = [as_known(h, split) for h in histories if h.since < split]
     end = max(h.until for h in histories)
@@ -120,7 +111,7 @@ def _compare(histories: Sequence[NodeHistory], split: float, horizons: Sequence[
     except NotEnoughError:
         return {}
     marks = landmarks(histories, encoder, moments)
-    judged = {name: held_out_scores(model, marks, horizons) for name, model in models.items()}
+    judged = {name: held_out_scores(model, marks, _HORIZONS) for name, model in models.items()}
     return judged if all(np.isfinite(found.brier) for found in judged.values()) else {}
 
 

@@ -36,8 +36,6 @@ class PerNodePlan:
     sets: per_node_search.PerNodeSets
     ages: Floats | None
     """[node, benchmark] hours since each last ran there; None: there is no record of what ran."""
-    p: Floats
-    """[node] P(incident within the job | looked at as long ago as is usual)."""
 
 
 def median_check_interval(past: FleetHistory) -> float | None:
@@ -74,7 +72,7 @@ def make(
     if wanted.keep is not None:
         others = by_name.keys() - set(occasion.nodes)
         nodes += [h for h in past.nodes if h.node in others and h.origin(occasion.at) is not None]
-    problem, ages, p = _problem(past, known, nodes, occasion)
+    problem, ages = _problem(past, known, nodes, occasion)
     made = per_node_search.make(
         problem,
         target=wanted.target_risk,
@@ -92,13 +90,12 @@ def make(
         problem=own,
         sets=per_node_search.PerNodeSets(chosen=chosen, hazard=share, goal=goal, price=made.price),
         ages=None if ages is None else ages[mine],
-        p=p[mine],
     )
 
 
 def _problem(
     past: FleetHistory, known: Experience, nodes: Sequence[NodeHistory], occasion: ValidationOpportunity
-) -> tuple[per_node_search.NodeBenchmarkPairs, Floats | None, Floats]:
+) -> tuple[per_node_search.NodeBenchmarkPairs, Floats | None]:
     assert known.learned is not None
     assert known.posterior is not None
     at, usual = occasion.at, known.usual_gap
@@ -111,7 +108,7 @@ def _problem(
         own[defect.node][defect.defect] += 1
     shares = np.stack([known.posterior.shares(h, own[h.node], at) for h in nodes])
     seconds = np.array([b.seconds for b in past.benchmarks], np.float64)
-    return per_node_search.pairs(known.coverage, seconds, p, shares, ages, usual=usual or 1.0), ages, p
+    return per_node_search.pairs(known.coverage, seconds, p, shares, ages, usual=usual or 1.0), ages
 
 
 def as_usual(history: NodeHistory, looked: float) -> NodeHistory:

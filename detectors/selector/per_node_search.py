@@ -119,9 +119,6 @@ class PairList:
     def none(self) -> Bools:
         return np.zeros(self.pairs.mass.shape[0] * len(self.pairs.seconds), bool)
 
-    def all(self) -> Bools:
-        return ~self.none()
-
     def cost(self, chosen: Bools) -> float:
         return float(self.seconds[chosen].sum())
 
@@ -132,9 +129,6 @@ class PairList:
         shaped = sets.reshape(len(self.pairs.mass), len(self.pairs.seconds), -1).astype(np.float32)
         missed = np.einsum("pb,nbs->nps", self.pairs.sees.astype(np.float32), shaped) == 0
         return np.asarray(self.pairs.rest.sum() + np.einsum("np,nps->s", self.pairs.mass, missed), np.float64)
-
-    def bound(self, target: float | None, keep: float | None) -> float:
-        return self.pairs.bound(target, keep)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,11 +41,7 @@ class SelectionProblem:
 
     def residual(self, chosen: Bools) -> float:
         """R of one set [benchmark]."""
-        return float(self.residuals(self.coverage.detection_probability(chosen)[:, None])[0])
-
-    def residuals(self, covered: Floats) -> Floats:
-        """[set] R of sets with these coverages [class, set]."""
-        return np.asarray(-np.expm1(-self.hazards(covered)), np.float64)
+        return -math.expm1(-self.hazard(chosen))
 
     def hazards(self, covered: Floats) -> Floats:
         """[set] -log(1 - R), about the number of incidents to expect: what is searched by.

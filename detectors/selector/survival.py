@@ -4,34 +4,26 @@ All three have one manner: ``fit(x, durations, observed, entry)`` on times at ri
 ``conditional(x, survived, horizon)``, the chance of an incident within the coming hours given survival so far.
 
 Sources: Cox (1972); partial likelihood with left truncation as in Klein & Moeschberger, "Survival Analysis", §8 and §9;
-ties by Efron (1977) or Breslow (1974); Kaplan & Meier (1958).
+ties by Efron (1977); Kaplan & Meier (1958).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from mainstay.detectors.selector.hazard import (
-    CumulativeHazard,
-    Floats,
-    NotEnoughError,
-    RiskSets,
-    Spells,
-    cumulative,
-    spells,
-)
-
-__all__ = ["Cox", "Exponential", "KaplanMeier", "NotEnoughError", "SurvivalModel"]
-
-Ties = Literal["efron", "breslow"]
+from mainstay.detectors.selector.hazard import CumulativeHazard, Floats, RiskSets, Spells, cumulative, spells
 
 
-class SurvivalModel(Protocol):
+@dataclass
+class SurvivalModel(ABC):
     """What the Selector asks of a model. ``x`` is [row, covariate], times are hours on the row's own clock."""
+
+    hazard_: CumulativeHazard | None = field(default=None, init=False, repr=False)
 
     def fit(
         self, x: npt.ArrayLike, durations: npt.ArrayLike, observed: npt.ArrayLike, entry: npt.ArrayLike | None = None
@@ -42,18 +34,12 @@ class SurvivalModel(Protocol):
             ValueError: the rows are not of one shape, or hold what is no number or no time.
             NotEnoughError: there is nothing to learn from.
         """
-        ...
+        self.hazard_ = self._learn(x, spells(durations, observed, entry))
+        return self
 
-    def conditional(self, x: npt.ArrayLike, survived: npt.ArrayLike, horizon: npt.ArrayLike) -> Floats:
-        """P(incident within the next ``horizon`` hours | none in the first ``survived``), one a row."""
-        ...
-
-
-@dataclass
-class _Fitted:
-    """What follows once there is a cumulative hazard and a relative hazard for each row."""
-
-    hazard_: CumulativeHazard | None = field(default=None, init=False, repr=False)
+    @abstractmethod
+    def _learn(self, x: npt.ArrayLike, data: Spells) -> CumulativeHazard:
+        """The hazard of a row of relative hazard 1."""
 
     def relative(self, x: npt.ArrayLike) -> Floats:
         """Hazard of each row relative to the baseline."""
@@ -65,46 +51,38 @@ class _Fitted:
         return self.hazard_
 
     def conditional(self, x: npt.ArrayLike, survived: npt.ArrayLike, horizon: npt.ArrayLike) -> Floats:
-        """P(incident within ``horizon`` hours | survived ``survived`` hours), one a row of ``x``."""
+        """P(incident within the next ``horizon`` hours | none in the first ``survived``), one a row of ``x``."""
         start = np.asarray(survived, np.float64)
         grown = self._hazard().at(start + np.asarray(horizon, np.float64)) - self._hazard().at(start)
         return np.asarray(-np.expm1(-grown * self.relative(x)), np.float64)
 
 
-class Exponential(_Fitted):
+class Exponential(SurvivalModel):
     """One constant hazard for all: incidents per hour at risk."""
 
-    def fit(
-        self, x: npt.ArrayLike, durations: npt.ArrayLike, observed: npt.ArrayLike, entry: npt.ArrayLike | None = None
-    ) -> Self:
+    def _learn(self, x: npt.ArrayLike, data: Spells) -> CumulativeHazard:
         del x
-        data = spells(durations, observed, entry)
         rate = data.events / float(np.sum(data.stop - data.entry))
-        self.hazard_ = CumulativeHazard(np.zeros(1), np.zeros(1), rate)
-        return self
+        return CumulativeHazard(np.zeros(1), np.zeros(1), rate)
 
 
-class KaplanMeier(_Fitted):
+class KaplanMeier(SurvivalModel):
     """One survival curve for all, by product limit; exact at every incident.
 
     Where all that were left failed at once the curve would fall to zero for ever; the step counts as Nelson-Aalen's.
     """
 
-    def fit(
-        self, x: npt.ArrayLike, durations: npt.ArrayLike, observed: npt.ArrayLike, entry: npt.ArrayLike | None = None
-    ) -> Self:
+    def _learn(self, x: npt.ArrayLike, data: Spells) -> CumulativeHazard:
         del x
-        data = spells(durations, observed, entry)
         weights = np.ones(len(data.stop))
         times, deaths = np.unique(data.stop[data.observed], return_counts=True)
         share = deaths / RiskSets(data, times).sums(weights)
         steps = np.where(share < 1, -np.log1p(-np.minimum(share, 1 - 1e-12)), share)
-        self.hazard_ = cumulative(data, times, steps, weights, piece=1)
-        return self
+        return cumulative(data, times, steps, weights, piece=1)
 
 
 @dataclass
-class Cox(_Fitted):
+class Cox(SurvivalModel):
     """Proportional hazards: a baseline of any shape, multiplied by exp(x · beta).
 
     Newton-Raphson on the log partial likelihood with a Gaussian prior on the coefficients of standardized covariates,
@@ -112,7 +90,6 @@ class Cox(_Fitted):
     seen in training count as the last one seen.
     """
 
-    ties: Ties = "efron"
     penalty: float = 1.0
     """Weight of the prior: 1 is one standard deviation of hazard ratio e per standard deviation of a covariate. It
     weighs as much as a few incidents."""
@@ -127,26 +104,20 @@ class Cox(_Fitted):
     _mean: Floats | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.ties not in ("efron", "breslow"):
-            raise ValueError(f"ties are {self.ties!r}: choose efron or breslow")
         if not self.penalty >= 0 or self.piece < 1 or self.iterations < 1:
             raise ValueError("penalty must be at least 0, piece and iterations at least 1")
 
-    def fit(
-        self, x: npt.ArrayLike, durations: npt.ArrayLike, observed: npt.ArrayLike, entry: npt.ArrayLike | None = None
-    ) -> Self:
-        data = spells(durations, observed, entry)
+    def _learn(self, x: npt.ArrayLike, data: Spells) -> CumulativeHazard:
         rows = _matrix(x, len(data.stop))
         mean, spread = rows.mean(axis=0), rows.std(axis=0)
         spread = np.where(spread > 1e-9 * (1 + np.abs(mean)), spread, np.inf)  # a constant says nothing
-        likelihood = _Partial(data, (rows - mean) / spread, efron=self.ties == "efron")
+        likelihood = _Partial(data, (rows - mean) / spread)
         beta = self._climb(likelihood, rows.shape[1])
         self.log_likelihood_ = likelihood.value(beta)
         self.coef_, self._mean = beta / spread, mean
         self._range = np.stack([rows.min(axis=0), rows.max(axis=0)])
         weights = likelihood.relative(beta)
-        self.hazard_ = cumulative(data, likelihood.times, 1.0 / likelihood.at_risk(weights), weights, self.piece)
-        return self
+        return cumulative(data, likelihood.times, 1.0 / likelihood.at_risk(weights), weights, self.piece)
 
     def _climb(self, likelihood: _Partial, p: int) -> Floats:
         beta = np.zeros(p)
@@ -185,7 +156,7 @@ class _Partial:
     ties the k-th of d incidents at one time sees (k-1)/d of their weight gone.
     """
 
-    def __init__(self, data: Spells, z: Floats, *, efron: bool) -> None:
+    def __init__(self, data: Spells, z: Floats) -> None:
         order = np.argsort(data.stop[data.observed], kind="stable")
         self.z = z
         self.dead = np.flatnonzero(data.observed)[order]
@@ -196,7 +167,7 @@ class _Partial:
         self.group = inverse.reshape(-1)
         self.sets = RiskSets(data, self.times[self.first])
         rank = np.arange(len(self.times)) - self.first[self.group]
-        self.gone = rank / deaths[self.group] if efron else np.zeros(len(self.times))
+        self.gone = rank / deaths[self.group]
 
     def relative(self, beta: Floats) -> Floats:
         return np.asarray(np.exp(np.clip(self.z @ beta, -50.0, 50.0)), np.float64)

@@ -26,13 +26,12 @@ from mainstay.detectors.superbench.diagnose import SuperBenchDiagnosis
 from mainstay.detectors.superbench.diagnose import diagnose as diagnose_results
 from mainstay.detectors.superbench.lint import lint as check
 from mainstay.detectors.superbench.output import Format, write
-from mainstay.detectors.superbench.report import as_data, findings_data, render, render_findings, verdict_of
+from mainstay.detectors.superbench.report import as_data, render, render_findings, verdict_of
 from mainstay.detectors.superbench.results import Results, read_results
 from mainstay.detectors.superbench.rules import LARGEST, RuleFile, read_rules
 from mainstay.detectors.superbench.summary import (
     html_of_summary,
     markdown_of,
-    plain_of,
     read_summary_rules,
     samples_for_baseline,
     summarize,
@@ -123,7 +122,7 @@ def lint(*, results: Path, rules: Path, baseline: Path | None = None, as_json: A
     rule_file = _parsed(rules, lambda file: read_rules(_text(file)))
     findings = check(rule_file, _judged(results, rules, rule_file, _baseline(baseline)))
     if as_json:
-        print(msgspec.json.encode(findings_data(findings)).decode())
+        print(msgspec.json.encode(findings).decode())
     elif findings:
         _print(render_findings(findings))
     else:
@@ -162,7 +161,7 @@ def summary(
     text = {
         "md": lambda: markdown_of(lines),
         "html": lambda: html_of_summary(lines),
-        "json": lambda: msgspec.json.encode(plain_of(lines)).decode() + "\n",
+        "json": lambda: msgspec.json.encode(lines).decode() + "\n",
     }[form]()
     if output is None:
         print(text, end="")

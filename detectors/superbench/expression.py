@@ -18,9 +18,8 @@ import numpy as np
 
 from mainstay.detectors.base import Bools, Floats
 from mainstay.detectors.cli_errors import InputError
-from mainstay.detectors.superbench.interpret import FUNCTIONS, METHODS, Unjudgeable, scalar
+from mainstay.detectors.superbench.interpret import FUNCTIONS, METHODS, Unjudgeable, evaluate
 from mainstay.detectors.superbench.names import shown
-from mainstay.detectors.superbench.vectorized import NotVectorized, vectorized
 
 LONGEST: Final = 2000
 """Characters of a criterion: SuperBench's own have up to 80."""
@@ -39,6 +38,11 @@ _NODES: Final = (
     ast.Attribute, ast.Tuple, ast.List, ast.Set, ast.GeneratorExp, ast.ListComp, ast.comprehension, ast.Load, ast.Store,
     *_OPERATORS,
 )  # fmt: skip
+_ELEMENTWISE: Final = (
+    ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.UnaryOp, ast.USub, ast.UAdd, ast.Call,
+    ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq, ast.Constant, ast.Name, ast.Load,
+)  # fmt: skip
+"""What may stand in a comparison that the interpreter answers for a whole array at once; of calls only ``abs``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,7 @@ class SuperBenchCriterion:
         Raises:
             Unjudgeable: where Python would raise; the message says what.
         """
-        return scalar(self.body, {self.argument: value})
+        return evaluate(self.body, {self.argument: value})
 
     def judges(self) -> bool:
         """Whether it answers True or False for a number: SuperBench's own test, with 0 (1 where 0 divides)."""
@@ -79,9 +83,22 @@ class SuperBenchCriterion:
             violated and known, each of the shape of ``values``; not violated where not known.
         """
         try:
-            return vectorized(self.body, self.argument, values), np.ones(values.shape, np.bool_)
-        except NotVectorized:
+            return self._of_array(self.body, values), np.ones(values.shape, np.bool_)
+        except Unjudgeable:  # for arrays, or for one value at least: a division by zero, an overflow
             return self._one_by_one(values)
+
+    def _of_array(self, node: ast.expr, values: Floats) -> Bools:
+        """The truth for all values at once, of comparisons of sums and products joined by ``and`` and ``or``."""
+        if isinstance(node, ast.BoolOp):
+            parts = [self._of_array(part, values) for part in node.values]
+            return np.asarray((np.all if isinstance(node.op, ast.And) else np.any)(parts, axis=0))
+        root, *inner = ast.walk(node)
+        names = {part.id for part in inner if isinstance(part, ast.Name)}
+        if not isinstance(root, ast.Compare) or len(root.ops) > 1 or not names <= {self.argument, "abs"}:
+            raise Unjudgeable("it is not one comparison")
+        if not all(isinstance(part, _ELEMENTWISE) for part in inner):
+            raise Unjudgeable("it compares more than numbers")
+        return np.full(values.shape, evaluate(root, {self.argument: values}, errors="raise"), np.bool_)
 
     def _one_by_one(self, values: Floats) -> tuple[Bools, Bools]:
         violated = np.zeros(values.shape, np.bool_)

@@ -1,4 +1,4 @@
-"""The scalar interpreter of criteria: a parsed and checked expression and its names in, Python's own answer out.
+"""The interpreter of criteria: a parsed and checked expression and its names in, Python's own answer out.
 
 Arithmetic is on numbers only and powers are of floats, so no text or integer can be made to grow without bound.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -46,14 +46,19 @@ class Unjudgeable(Exception):  # noqa: N818 - no error of the program: an answer
     """A criterion has no answer for what it was given; the message says what Python would raise."""
 
 
-def scalar(body: ast.expr, names: Names) -> object:
+def evaluate(body: ast.expr, names: Names, *, errors: Literal["ignore", "raise"] = "ignore") -> object:
     """The value of an expression.
+
+    Args:
+        body: of the criterion.
+        names: with their values, which may be arrays where every operation on them is elementwise.
+        errors: what to do where numpy divides by zero or leaves the range of floats.
 
     Raises:
         Unjudgeable: it has none.
     """
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all=errors):
             return _value(body, names)
     except KeyError as error:
         raise Unjudgeable(f"{error.args[0]!r} is not there") from error
@@ -73,10 +78,10 @@ def _compare(node: ast.Compare, names: Names) -> Any:
     left = _value(node.left, names)
     result: Any = True
     for op, right_node in zip(node.ops, node.comparators, strict=True):
-        right = _value(right_node, names)
-        result = COMPARE[type(op)](left, right)
         if not result:
             return result
+        right = _value(right_node, names)
+        result = COMPARE[type(op)](left, right)
         left = right
     return result
 
@@ -101,7 +106,7 @@ def _binary(node: ast.BinOp, names: Names) -> Any:
 
 
 def _number(value: Any) -> Any:
-    if not isinstance(value, int | float | np.number | np.bool_):
+    if not isinstance(value, int | float | np.number | np.bool_ | np.ndarray):
         raise TypeError(f"arithmetic with {type(value).__name__}")
     return value
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ from mainstay.detectors.cli_errors import InputError
 from mainstay.detectors.superbench.baseline import EXACT
 from mainstay.detectors.superbench.binding import Bound
 from mainstay.detectors.superbench.diagnose import SuperBenchDiagnosis
-from mainstay.detectors.superbench.names import benchmark_of, quoted, select, without_rank
+from mainstay.detectors.superbench.names import benchmark_of, counted, quoted, select, some, without_rank
 from mainstay.detectors.superbench.results import Results
 from mainstay.detectors.superbench.rules import FIELDS, Function, RuleFile
 
@@ -52,7 +52,7 @@ def lint(rules: RuleFile, diagnosis: SuperBenchDiagnosis) -> tuple[LintIssue, ..
     for one in diagnosis.bound:
         found += [LintIssue(code, one.rule.name, message) for code, message in _of_rule(one, diagnosis.results)]
     for name, (count, why) in diagnosis.unanswered.items():
-        found.append(LintIssue("no-answer", name, f"no answer for {_count(count, 'node')}: {why}"))
+        found.append(LintIssue("no-answer", name, f"no answer for {counted(count, 'node')}: {why}"))
     return tuple(found)
 
 
@@ -62,7 +62,7 @@ def coverage(diagnosis: SuperBenchDiagnosis) -> str:
     judged = set(diagnosis.metrics)
     left = sorted({without_rank(metric) for metric in metrics if metric not in judged})
     text = f"{len(judged)} of {len(metrics)} measured metrics are judged"
-    return f"{text}; no rule looks at {_some(left)}" if left else text
+    return f"{text}; no rule looks at {some(left)}" if left else text
 
 
 def _of_file(rules: RuleFile) -> Iterator[LintIssue]:
@@ -120,8 +120,8 @@ def _missing(one: Bound, results: Results) -> Iterator[tuple[str, str]]:
     nodes = np.flatnonzero(lacking.any(axis=1)).tolist()
     if nodes:
         metrics = [results.metrics[place] for place in np.array(one.columns)[lacking.any(axis=0)].tolist()]
-        where = _some([results.nodes[node] for node in nodes])
-        yield "missing-metric", f"{_count(len(nodes), 'node')} ({where}) without {_some(metrics)}"
+        where = some([results.nodes[node] for node in nodes])
+        yield "missing-metric", f"{counted(len(nodes), 'node')} ({where}) without {some(metrics)}"
 
 
 def _baselines(one: Bound, results: Results) -> Iterator[tuple[str, str]]:
@@ -130,7 +130,7 @@ def _baselines(one: Bound, results: Results) -> Iterator[tuple[str, str]]:
         by_reason.setdefault(why, []).append(results.metrics[place])
     for why, metrics in by_reason.items():
         code = "missing-baseline" if why == "has no baseline" else "invalid-baseline"
-        yield code, f"{_count(len(metrics), 'metric')} {why.replace('has', 'have', 1)}: {_some(metrics)}"
+        yield code, f"{counted(len(metrics), 'metric')} {why.replace('has', 'have', 1)}: {some(metrics)}"
 
 
 def _relative(one: Bound, results: Results) -> Iterator[tuple[str, str]]:
@@ -144,7 +144,7 @@ def _relative(one: Bound, results: Results) -> Iterator[tuple[str, str]]:
     elif at_baseline.any():
         yield "always-fires", f"{quoted(criterion.text)} fires where a metric equals its baseline"
     elif not fires[_worse(names)].any():
-        yield "wrong-side", f"{quoted(criterion.text)} fires only where {_some(sorted(set(names)))} gets better"
+        yield "wrong-side", f"{quoted(criterion.text)} fires only where {some(sorted(set(names)))} gets better"
 
 
 def _worse(names: Sequence[str]) -> Bools:
@@ -176,9 +176,9 @@ def _absolute(one: Bound, results: Results) -> Iterator[tuple[str, str]]:
             never.append(f"{metric} (typically {typical:.4g})")
     if never:
         why = "cannot fire within a tenth and ten times what is typical"
-        yield "never-fires", f"{quoted(criterion.text)} {why}: {_some(never)}"
+        yield "never-fires", f"{quoted(criterion.text)} {why}: {some(never)}"
     if always:
-        yield "always-fires", f"{quoted(criterion.text)} fires at what is typical: {_some(always)}"
+        yield "always-fires", f"{quoted(criterion.text)} fires at what is typical: {some(always)}"
 
 
 def _typical(baseline: float, values: Floats) -> float | None:
@@ -190,14 +190,3 @@ def _typical(baseline: float, values: Floats) -> float | None:
         return None
     median = float(np.median(known))
     return median if median != 0 else None
-
-
-def _some(names: Iterable[str], most: int = 3) -> str:
-    """A few names and how many more there are: a line, not a page."""
-    listed: Sequence[str] = list(names)
-    more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + more
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"

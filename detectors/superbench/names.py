@@ -98,6 +98,17 @@ def shown(value: object) -> str:
     return repr(value) if isinstance(value, int | float | None) else f"a {type(value).__name__}"
 
 
+def some(names: Sequence[str], most: int = 3) -> str:
+    """A few names and how many more there are: a line, not a page."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def counted(number: int, word: str) -> str:
+    """``1 node``, ``2 nodes``."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
 def compiled(entry: str) -> re.Pattern[str]:
     """An entry as a regular expression.
 

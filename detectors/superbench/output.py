@@ -185,13 +185,14 @@ def _ten_decimals(value: float) -> str:
 def _people(cells: Floats, kind: Function | None, digits: int) -> list[str]:
     """Texts of one column as people read it: variances in percent."""
     if kind is Function.VARIANCE:
-        return [ABSENT if math.isnan(cell) else f"{_short(cell * 100, digits)}%" for cell in cells.tolist()]
-    shown = [_short(cell, digits) if kind is Function.VALUE else cell for cell in cells.tolist()]
+        return [ABSENT if math.isnan(cell) else f"{short(cell * 100, digits)}%" for cell in cells.tolist()]
+    shown = [short(cell, digits) if kind is Function.VALUE else cell for cell in cells.tolist()]
     whole = all(math.isnan(cell) or (math.isfinite(cell) and cell == int(cell)) for cell in shown)
     return [ABSENT if math.isnan(cell) else str(int(cell) if whole else cell) for cell in shown]
 
 
-def _short(value: float, digits: int) -> float:
+def short(value: float, digits: int) -> float:
+    """As :func:`rounded`; unchanged with 0 digits, or where it is no finite number."""
     return rounded(value, digits) if digits and math.isfinite(value) else value
 
 

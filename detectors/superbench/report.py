@@ -14,7 +14,7 @@ from rich.text import Text
 
 from mainstay.detectors.superbench.diagnose import SuperBenchDiagnosis
 from mainstay.detectors.superbench.lint import LintIssue, coverage
-from mainstay.detectors.superbench.names import plain
+from mainstay.detectors.superbench.names import counted, plain, some
 from mainstay.detectors.superbench.output import describe_node, not_accepted
 from mainstay.probes.core_types import Verdict
 
@@ -55,7 +55,7 @@ def _nodes(diagnosis: SuperBenchDiagnosis, places: list[int]) -> Table:
         table.add_row("", f"{len(places) - MOST_ROWS} more", "", "all of them: --output FILE")
     for place in reversed(places[:MOST_ROWS]):
         said = describe_node(diagnosis, place)
-        why = _short(said.details) if diagnosis.verdicts[place] is Verdict.FAIL else _few(diagnosis.unknown[place])
+        why = _short(said.details) if diagnosis.verdicts[place] is Verdict.FAIL else some(diagnosis.unknown[place])
         category = said.category if diagnosis.verdicts[place] is Verdict.FAIL else ""
         verdict = diagnosis.verdicts[place]
         table.add_row(
@@ -72,11 +72,6 @@ def _short(details: str, most: int = 240) -> str:
     return details if len(details) <= most else f"{details[:most]}… ({details.count(',') + 1} in all)"
 
 
-def _few(reasons: tuple[str, ...], most: int = 3) -> str:
-    more = f" and {len(reasons) - most} more" if len(reasons) > most else ""
-    return ", ".join(reasons[:most]) + more
-
-
 def render_findings(findings: Sequence[LintIssue]) -> RenderableType:
     """What is wrong with the rules, one a row."""
     table = Table(box=None, pad_edge=False, header_style="bold yellow", padding=(0, 2, 0, 0))
@@ -91,20 +86,16 @@ def render_findings(findings: Sequence[LintIssue]) -> RenderableType:
 def headline(diagnosis: SuperBenchDiagnosis) -> Text:
     """The sentence on the fleet: how many nodes are defective, unknown, or pass."""
     counts = {verdict: len(diagnosis.nodes(verdict)) for verdict in _STYLES}
-    total = len(diagnosis.verdicts)
+    nodes = counted(len(diagnosis.verdicts), "node")
     verdict = verdict_of(diagnosis)
     said = {
-        Verdict.FAIL: f"{counts[Verdict.FAIL]} of {_nodes_of(total)} defective, {counts[Verdict.UNKNOWN]} unknown, "
+        Verdict.FAIL: f"{counts[Verdict.FAIL]} of {nodes} defective, {counts[Verdict.UNKNOWN]} unknown, "
         f"{counts[Verdict.PASS]} pass.",
-        Verdict.UNKNOWN: f"{counts[Verdict.UNKNOWN]} of {_nodes_of(total)} could not be judged in full; none is "
+        Verdict.UNKNOWN: f"{counts[Verdict.UNKNOWN]} of {nodes} could not be judged in full; none is "
         f"labeled defective, {counts[Verdict.PASS]} pass.",
-        Verdict.PASS: f"All of {_nodes_of(total)} pass every rule.",
+        Verdict.PASS: f"All of {nodes} pass every rule.",
     }[verdict]
     return Text.assemble((verdict.upper(), _STYLES[verdict]), f"  {said}")
-
-
-def _nodes_of(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def as_data(diagnosis: SuperBenchDiagnosis, findings: Sequence[LintIssue]) -> dict[str, Any]:
@@ -123,11 +114,6 @@ def as_data(diagnosis: SuperBenchDiagnosis, findings: Sequence[LintIssue]) -> di
             for place in not_accepted(diagnosis)
         ],
         "unknown_of_all": diagnosis.unknown_of_all,
-        "findings": findings_data(findings),
+        "findings": list(findings),
         "coverage": coverage(diagnosis),
     }
-
-
-def findings_data(findings: Sequence[LintIssue]) -> list[dict[str, str]]:
-    """Findings as plain data."""
-    return [{"code": one.code, "rule": one.rule, "message": one.message} for one in findings]

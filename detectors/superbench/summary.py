@@ -18,9 +18,8 @@ import numpy as np
 
 from mainstay.detectors.base import Floats
 from mainstay.detectors.cli_errors import InputError
-from mainstay.detectors.superbench.baseline import rounded
 from mainstay.detectors.superbench.names import select, shown, without_rank
-from mainstay.detectors.superbench.output import Table, html_of
+from mainstay.detectors.superbench.output import Table, html_of, short
 from mainstay.detectors.superbench.results import Results
 from mainstay.detectors.superbench.rules import category_of, load_mapping, metrics_of
 
@@ -131,7 +130,7 @@ def summarize(results: Results, rules: tuple[SummaryRule, ...], digits: int = 2)
         for metric in sorted(groups):
             values = results.values[:, groups[metric]]
             found = [statistic(values[~np.isnan(values)], one) for one in rule.statistics]
-            shown = _integers(found, digits) if whole else [_shown(one, digits) for one in found]
+            shown = _integers(found, digits) if whole else [short(one, digits) for one in found]
             lines += [SummaryLine(metric, one, value) for one, value in zip(rule.statistics, shown, strict=True)]
     return summary
 
@@ -166,10 +165,6 @@ def statistic(values: Floats, name: str) -> float:
     return float(values.min() if name == "min" else values.max())
 
 
-def _shown(value: float, digits: int) -> float:
-    return rounded(value, digits) if digits and math.isfinite(value) else value
-
-
 def samples_for_baseline(results: Results, rules: tuple[SummaryRule, ...]) -> tuple[dict[str, Floats], dict[str, bool]]:
     """What a baseline is generated from.
 
@@ -202,21 +197,6 @@ def html_of_summary(summary: Mapping[str, list[SummaryLine]]) -> str:
         rows = [(line.metric, line.statistic, text_of(line.value)) for line in lines]
         parts += [f"<h2>{html.escape(category, quote=False)}</h2>", html_of(Table(list(_HEAD), rows))]
     return "\n".join(parts)
-
-
-def plain_of(summary: Mapping[str, list[SummaryLine]]) -> dict[str, list[dict[str, Any]]]:
-    """The summary as plain data: category -> metric, statistic and value; a value that is not finite is None."""
-    return {
-        category: [
-            {
-                "metric": line.metric,
-                "statistic": line.statistic,
-                "value": line.value if line.value is not None and math.isfinite(line.value) else None,
-            }
-            for line in lines
-        ]
-        for category, lines in summary.items()
-    }
 
 
 def _table(lines: list[SummaryLine]) -> str:

@@ -194,7 +194,7 @@ def fit(
     as_json
         Print only JSON on standard output.
     """
-    from mainstay.detectors.validation.criterion_limits import RobustLimits
+    from mainstay.detectors.validation.criterion_limits import LimitEstimator, RobustLimits
     from mainstay.detectors.validation.validator import BestLimits, Validator
 
     _check_budget(false_alarms)
@@ -206,9 +206,9 @@ def fit(
             result.benchmarks, cohort=result.cohort, time=result.finished_at, machine=result.host, session=session
         )
     )
-    estimator = {"auto": BestLimits, "cdf": Validator, "robust": RobustLimits}[method]
+    estimators: dict[str, type[LimitEstimator]] = {"auto": BestLimits, "cdf": Validator, "robust": RobustLimits}
     try:
-        learned = learn_criteria(samples, false_alarms=false_alarms, estimator=estimator)
+        learned = learn_criteria(samples, false_alarms=false_alarms, estimator=estimators[method])
     except ValueError as error:
         raise InputError(str(error)) from error
     if not learned.criteria:

@@ -16,10 +16,10 @@ from statistics import NormalDist
 import numpy as np
 
 from mainstay.detectors.base import Floats
-from mainstay.detectors.finding import Cause
 from mainstay.detectors.statistics.conformal import LEAST
 from mainstay.detectors.validation.criterion_limits import MIN_RUNS, TIMES, Run, robust_scale, student_t
 from mainstay.probes.benchmarks.result import Better
+from mainstay.probes.core_types import Verdict
 
 LEAST_SHIFT = 0.01
 """A shift of the whole cohort that matters: half of what may fail one device, since it hits all of them at once."""
@@ -64,11 +64,6 @@ class CohortShift:
         return self.moved or bool(self.slower) or self.high <= MOST_HIDDEN
 
     @property
-    def cause(self) -> Cause | None:
-        """The update (driver, firmware, library), if it is to blame."""
-        return Cause.DEPENDENCY if self.worse else None
-
-    @property
     def description(self) -> str:
         """One sentence."""
         of = f"{self.devices} devices" if self.paired else f"two populations of {self.devices} devices or more"
@@ -82,6 +77,30 @@ class CohortShift:
         else:
             said = f"too few or too noisy to tell: {of} moved by {self.shift:+.1%} ({range_})"
         return said + (f"; slower by themselves: {', '.join(self.slower)}" if self.slower else "")
+
+
+def judge_change(
+    before: Mapping[str, Run], after: Mapping[str, Run], better: Better, *, false_alarms: float
+) -> tuple[CohortShift | None, Verdict, str]:
+    """What :func:`compare` finds, whether it is a slowdown, and why; UNKNOWN where that cannot be told.
+
+    Args:
+        before: device → all that was measured of it before the update; empty: nothing was.
+        after: the same after it.
+        better: which way the metric improves.
+        false_alarms: chance to blame an update, or an unchanged device, that did nothing.
+    """
+    if not before or not after:
+        return None, Verdict.UNKNOWN, f"not measured {'after' if before else 'before'}"
+    try:
+        shift = compare(before, after, better, false_alarms=false_alarms)
+    except TooFewDevicesError as error:
+        return None, Verdict.UNKNOWN, str(error)
+    except ValueError as error:
+        return None, Verdict.UNKNOWN, f"broken: {error}"
+    if shift.worse or shift.slower:
+        return shift, Verdict.FAIL, shift.description
+    return shift, Verdict.PASS if shift.sure else Verdict.UNKNOWN, shift.description
 
 
 def compare(

@@ -17,7 +17,6 @@ import msgspec
 import numpy as np
 
 from mainstay.detectors.validation.criterion_learning import FALSE_ALARMS, MetricSample, learn_criteria, samples_of
-from mainstay.detectors.validation.criterion_limits import CriterionLimits
 from mainstay.detectors.validation.defect_attribution import attribute_defects, describe_defects
 from mainstay.detectors.validation.validator import judge_run
 from mainstay.detectors.validation.verdict import (
@@ -252,7 +251,7 @@ def _compare(value: float, values: Sequence[float], criterion: Criterion, unit: 
 def _compare_whole(values: Sequence[float], criterion: Criterion, verdict: Verdict, words: str) -> tuple[Verdict, str]:
     """All repetitions against the criterion's distribution; ``verdict`` and ``words`` are the median's."""
     kept = criterion.distribution
-    both, similarity = judge_run(np.array(values), _limits(criterion), criterion.better)
+    both, similarity = judge_run(np.array(values), criterion, criterion.better)
     if kept is None or both is verdict:
         return verdict, words
     return both, f"{words}; but some repetitions are slow: similarity {similarity:.3f}, the limit is {kept.alpha:.3f}"
@@ -265,16 +264,6 @@ def _compare_answer(value: float, criterion: Criterion, unit: str) -> tuple[Verd
     if value in allowed:
         return Verdict.PASS, "the right answer"
     return Verdict.FAIL, f"a wrong answer: {format_value(value, unit)} instead of {_listed(allowed, unit)}"
-
-
-def _limits(criterion: Criterion) -> CriterionLimits:
-    return CriterionLimits(
-        low=criterion.low,
-        high=criterion.high,
-        warn=criterion.warn,
-        allowed=criterion.allowed,
-        distribution=criterion.distribution,
-    )
 
 
 def _listed(values: Sequence[float], unit: str) -> str:

@@ -13,10 +13,9 @@ import msgspec
 import numpy as np
 
 from mainstay.detectors.base import Floats
-from mainstay.detectors.validation import cohort_drift
-from mainstay.detectors.validation.cohort_drift import CohortShift, TooFewDevicesError
+from mainstay.detectors.validation.cohort_drift import CohortShift, judge_change
 from mainstay.detectors.validation.criteria import MetricSample, SuiteVerdict, samples_of
-from mainstay.detectors.validation.node_clusters import DeviceLocation, SlowGroup, group
+from mainstay.detectors.validation.node_clusters import SlowGroup, group
 from mainstay.detectors.validation.repeatability import NEEDED, repeatability
 from mainstay.probes.benchmarks.result import Better, SuiteResult
 from mainstay.probes.core_types import Verdict
@@ -109,33 +108,17 @@ def _is_fingerprint(
 
 
 def _shift(key: Key, before: Sequence[MetricSample], after: Sequence[MetricSample], budget: float) -> MetricShift:
-    verdict, shift = Verdict.UNKNOWN, None
-    if not before or not after:
-        reason = f"not measured {'after' if before else 'before'}"
-    else:
-        try:
-            shift = cohort_drift.compare(_by_device(before), _by_device(after), before[0].better, false_alarms=budget)
-        except TooFewDevicesError as error:
-            reason = str(error)
-        except ValueError as error:
-            reason = f"broken: {error}"
-        else:
-            reason = shift.description
-            if shift.worse or shift.slower:
-                verdict = Verdict.FAIL
-            elif shift.sure:
-                verdict = Verdict.PASS
+    better = (before or after)[0].better
+    shift, verdict, reason = judge_change(_by_device(before), _by_device(after), better, false_alarms=budget)
     cohort, benchmark, metric = key
     return MetricShift(cohort=cohort, benchmark=benchmark, metric=metric, verdict=verdict, reason=reason, shift=shift)
 
 
 def slow_groups(judged: Sequence[SuiteVerdict]) -> tuple[SlowGroup, ...]:
     """Devices that FAIL some metric, by what they share; of results of several machines."""
-    places = {
-        f"{one.host}/{v.device}": DeviceLocation(node=one.host) for one in judged for v in one.verdicts if v.device
-    }
+    nodes = {f"{one.host}/{v.device}": one.host for one in judged for v in one.verdicts if v.device}
     slow = {f"{one.host}/{v.device}" for one in judged for v in one.verdicts if v.device and v.verdict is Verdict.FAIL}
-    return group(slow, places)
+    return group(slow, nodes)
 
 
 def _by_metric(results: Iterable[SuiteResult]) -> dict[Key, list[MetricSample]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -131,14 +131,8 @@ def _criterion(group: Sequence[MetricSample], estimator: LimitEstimator) -> Crit
         cohort=first.cohort,
         better=first.better,
         unit=first.unit,
-        low=limits.low,
-        high=limits.high,
-        warn=limits.warn,
-        center=limits.center,
-        allowed=limits.allowed,
         n=len(group),
         source=f"learned:{type(best).__name__}",
         learned_at=max((sample.time for sample in group if sample.time is not None), default=None),
-        distribution=limits.distribution,
-        sessions=limits.sessions,
+        **{field.name: getattr(limits, field.name) for field in fields(limits)},
     )

@@ -10,12 +10,13 @@ reason; no estimator ever answers with a limit that could not fire.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import NormalDist
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,11 +102,19 @@ class Distribution:
             raise ValueError(f"0 < alpha <= warn_alpha < 1 must hold: {self.alpha:g}, {self.warn_alpha:g}")
 
 
-class LimitEstimator(Protocol):
-    """Learns the limits of one metric in one cohort."""
+class LimitEstimator(ABC):
+    """Learns the limits of one metric in one cohort.
+
+    Args:
+        false_alarms: chance that a healthy run fails.
+    """
+
+    def __init__(self, false_alarms: float = 0.005) -> None:
+        self.false_alarms = false_alarms
 
     limits_: CriterionLimits
 
+    @abstractmethod
     def fit(
         self,
         runs: Sequence[Run],
@@ -124,10 +133,9 @@ class LimitEstimator(Protocol):
         Raises:
             NotAGateError: these runs cannot carry a limit.
         """
-        ...
 
 
-class RobustLimits:
+class RobustLimits(LimitEstimator):
     """One-sided prediction limits on the logarithm of each run's median.
 
     The next healthy run falls beyond the failure limit with probability ``false_alarms``, beyond the warning limit with
@@ -138,12 +146,6 @@ class RobustLimits:
     of one that was not seen.
     """
 
-    def __init__(self, false_alarms: float = 0.005, min_runs: int = MIN_RUNS) -> None:
-        self.false_alarms = false_alarms
-        self.min_runs = min_runs
-
-    limits_: CriterionLimits
-
     def fit(
         self,
         runs: Sequence[Run],
@@ -152,8 +154,8 @@ class RobustLimits:
         sessions: Sequence[str] | None = None,
     ) -> Self:
         """``LimitEstimator.fit``; whose runs they are makes no difference here, but for what is a session's drift."""
-        if len(runs) < self.min_runs:
-            raise NotAGateError(f"only {len(runs)} runs, {self.min_runs} are needed")
+        if len(runs) < MIN_RUNS:
+            raise NotAGateError(f"only {len(runs)} runs, {MIN_RUNS} are needed")
         if better is Better.EQUAL:
             self.limits_ = fingerprints(runs)
         else:

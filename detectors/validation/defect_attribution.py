@@ -8,16 +8,13 @@ what benchmarks found there is worth more (``selector.coverage``).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from mainstay.detectors.validation.verdict import MetricVerdict
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better
 from mainstay.probes.benchmarks.suites import BENCHMARKS
 from mainstay.probes.core_types import Verdict
-
-Claims = Callable[[str, str], Sequence[Defect]]
-"""Benchmark and metric → the classes that a failure points to, the one it finds best first."""
 
 CONTRADICTS = 0.25
 """What a passing metric counts against a class, where a failing one counts 1 for it: a benchmark may miss a defect that
@@ -35,9 +32,7 @@ def declared(benchmark: str, metric: str) -> Sequence[Defect]:
     return known.points_to(metric) if known is not None else ()
 
 
-def attribute_defects(
-    verdicts: Iterable[MetricVerdict], results: Iterable[BenchmarkResult] = (), *, claims: Claims = declared
-) -> tuple[Defect, ...]:
+def attribute_defects(verdicts: Iterable[MetricVerdict], results: Iterable[BenchmarkResult] = ()) -> tuple[Defect, ...]:
     """The classes that fit a judged run best: one, several if they fit equally well, none if nothing speaks.
 
     Metrics of one benchmark on one device that point to the same classes are one witness, however many they are. A
@@ -49,12 +44,11 @@ def attribute_defects(
     Args:
         verdicts: of one run.
         results: the same run's results; without them, a benchmark that hung is known by its known metrics only.
-        claims: what each metric points to.
     """
     states = {(result.benchmark, result.device): result.state for result in results}
     score: dict[Defect, float] = defaultdict(float)
     named: set[Defect] = set()
-    for points, failed in _witnesses(verdicts, states, claims):
+    for points, failed in _witnesses(verdicts, states):
         for place, defect in enumerate(points, 1):
             if defect is Defect.NUMERICS:
                 score[defect] += 2.0 if failed else 0.0
@@ -71,7 +65,7 @@ def describe_defects(defects: Sequence[Defect]) -> str:
 
 
 def _witnesses(
-    verdicts: Iterable[MetricVerdict], states: dict[tuple[str, str], BenchmarkState], claims: Claims
+    verdicts: Iterable[MetricVerdict], states: dict[tuple[str, str], BenchmarkState]
 ) -> Iterable[tuple[tuple[Defect, ...], bool]]:
     """What each witness points to, and whether it failed."""
     said: dict[tuple[str, str, tuple[Defect, ...]], bool] = {}
@@ -82,7 +76,7 @@ def _witnesses(
                 continue
             points: tuple[Defect, ...] = (Defect.SOFTWARE,)
         else:
-            points = _points(verdict, claims)
+            points = _points(verdict)
         key = (verdict.benchmark, device, points)
         said[key] = said.get(key, False) or verdict.verdict in (Verdict.FAIL, Verdict.UNKNOWN)
     for (_, _, points), failed in said.items():
@@ -96,11 +90,11 @@ def _broken(verdict: MetricVerdict, state: BenchmarkState | None) -> bool:
     return state in _BROKEN or (verdict.value is None and verdict.criterion is not None)
 
 
-def _points(verdict: MetricVerdict, claims: Claims) -> tuple[Defect, ...]:
+def _points(verdict: MetricVerdict) -> tuple[Defect, ...]:
     """A fingerprint speaks of wrong bits only, a rate or a time of anything but those."""
     criterion = verdict.criterion
     fingerprint = criterion.better is Better.EQUAL if criterion is not None else not verdict.unit
-    listed = claims(verdict.benchmark, verdict.metric)
+    listed = declared(verdict.benchmark, verdict.metric)
     fitting = [defect for defect in listed if (defect is Defect.NUMERICS) == fingerprint] or listed
     if verdict.device in _PROCESSOR:
         fitting = [_TWINS.get(defect, defect) for defect in fitting]

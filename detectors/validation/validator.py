@@ -35,6 +35,7 @@ from mainstay.detectors.validation.criterion_limits import (
 )
 from mainstay.detectors.validation.repeatability import NEEDED, Repeatability, repeatability
 from mainstay.detectors.validation.sessions import Groups, Mask, drifted, numbered
+from mainstay.detectors.validation.verdict import Criterion
 from mainstay.probes.benchmarks.result import Better
 from mainstay.probes.core_types import Verdict
 
@@ -76,22 +77,12 @@ class RunGrouping:
         return drifted(out, self.groups, numbered(self.devices or [""] * len(out)))
 
 
-class Validator:
+class Validator(LimitEstimator):
     """One metric's criterion in one cohort, from the runs of many devices (or many runs of one).
 
-    Args:
-        false_alarms: chance that a healthy run fails.
-        min_runs: fewer teach nothing.
-        needed: mean similarity of repeats below which the metric is refused as a gate.
+    ``limits_.distribution`` is None for fingerprints only.
     """
 
-    def __init__(self, false_alarms: float = 0.005, min_runs: int = MIN_RUNS, needed: float = NEEDED) -> None:
-        self.false_alarms = false_alarms
-        self.min_runs = min_runs
-        self.needed = needed
-
-    limits_: CriterionLimits
-    """The criterion; ``limits_.distribution`` is None for fingerprints only."""
     better_: Better
     healthy_: NDArray[np.bool_]
     """[runs] of ``fit``: which were not excluded."""
@@ -115,8 +106,8 @@ class Validator:
             NotAGateError: no limit can be learned from them; the message says why.
         """
         runs = [np.asarray(run, dtype=np.float64) for run in runs]
-        if len(runs) < self.min_runs:
-            raise NotAGateError(f"only {len(runs)} runs, {self.min_runs} are needed")
+        if len(runs) < MIN_RUNS:
+            raise NotAGateError(f"only {len(runs)} runs, {MIN_RUNS} are needed")
         if better is Better.EQUAL:
             limits = fingerprints(runs)
             self.limits_, self.better_ = limits, better
@@ -127,8 +118,8 @@ class Validator:
         whose = RunGrouping.from_runs(len(runs), devices, sessions)
         healthy, reference, views = _exclude(runs, better, whose)
         repeats = whose.repeats(runs, healthy)
-        if repeats.similarity < self.needed:
-            raise NotAGateError(f"repeats agree to {repeats.similarity:.3f} only, {self.needed:.2f} makes a gate")
+        if repeats.similarity < NEEDED:
+            raise NotAGateError(f"repeats agree to {repeats.similarity:.3f} only, {NEEDED:.2f} makes a gate")
         groups = None if whose.groups is None else whose.groups[healthy]
         thresholds = conformal.thresholds(views[healthy], repeats.one_sided, self.false_alarms, groups=groups)
         self.limits_ = _limits(reference, thresholds, better, repeats, excluded=int((~healthy).sum()))
@@ -140,21 +131,12 @@ class Validator:
         return [judge_run(run, self.limits_, self.better_)[0] for run in runs]
 
 
-class BestLimits:
+class BestLimits(LimitEstimator):
     """The Validator where a metric repeats well enough for one, wide robust limits where it does not.
 
     What is not of gate quality cannot show a slowdown of some per cent; that a link runs at half its speed it can.
-
-    Args:
-        false_alarms: chance that a healthy run fails.
-        min_runs: fewer teach nothing.
     """
 
-    def __init__(self, false_alarms: float = 0.005, min_runs: int = MIN_RUNS) -> None:
-        self.false_alarms = false_alarms
-        self.min_runs = min_runs
-
-    limits_: CriterionLimits
     best_estimator_: LimitEstimator
     """The one whose limits these are."""
 
@@ -170,11 +152,11 @@ class BestLimits:
         Raises:
             NotAGateError: neither can learn from these runs.
         """
-        best: LimitEstimator = Validator(self.false_alarms, self.min_runs)
+        best: LimitEstimator = Validator(self.false_alarms)
         try:
             best.fit(runs, better, devices, sessions)
         except NotAGateError:
-            best = RobustLimits(self.false_alarms, self.min_runs)
+            best = RobustLimits(self.false_alarms)
             best.fit(runs, better, devices, sessions)
         self.best_estimator_, self.limits_ = best, best.limits_
         return self
@@ -188,12 +170,10 @@ class OwnPast:
 
     Args:
         false_alarms: chance that a healthy device fails a comparison.
-        min_pairs: fewer teach nothing.
     """
 
-    def __init__(self, false_alarms: float = 0.005, min_pairs: int = MIN_RUNS) -> None:
+    def __init__(self, false_alarms: float = 0.005) -> None:
         self.false_alarms = false_alarms
-        self.min_pairs = min_pairs
 
     better_: Better
     thresholds_: Thresholds
@@ -218,8 +198,8 @@ class OwnPast:
             NotAGateError: no limit can be learned from them.
             ValueError: as many befores as afters are needed; a fingerprint has no distance.
         """
-        if len(before) < self.min_pairs:
-            raise NotAGateError(f"only {len(before)} devices measured twice, {self.min_pairs} are needed")
+        if len(before) < MIN_RUNS:
+            raise NotAGateError(f"only {len(before)} devices measured twice, {MIN_RUNS} are needed")
         views = _changes(before, after, better)
         unchanged = conformal.healthy(views, math.nan)
         changes = views.median.signed
@@ -247,7 +227,7 @@ class OwnPast:
         ]
 
 
-def judge_run(values: Run, limits: CriterionLimits, better: Better) -> tuple[Verdict, float]:
+def judge_run(values: Run, limits: CriterionLimits | Criterion, better: Better) -> tuple[Verdict, float]:
     """A run against a criterion that was kept: the verdict and the similarity; UNKNOWN and NaN without sound values.
 
     The worse verdict of two: that of the distribution and that of the median.
@@ -267,7 +247,7 @@ def judge_run(values: Run, limits: CriterionLimits, better: Better) -> tuple[Ver
     return Verdict.PASS, similarity
 
 
-def _similarity(values: Run, limits: CriterionLimits, better: Better) -> float:
+def _similarity(values: Run, limits: CriterionLimits | Criterion, better: Better) -> float:
     run = np.asarray(values, dtype=np.float64)
     if limits.distribution is None:
         return float(_right(run, limits)) if run.size else math.nan
@@ -276,7 +256,7 @@ def _similarity(values: Run, limits: CriterionLimits, better: Better) -> float:
     return 1.0 - float(shortfalls([run], np.array(limits.distribution.reference), better)[0])
 
 
-def _right(run: Run, limits: CriterionLimits) -> bool:
+def _right(run: Run, limits: CriterionLimits | Criterion) -> bool:
     return bool(np.isin(run, limits.allowed).all())
 
 

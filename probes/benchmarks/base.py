@@ -98,6 +98,10 @@ class Benchmark(ABC):
     optional: ClassVar[bool] = False
     """Needs what a machine need not have (a program, an RDMA port): where it cannot run, a suite leaves it out and says
     so, unless it is asked for by name."""
+    budget_share: ClassVar[float] = 1.0
+    """How much of an effort's budget each of its metrics gets: less where they are many, more where a step is long."""
+    place: ClassVar[str] = ""
+    """What the result calls the device; empty: torch's name of it."""
     set_up_seconds: ClassVar[float] = 0.5
     """What one run takes beside measuring: allocation, warm-up, a context on the GPU."""
     gpu_sizes: ClassVar[Sizes] = {}
@@ -136,7 +140,7 @@ class Benchmark(ABC):
 
     def tuned(self, effort: Effort) -> Self:
         """For a suite: what is timed repeats until the effort's budget is spent."""
-        return type(self)(replace(self.config, budget_seconds=effort.budget_seconds))
+        return type(self)(replace(self.config, budget_seconds=effort.budget_seconds * self.budget_share))
 
     @abstractmethod
     def metrics(self, device: Device) -> tuple[Metric, ...]:
@@ -149,8 +153,8 @@ class Benchmark(ABC):
         return cls.defects
 
     def where(self, device: Device) -> str:
-        """What the result calls the device: torch's name, unless the benchmark tests something else."""
-        return device.label
+        """What the result calls the device."""
+        return self.place or device.label
 
     def expected_seconds(self, device: Device) -> float:
         """How long one run on one such device takes, as stated beforehand: set-up, then every metric's budget."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, Effort, SuiteTier
+from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, SuiteTier
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.rank_benchmark import RankBenchmark, backend_of, size_name, slowest, timed
 from mainstay.probes.benchmarks.ranks import run_ranks
@@ -41,10 +40,8 @@ class Collectives(RankBenchmark):
     catches: ClassVar[str] = "a bad link, switch plane or path that only one pattern of traffic uses"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_LINK, Defect.HOST_CPU)
     tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
-
-    def tuned(self, effort: Effort) -> Self:
-        """Ten metrics: a shorter budget for each does."""
-        return type(self)(replace(self.config, budget_seconds=effort.budget_seconds / 2))
+    budget_share: ClassVar[float] = 0.5
+    """Ten metrics: a shorter budget for each does."""
 
     def metrics(self, device: Device) -> tuple[Metric, ...]:
         return tuple(

@@ -32,6 +32,7 @@ class Disk(Benchmark):
     catches: ClassVar[str] = "a worn, throttled or degraded drive that would stall checkpoints or data loading"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.STORAGE,)
     each_device: ClassVar[bool] = False
+    place: ClassVar[str] = "host"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Benchmark.Config):
@@ -61,10 +62,6 @@ class Disk(Benchmark):
             Metric(name=f"read_{size}", unit="B/s", better=Better.HIGHER),
             Metric(name="fsync_4KiB", unit="s", better=Better.LOWER),
         )
-
-    def where(self, device: Device) -> str:
-        del device
-        return "host"
 
     def supported(self, device: Device) -> tuple[bool, str]:
         del device

@@ -19,12 +19,9 @@ class HostMemory(Memory):
     defects: ClassVar[tuple[Defect, ...]] = (Defect.HOST_MEMORY, Defect.HOST_CPU)
     tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
     each_device: ClassVar[bool] = False
+    place: ClassVar[str] = "host"
     together: ClassVar[bool] = False
     gpu_sizes: ClassVar[Sizes] = {}
-
-    def where(self, device: Device) -> str:
-        del device
-        return "host"
 
     def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         return super().measure(msgspec.structs.replace(device, kind="cpu", index=None), clock)

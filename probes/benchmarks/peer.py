@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import permutations
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, Effort, Sizes, SuiteTier
+from mainstay.probes.benchmarks.base import BenchmarkReadings, Clock, Device, Sizes, SuiteTier
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.rank_benchmark import RankBenchmark, backend_of
 from mainstay.probes.benchmarks.ranks import run_ranks
@@ -29,6 +29,8 @@ class Peer(RankBenchmark):
     catches: ClassVar[str] = "one bad NVLink, switch plane or PCIe path between two GPUs of a node"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_LINK, Defect.HOST_LINK)
     tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
+    budget_share: ClassVar[float] = 0.1
+    """Dozens of pairs: a tenth of the budget for each is still dozens of copies."""
     gpu_sizes: ClassVar[Sizes] = {"mebibytes": 256}
 
     @dataclass(frozen=True, kw_only=True)
@@ -36,10 +38,6 @@ class Peer(RankBenchmark):
         mebibytes: int = 16
 
     config: Config
-
-    def tuned(self, effort: Effort) -> Self:
-        """Dozens of pairs: a tenth of the budget for each is still dozens of copies."""
-        return type(self)(replace(self.config, budget_seconds=effort.budget_seconds / 10))
 
     def metrics(self, device: Device) -> tuple[Metric, ...]:
         direct = backend_of(device) == "nccl"

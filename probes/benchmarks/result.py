@@ -38,12 +38,9 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     better: Better
 
 
-class MetricValues(msgspec.Struct, frozen=True, kw_only=True):
+class MetricValues(Metric, frozen=True, kw_only=True):
     """A declared metric with what was measured: one value a repetition, in the order taken; none: not measured."""
 
-    name: str
-    unit: str
-    better: Better
     values: tuple[float, ...] = ()
 
 

@@ -16,8 +16,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
@@ -36,20 +34,14 @@ MOST_TOGETHER = 16
 """GPUs of one machine measured at the same time; what is beyond waits for its turn."""
 
 
-class ForkServerPool:
+class ForkServerPool(contextlib.ExitStack):
     """Fork servers, one for each GPU that is measured at the same time; each starts when it is first needed."""
 
     def __init__(self, command: Sequence[str] = COMMAND, interrupt: CancelSignal | None = None) -> None:
-        self._stack = contextlib.ExitStack()
+        super().__init__()
         self._command = command
         self._interrupt = interrupt
         self._fork_servers = [self._another()]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._stack.close()
 
     def fork_server(self, number: int = 0) -> BenchmarkForkServer:
         while len(self._fork_servers) <= number:
@@ -57,7 +49,7 @@ class ForkServerPool:
         return self._fork_servers[number]
 
     def _another(self) -> BenchmarkForkServer:
-        return self._stack.enter_context(BenchmarkForkServer(self._command, self._interrupt))
+        return self.enter_context(BenchmarkForkServer(self._command, self._interrupt))
 
 
 def run_suite(

@@ -142,9 +142,10 @@ class BenchmarkInfo(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     catches: str
     defects: tuple[Defect, ...]
+    """The one that it finds best first."""
     metrics: tuple[Metric, ...]
     expected_seconds: float
-    """On the slower of the typical machines."""
+    """Stated, on the slower of the typical machines: two cores, or eight GPUs."""
     optional: bool = False
     """Runs where it can; a result of the whole suite need not hold it."""
 

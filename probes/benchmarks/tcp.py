@@ -29,6 +29,7 @@ class Tcp(Benchmark):
     catches: ClassVar[str] = "a slow network stack: firewall rules, a busy softirq core, small buffers, a wrong MTU"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.NETWORK, Defect.HOST_CPU)
     each_device: ClassVar[bool] = False
+    place: ClassVar[str] = "host"
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Benchmark.Config):
@@ -48,10 +49,6 @@ class Tcp(Benchmark):
         del device
         trips = (Metric(name=f"latency_{_size(n)}", unit="s", better=Better.LOWER) for n in self.config.sizes)
         return (*trips, Metric(name=f"stream_{_size(self.config.stream)}", unit="B/s", better=Better.HIGHER))
-
-    def where(self, device: Device) -> str:
-        del device
-        return "host"
 
     def measure(self, device: Device, clock: Clock) -> BenchmarkReadings:
         readings, budget = BenchmarkReadings(), self.config.budget_seconds

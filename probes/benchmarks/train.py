@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Effort, Sizes, SuiteTier
+from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, Sizes, SuiteTier
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.result import Better, Metric
 from mainstay.probes.benchmarks.timing import Stopwatch
@@ -29,6 +29,8 @@ class Train(Benchmark):
     defects: ClassVar[tuple[Defect, ...]] = (Defect.COMPUTE, Defect.GPU_MEMORY, Defect.HOST_CPU)
     tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
     together: ClassVar[bool] = True
+    budget_share: ClassVar[float] = 3.0
+    """A step is long: three budgets, so that a quick look sees a handful of them."""
     compiled: ClassVar[bool] = False
     gpu_sizes: ClassVar[Sizes] = {
         "layers": 24, "width": 1024, "heads": 16, "tokens": 1024, "batch": 8, "vocabulary": 32768,
@@ -50,10 +52,6 @@ class Train(Benchmark):
                 raise ValueError(f"width {self.width} must be a multiple of heads {self.heads}")
 
     config: Config
-
-    def tuned(self, effort: Effort) -> Self:
-        """A step is long: three budgets, so that a quick look sees a handful of them."""
-        return type(self)(replace(self.config, budget_seconds=3 * effort.budget_seconds))
 
     def metrics(self, device: Device) -> tuple[Metric, ...]:
         del device

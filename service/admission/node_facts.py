@@ -91,7 +91,7 @@ class FactsQuery:
         return list(islice(good, wanted))
 
     def _make_check(self) -> Callable[[FleetNode], bool]:
-        """Whether no rule speaks, over what is stored and nothing else: ``rules._fine`` without an object.
+        """Whether no rule speaks, over what is stored and nothing else.
 
         What is missing is not fine. One function that holds all its limits: it is called for thousands of nodes.
         """

@@ -169,22 +169,7 @@ def reasons(known: AdmissionFacts | None, request: AdmissionRequest) -> tuple[Re
     """Why a node is not simply allowed; empty: it is. None: no such node."""
     if known is None:
         return (Reason(ReasonCode.UNKNOWN_NODE, AdmissionDecision.DENY, "no node has this name"),)
-    if _fine(known, request):
-        return ()
     return tuple(reason for rule in RULES if (reason := rule(known, request)) is not None)
-
-
-def _fine(known: AdmissionFacts, request: AdmissionRequest) -> bool:
-    """A fast check for the many nodes without objections; a test compares it with the rules."""
-    return (
-        known.state is HealthState.HEALTHY
-        and known.verdict is Verdict.PASS
-        and known.power >= POWER.get(request.suite, 0)
-        and known.validated_at is not None
-        and request.now - known.validated_at <= request.max_age_seconds
-        and not (known.silent or known.pending or known.evicting or known.jobs)
-        and (request.gpus is None or known.gpus is None or known.gpus >= request.gpus)
-    )
 
 
 def worst(decisions: Iterable[AdmissionDecision]) -> AdmissionDecision:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import CheckConstraint, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from mainstay.service.check_selection.schemas import SelectionTrigger
 from mainstay.service.common.db import Base, UnixTime
+
+
+class SelectionTrigger(StrEnum):
+    """Reason for the request."""
+
+    JOB = "job"  # a job is about to be placed on these nodes
+    ADDED = "added"  # the nodes are new
+    REPAIR = "repair"  # they come back from a repair
+    INCIDENT = "incident"  # something happened to them
+    PERIODIC = "periodic"
+    MANUAL = "manual"
+
 
 _TRIGGERS = ", ".join(f"'{trigger}'" for trigger in SelectionTrigger)
 
@@ -24,6 +36,7 @@ class SelectionRow(Base):
     suite: Mapped[str] = mapped_column(String(200))
     nodes: Mapped[list[str]]
     run_on: Mapped[list[str]]
+    """The nodes to run something on; the others may start as they are."""
     job_hours: Mapped[float]
     target_risk: Mapped[float]
     worth_node_hours: Mapped[float | None]

@@ -27,8 +27,7 @@ from mainstay.service.fleet.models import NodeRow, TransitionRow
 from mainstay.service.incidents.models import FindingRow, IncidentRow
 from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.remediation.schemas import RemediationState
-from mainstay.service.validation.models import ResultRow, ValidationRow
-from mainstay.service.validation.schemas import ValidationState
+from mainstay.service.validation.models import ResultRow, ValidationRow, ValidationState
 
 WINDOW: Final = 365 * 86_400.0
 """How far back is looked."""

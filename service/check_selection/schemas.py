@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Self
 
 from pydantic import Field, Strict, model_validator
 
 from mainstay.detectors.selector.audit import BenchmarkReason, NodeRisk, PlanRecord
+from mainstay.service.check_selection.models import SelectionRow, SelectionTrigger
 from mainstay.service.common.schemas import Input, JsonNumber, Name, Output, ShortText, fields_of
 from mainstay.service.validation.schemas import Again
-
-
-class SelectionTrigger(StrEnum):
-    """Reason for the request."""
-
-    JOB = "job"  # a job is about to be placed on these nodes
-    ADDED = "added"  # the nodes are new
-    REPAIR = "repair"  # they come back from a repair
-    INCIDENT = "incident"  # something happened to them
-    PERIODIC = "periodic"
-    MANUAL = "manual"
 
 
 class ValidationPlanCreate(Input):
@@ -58,22 +47,12 @@ class NodeRiskRead(Output):
 
 
 @fields_of(PlanRecord, without={"target"})
+@fields_of(SelectionRow, without={"record"})
 class ValidationPlanRead(Output):
-    id: str
-    created_at: float
     trigger: SelectionTrigger
-    suite: str
-    nodes: list[str]
-    job_hours: float
-    target_risk: float
-    worth_node_hours: float | None
-    run_on: list[str]
-    """The nodes to run them on; the others may start as they are."""
     sets: dict[str, list[str]]
     """Node of ``run_on`` → what runs on it, in this order."""
     validations: dict[str, str]
     """Node → the validation that was ordered."""
-    remeasure: int
-    """To be said of each of their validations."""
     considered: list[BenchmarkReasonRead]
     node_risks: list[NodeRiskRead]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import inspect, select
 
 from mainstay.detectors.selector.backtest import SelectionDecision, decide, learn_from
 from mainstay.detectors.selector.fleet_history import (
@@ -32,8 +32,7 @@ from mainstay.service.common.rows import require_row
 from mainstay.service.fleet.service import require_node
 from mainstay.service.settings import Settings
 from mainstay.service.validation import service
-from mainstay.service.validation.models import ValidationRow
-from mainstay.service.validation.schemas import ValidationState
+from mainstay.service.validation.models import ValidationRow, ValidationState
 from mainstay.service.validation.suites import require_suite
 
 RELEARN_SECONDS: Final = 3600.0
@@ -156,10 +155,6 @@ def require(session: AnySession, plan_id: str) -> SelectionRow:
 def read(row: SelectionRow) -> ValidationPlanRead:
     """The plan as answered."""
     record: dict[str, Any] = {"validations": {}} | dict(row.record)
-    told = {
-        "id": row.id, "created_at": row.created_at, "trigger": row.trigger, "suite": row.suite, "nodes": row.nodes,
-        "run_on": row.run_on, "job_hours": row.job_hours, "target_risk": row.target_risk,
-        "worth_node_hours": row.worth_node_hours, "remeasure": row.remeasure,
-        "node_risks": record.pop("nodes"),
-    }  # fmt: skip
-    return ValidationPlanRead.model_validate(record | told)
+    record["node_risks"] = record.pop("nodes")
+    stored = {column.key: getattr(row, column.key) for column in inspect(SelectionRow).columns}
+    return ValidationPlanRead.model_validate(record | stored)

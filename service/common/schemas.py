@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
-from typing import Annotated, Any, Final, TypeVar, get_type_hints
+from inspect import get_annotations
+from typing import Annotated, Any, Final, TypeVar, get_args, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model
 
@@ -48,13 +49,13 @@ def fields_of(domain: type, *, without: Collection[str] = ()) -> Callable[[type[
     """Give an output schema the fields of a domain type, all of them required.
 
     Args:
-        domain: a dataclass or a struct.
+        domain: a dataclass, a struct, or the class of a table's rows.
         without: its fields that the answer leaves out.
     """
 
     def extend(schema: type[_Read]) -> type[_Read]:
         own = {name: (field.annotation, field) for name, field in schema.model_fields.items()}
-        told = get_type_hints(domain, include_extras=True)
+        told = _columns(domain) if hasattr(domain, "__table__") else get_type_hints(domain, include_extras=True)
         fields: dict[str, Any] = {name: (kind, ...) for name, kind in told.items() if name not in without}
         base: Any = schema.__bases__
         name, place = schema.__name__, {"__module__": schema.__module__, "__doc__": schema.__doc__}
@@ -63,6 +64,11 @@ def fields_of(domain: type, *, without: Collection[str] = ()) -> Callable[[type[
         return extended
 
     return extend
+
+
+def _columns(table: type) -> dict[str, Any]:
+    """Column → the type of its values: what stands in ``Mapped[...]``."""
+    return {name: get_args(kind)[0] for name, kind in get_annotations(table, eval_str=True).items()}
 
 
 def check_text(value: str) -> str:

@@ -66,16 +66,17 @@ def store(session: WriteSession, rows: Sequence[dict[str, Any]]) -> None:
     session.execute(statement.on_conflict_do_update(index_elements=list(keys), set_=renewed), rows)
 
 
-def learn(session: WriteSession, cohort: str | None, *, now: float) -> list[pure.Criterion]:
-    """Learn from stored results, of one cohort or of all, and store what could be learned.
+def learn(session: WriteSession, cohort: str | None, *, now: float) -> list[dict[str, Any]]:
+    """Learn from stored results, of one cohort or of all, and store what could be learned; the rows.
 
     A metric that failed is no example of health and is left out; stated criteria are replaced by learned ones. A metric
     that does not repeat well enough for a distribution gets robust limits. Runs of one node within an hour are one
     session: limits are to hold in the hours to come.
     """
     learned = pure.learn_criteria(_samples(session, cohort), estimator=BestLimits).criteria
-    store(session, [_row(criterion, now) for criterion in learned])
-    return list(learned)
+    rows = [_row(criterion, now) for criterion in learned]
+    store(session, rows)
+    return rows
 
 
 def _samples(session: AnySession, cohort: str | None) -> Iterable[pure.MetricSample]:

@@ -26,7 +26,6 @@ _STAMP: Final = {
     IncidentState.VERIFIED: "verified_at",
     IncidentState.CLOSED: "closed_at",
 }
-_RANK: Final = {Severity.INFO: 0, Severity.WARNING: 1, Severity.CRITICAL: 2}
 _NEEDS_PLAN: Final = frozenset(
     {
         FindingKind.PROCESS_EXIT,
@@ -199,7 +198,7 @@ def needs_plan(incident: IncidentRow) -> bool:
 
 def worse(one: str, other: str) -> str:
     """The more severe of two severities."""
-    return max(Severity(one), Severity(other), key=_RANK.__getitem__).value
+    return max(Severity(one), Severity(other), key=lambda severity: severity.level).value
 
 
 def decide_by_hand(

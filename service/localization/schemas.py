@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from mainstay.detectors.localize.model import LocalizationVerdict, LocalizedCulprit, PairEvidence
 from mainstay.service.common.schemas import Input, Lenient, Name, Output, ShortText, Text, UnixSeconds, fields_of
-from mainstay.service.localization.models import LocalizationRunState
+from mainstay.service.localization.models import LocalizationRow, LocalizationRunState
 from mainstay.service.validation.schemas import BenchmarkResultIn
 
 MOST_NODES = 1024
@@ -46,10 +46,18 @@ class RoundRead(Output):
     pairs: list[PairRead]
 
 
+def _node_of(value: Any) -> Any:
+    """The node, where a stored verdict names an endpoint."""
+    return value["node"] if isinstance(value, dict) else value
+
+
+EndpointNode = Annotated[str, BeforeValidator(_node_of)]
+
+
 @fields_of(PairEvidence)
 class PairEvidenceRead(Output):
-    a: str
-    b: str
+    a: EndpointNode
+    b: EndpointNode
 
 
 @fields_of(LocalizedCulprit)
@@ -62,16 +70,9 @@ class VerdictRead(Output):
     culprits: list[CulpritRead]
 
 
+@fields_of(LocalizationRow, without={"addresses", "document", "verdict"})
 class LocalizationSummary(Output):
-    id: str
     state: LocalizationRunState
-    reason: str
-    nodes: list[str]
-    partners: list[str]
-    round: int
-    state_reason: str
-    created_at: float
-    finished_at: float | None
 
 
 class LocalizationRead(LocalizationSummary):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -12,15 +12,13 @@ from mainstay.detectors.localize.model import PairResult
 from mainstay.service.common.db import AnySession
 from mainstay.service.localization.models import LocalizationRow, LocalizationRunState, LocalizationTaskRow, SideState
 from mainstay.service.localization.schemas import (
-    CulpritRead,
     LocalizationRead,
     LocalizationSummary,
-    PairEvidenceRead,
     PairRead,
     RoundRead,
     VerdictRead,
 )
-from mainstay.service.localization.service import Document, sides_of
+from mainstay.service.localization.service import Document, by_position, sides_of
 
 
 def read(session: AnySession, row: LocalizationRow) -> LocalizationRead:
@@ -36,7 +34,7 @@ def read(session: AnySession, row: LocalizationRow) -> LocalizationRead:
     return LocalizationRead(
         **LocalizationSummary.model_validate(row).model_dump(),
         rounds=rounds,
-        verdict=None if row.verdict is None else _verdict(row.verdict),
+        verdict=None if row.verdict is None else VerdictRead.model_validate(row.verdict),
     )
 
 
@@ -54,27 +52,10 @@ def _past(result: PairResult) -> PairRead:
 
 def _present(sides: Sequence[LocalizationTaskRow]) -> list[PairRead]:
     """The round that is under way: of each pair the side that listens, and whether it is at work."""
-    by_position: dict[int, list[LocalizationTaskRow]] = defaultdict(list)
-    for side in sides:
-        by_position[side.position].append(side)
     found = []
-    for both in by_position.values():
+    for both in by_position(sides):
         fetched = all(side.state != SideState.QUEUED for side in both)
         state: Literal["waiting", "measuring"] = "measuring" if fetched else "waiting"
         nics = [str(side.order.get("nic", "")) for side in both]
         found.append(PairRead(a=both[0].node, b=both[0].peer, nics=nics, via="", state=state, bandwidth={}, note=""))
     return found
-
-
-def _verdict(raw: dict[str, Any]) -> VerdictRead:
-    culprits = [
-        CulpritRead(
-            **{name: one[name] for name in CulpritRead.model_fields if name != "evidence"},
-            evidence=[
-                PairEvidenceRead(a=w["a"]["node"], b=w["b"]["node"], round=w["round"], ratio=w["ratio"])
-                for w in one["evidence"]
-            ],
-        )
-        for one in raw["culprits"]
-    ]
-    return VerdictRead(culprits=culprits, **{n: raw[n] for n in VerdictRead.model_fields if n != "culprits"})

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import or_, select, update
 
 from mainstay.detectors.finding import some
 from mainstay.detectors.localize import plan
@@ -327,7 +327,7 @@ def _round_over(session: WriteSession, row: LocalizationRow, *, now: float) -> N
     if any(side.state in _OPEN and side.deadline_at > now for side in sides):
         return
     document = msgspec.json.decode(row.document, type=Document)
-    results = [_result(pair, both) for pair, both in zip(document.asked, _by_position(sides), strict=True)]
+    results = [_result(pair, both) for pair, both in zip(document.asked, by_position(sides), strict=True)]
     for side in sides:
         if side.state in _OPEN:
             side.state = SideState.EXPIRED.value
@@ -341,7 +341,8 @@ def sides_of(session: AnySession, localization_id: str, number: int) -> list[Loc
     return list(session.scalars(statement.order_by(LocalizationTaskRow.position, LocalizationTaskRow.role)))
 
 
-def _by_position(sides: Sequence[LocalizationTaskRow]) -> list[list[LocalizationTaskRow]]:
+def by_position(sides: Sequence[LocalizationTaskRow]) -> list[list[LocalizationTaskRow]]:
+    """The sides of each pair, in order."""
     found: Mapping[int, list[LocalizationTaskRow]] = defaultdict(list)
     for side in sides:
         found[side.position].append(side)
@@ -381,12 +382,6 @@ def _by_size(choose: Callable[[Iterable[float]], float], sides: Sequence[dict[in
     """Per size, one of both sides' figures."""
     sizes = sorted({size for side in sides for size in side})
     return {str(size): choose([side[size] for side in sides if size in side]) for size in sizes}
-
-
-def running(session: AnySession) -> int:
-    """How many are under way."""
-    statement = select(func.count()).where(LocalizationRow.state == LocalizationRunState.RUNNING)
-    return session.scalar(statement) or 0
 
 
 def _tell(session: WriteSession, row: LocalizationRow) -> None:

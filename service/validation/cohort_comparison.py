@@ -15,8 +15,7 @@ from typing import Final, Literal
 import numpy as np
 from sqlalchemy import Select, distinct, func, select
 
-from mainstay.detectors.validation import cohort_drift
-from mainstay.detectors.validation.cohort_drift import CohortShift, TooFewDevicesError
+from mainstay.detectors.validation.cohort_drift import CohortShift, judge_change
 from mainstay.detectors.validation.criteria import FALSE_ALARMS
 from mainstay.detectors.validation.criterion_limits import Run
 from mainstay.probes.benchmarks.result import Better
@@ -27,9 +26,8 @@ from mainstay.service.common.rows import equal_to
 from mainstay.service.common.schemas import Output
 from mainstay.service.criteria.store import shown
 from mainstay.service.validation.cohorts import hardware, within
-from mainstay.service.validation.models import ResultRow, ValidationRow
+from mainstay.service.validation.models import ResultRow, ValidationRow, ValidationState
 from mainstay.service.validation.node_comparison import worst_first
-from mainstay.service.validation.schemas import ValidationState
 
 MOST_RESULTS: Final = 50_000
 """Newest results of each side: 500 nodes with a hundred metrics, and some seconds of one core."""
@@ -220,11 +218,8 @@ def _nodes(side: _Side) -> set[str]:
 def _shift(key: tuple[str, str], before: _Metric | None, after: _Metric | None, budget: float) -> UpdateShift:
     known = after or before
     assert known is not None
-    shift, reason = _compared(before, after, known.better, budget)
+    shift, verdict, reason = judge_change(_runs(before), _runs(after), known.better, false_alarms=budget)
     early, late = _medians(before), _medians(after)
-    verdict = Verdict.UNKNOWN
-    if shift is not None:
-        verdict = Verdict.FAIL if shift.worse or shift.slower else Verdict.PASS if shift.sure else Verdict.UNKNOWN
     devices = [_device(name, early, late, known.better, shift) for name in late]
     devices.sort(key=lambda one: (one.assessment != "slower", -(one.worse or 0.0), one.node, one.device))
     return UpdateShift(
@@ -246,21 +241,6 @@ def _shift(key: tuple[str, str], before: _Metric | None, after: _Metric | None, 
     )
 
 
-def _compared(
-    before: _Metric | None, after: _Metric | None, better: Better, budget: float
-) -> tuple[CohortShift | None, str]:
-    """The shift and its description; None with the reason where the data does not suffice."""
-    if before is None or after is None:
-        return None, f"not measured {'before' if before is None else 'after'}"
-    try:
-        shift = cohort_drift.compare(_runs(before), _runs(after), better, false_alarms=budget)
-    except TooFewDevicesError as error:
-        return None, str(error)
-    except ValueError as error:
-        return None, f"broken: {error}"
-    return shift, shift.description
-
-
 def _blame(shift: CohortShift | None) -> Blame | None:
     if shift is None or not (shift.worse or shift.slower):
         return None
@@ -269,8 +249,9 @@ def _blame(shift: CohortShift | None) -> Blame | None:
     return "devices"
 
 
-def _runs(metric: _Metric) -> dict[str, Run]:
-    return {f"{node}/{device}": np.asarray(values, np.float64) for (node, device), values in metric.devices.items()}
+def _runs(metric: _Metric | None) -> dict[str, Run]:
+    devices = {} if metric is None else metric.devices
+    return {f"{node}/{device}": np.asarray(values, np.float64) for (node, device), values in devices.items()}
 
 
 def _medians(metric: _Metric | None) -> dict[tuple[str, str], float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Annotated
 
 import anyio
@@ -183,14 +184,8 @@ async def claim_node_tasks(
             left = until - asyncio.get_running_loop().time()
             if taken or left <= 0 or services.hub.closed:
                 return NodeTaskList(items=taken)
-            await _ring(event, left)
-
-
-async def _ring(event: asyncio.Event, seconds: float) -> None:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)  # the loop "orders" looks for all that wait, in one query
-    except TimeoutError:
-        return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(event.wait(), left)  # the loop "orders" looks for all that wait at once
 
 
 async def _look(services: Services, node: str) -> list[ValidationTaskRead | PairTaskRead]:
@@ -201,9 +196,7 @@ def _take(services: Services, node: str) -> list[ValidationTaskRead | PairTaskRe
     now = services.clock.now()
     with services.database.reading() as session:
         require_node(session, node)
-        if not node_tasks.has_orders(session, node, now) and not localization_service.nodes_with_orders(
-            session, [node], now
-        ):
+        if not node_tasks.nodes_with_orders(session, [node], now):
             return []
     with services.database.session() as session:
         return [

@@ -15,8 +15,7 @@ from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.settings import Settings
 from mainstay.service.validation import service
-from mainstay.service.validation.models import SweepRow, SweepRunRow, ValidationRow
-from mainstay.service.validation.schemas import ValidationState
+from mainstay.service.validation.models import SweepRow, SweepRunRow, ValidationRow, ValidationState
 
 
 def limited_runs(session: AnySession) -> list[str]:

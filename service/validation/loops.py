@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from mainstay.service.common.loops import Loop
-from mainstay.service.localization import service as localization_service
 from mainstay.service.services import Services
 from mainstay.service.validation import node_tasks
 
@@ -25,10 +24,7 @@ def make(services: Services) -> list[Loop]:
 
     def with_orders(nodes: Sequence[str]) -> set[str]:
         with services.database.reading() as session:
-            now = services.clock.now()
-            return node_tasks.nodes_with_orders(session, nodes, now) | localization_service.nodes_with_orders(
-                session, nodes, now
-            )
+            return node_tasks.nodes_with_orders(session, nodes, services.clock.now())
 
     loop = Loop(
         "orders", services.settings.validation.poll_interval_seconds, lambda: services.waiting.wake_nodes(with_orders)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, false
@@ -9,7 +10,15 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from mainstay.probes.core_types import Verdict
 from mainstay.service.common.db import Base, UnixTime, partial
-from mainstay.service.validation.schemas import ValidationState
+
+
+class ValidationState(StrEnum):
+    QUEUED = "queued"
+    TAKEN = "taken"
+    RUNNING = "running"
+    DONE = "done"
+    EXPIRED = "expired"
+
 
 _STATES = ", ".join(f"'{state}'" for state in ValidationState)
 _PENDING = "state IN ('queued', 'taken', 'running')"
@@ -43,7 +52,8 @@ class SweepRow(Base):
     remeasure: Mapped[int] = mapped_column(default=0, server_default="0")
     """How often what failed is measured again before it is taken for failed."""
     version: Mapped[int] = mapped_column(default=1, server_default="1")
-    """Counts changes by people: two who edit the same version do not overwrite each other."""
+    """Counts changes by people, to be sent with the next one: two who edit the same version do not overwrite each
+    other."""
 
     __table_args__ = (Index("ix_sweeps_due", "next_run_at", **partial("next_run_at IS NOT NULL")),)
 
@@ -116,6 +126,7 @@ class ResultRow(Base):
     validation_id: Mapped[str] = mapped_column(ForeignKey("validations.id", ondelete="CASCADE"))
     position: Mapped[int]
     cohort: Mapped[str] = mapped_column(String(200))
+    """The cohort whose criteria evaluated it: hardware and software of the node at that time."""
     benchmark: Mapped[str] = mapped_column(String(200))
     metric: Mapped[str] = mapped_column(String(200))
     unit: Mapped[str] = mapped_column(String(32))
@@ -129,7 +140,7 @@ class ResultRow(Base):
     criterion: Mapped[dict[str, Any] | None]
     reason: Mapped[str] = mapped_column(Text)
     remeasured: Mapped[int] = mapped_column(default=0, server_default="0")
-    """How often it was measured again."""
+    """How often the benchmark was measured again on this device, because it had failed."""
 
     __table_args__ = (
         CheckConstraint(f"verdict IN ({_VERDICTS})", name="verdict"),

@@ -26,8 +26,7 @@ from mainstay.service.common.problem import NotFoundError, UnprocessableError
 from mainstay.service.common.schemas import Output, fields_of
 from mainstay.service.criteria.store import shown
 from mainstay.service.validation import service
-from mainstay.service.validation.models import ResultRow, ValidationRow
-from mainstay.service.validation.schemas import ValidationState
+from mainstay.service.validation.models import ResultRow, ValidationRow, ValidationState
 
 MOST_NODES: Final = 200
 """Nodes that a cohort's wandering is learned from: more would teach little and cost as much again."""

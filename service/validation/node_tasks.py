@@ -10,17 +10,19 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import and_, false, or_, select, update
+from sqlalchemy import and_, false, or_, select
 
 from mainstay.detectors.validation.verdict import Criteria
 from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.rows import compare_and_set
 from mainstay.service.criteria import store as criteria_store
 from mainstay.service.fleet.service import require_node
+from mainstay.service.localization import service as localization_service
 from mainstay.service.settings import Settings
 from mainstay.service.validation import service
 from mainstay.service.validation.cohorts import cohort_of
-from mainstay.service.validation.models import ValidationRow
-from mainstay.service.validation.schemas import ValidationProgressCreate, ValidationState, ValidationTaskRead
+from mainstay.service.validation.models import ValidationRow, ValidationState
+from mainstay.service.validation.schemas import ValidationProgressCreate, ValidationTaskRead
 
 REDELIVER_SECONDS: Final = 30.0
 """A node that asks again so long after an order never got it, or was restarted and forgot."""
@@ -45,19 +47,14 @@ def _to_end(now: float) -> Any:
     return and_(ValidationRow.cancelled_at.is_not(None), ValidationRow.state.in_(_AT_WORK), untold)
 
 
-def has_orders(session: AnySession, node: str, now: float) -> bool:
-    """Whether there is something for the node."""
-    return bool(nodes_with_orders(session, [node], now))
-
-
 def nodes_with_orders(session: AnySession, nodes: Sequence[str], now: float) -> set[str]:
-    """Which of the nodes have an order: one query for all that wait."""
+    """Which of the nodes have an order, of a validation or of a pair: two queries for all that wait."""
     statement = (
         select(ValidationRow.node)
         .distinct()
         .where(ValidationRow.state.in_(service.PENDING), ValidationRow.node.in_(nodes), or_(_to_run(now), _to_end(now)))
     )
-    return set(session.scalars(statement))
+    return set(session.scalars(statement)) | localization_service.nodes_with_orders(session, nodes, now)
 
 
 def claim_tasks(session: WriteSession, node: str, *, now: float) -> list[ValidationTaskRead]:
@@ -104,16 +101,9 @@ def _read(row: ValidationRow, kind: Any, known: dict[str, Any] | None = None) ->
 
 def progress(session: WriteSession, row: ValidationRow, body: ValidationProgressCreate, *, now: float) -> None:
     """Store the progress of a running validation; ignore it for one that has ended."""
-    statement = (
-        update(ValidationRow)
-        .where(ValidationRow.id == row.id, ValidationRow.state.in_(_AT_WORK))
-        .values(state=ValidationState.RUNNING.value, progress=body.model_dump(mode="json"), taken_at=now)
-        .returning(ValidationRow.id)
-        .execution_options(synchronize_session=False)
-    )
-    if session.scalar(statement) is None:
+    told = {"state": ValidationState.RUNNING.value, "progress": body.model_dump(mode="json"), "taken_at": now}
+    if not compare_and_set(session, row, ValidationRow.state.in_(_AT_WORK), reread=False, **told):
         return
-    session.refresh(row)
     row.started_at = row.started_at or now
     row.reason = f"{body.index} of {body.total} done, {body.benchmark} on {body.device}"
     service.publish(session, row)
@@ -124,20 +114,12 @@ def cancel(session: WriteSession, row: ValidationRow, reason: str, *, now: float
 
     Repeated cancellation changes nothing, and a validation that has ended stays as it is.
     """
-    statement = (
-        update(ValidationRow)
-        .where(
-            ValidationRow.id == row.id, ValidationRow.state.in_(service.PENDING), ValidationRow.cancelled_at.is_(None)
-        )
-        .values(cancelled_at=now, cancel_reason=reason)
-        .returning(ValidationRow.state)
-        .execution_options(synchronize_session=False)
-    )
-    state = session.scalar(statement)
-    session.refresh(row)
-    if state == ValidationState.QUEUED:
+    unchanged = (ValidationRow.state.in_(service.PENDING), ValidationRow.cancelled_at.is_(None))
+    if not compare_and_set(session, row, *unchanged, cancelled_at=now, cancel_reason=reason):
+        return row
+    if row.state == ValidationState.QUEUED:
         service.end_unmeasured(session, row, f"cancelled before it began: {reason}", now=now, settings=settings)
-    elif state is not None:
+    else:
         row.reason = f"cancelled: {reason}"
         service.publish(session, row)
     return row

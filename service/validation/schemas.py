@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, Strict
 from pydantic.config import JsonDict
 
-from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.pair_protocol import PairTask
-from mainstay.probes.benchmarks.result import BenchmarkState, Better
+from mainstay.probes.benchmarks.result import BenchmarkState, Better, Metric
+from mainstay.probes.benchmarks.suites import BenchmarkInfo, SuiteInfo
 from mainstay.probes.core_types import Verdict
 from mainstay.probes.validation_tasks import ValidationProgress, ValidationTask
 from mainstay.service.common.schemas import (
@@ -26,6 +25,7 @@ from mainstay.service.common.schemas import (
     UnixSeconds,
     fields_of,
 )
+from mainstay.service.validation.models import ResultRow, SweepRow, ValidationState
 from mainstay.service.validation.schedule import next_run
 
 Label = Annotated[ShortText, Field(min_length=1)]
@@ -33,14 +33,6 @@ Label = Annotated[ShortText, Field(min_length=1)]
 
 MAX_ERROR = 2000
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-
-
-class ValidationState(StrEnum):
-    QUEUED = "queued"
-    TAKEN = "taken"
-    RUNNING = "running"
-    DONE = "done"
-    EXPIRED = "expired"
 
 
 def _cut(text: Any) -> Any:
@@ -51,26 +43,19 @@ def _cut(text: Any) -> Any:
 CutText = Annotated[str, BeforeValidator(_cut)]
 
 
+@fields_of(Metric)
 class MetricRead(Output):
-    name: str
-    unit: str
-    better: Better
+    pass
 
 
+@fields_of(BenchmarkInfo, without={"optional"})
 class BenchmarkRead(Output):
-    name: str
-    catches: str
-    defects: list[Defect]
-    """The classes of defect that it finds, the one it finds best first."""
-    expected_seconds: float
-    """Stated, on two cores or eight GPUs, whichever is longer."""
     metrics: list[MetricRead]
 
 
+@fields_of(SuiteInfo, without={"about"})
 class SuiteRead(Output):
-    name: str
     benchmarks: list[BenchmarkRead]
-    expected_seconds: float
 
 
 Part = Annotated[list[Label], Field(min_length=1, max_length=100)]
@@ -119,19 +104,10 @@ class ResultCriterion(Output):
     n: int
 
 
+@fields_of(ResultRow, without={"id", "validation_id", "position", "better", "values", "digest"})
 class ValidationResult(Output):
-    cohort: str
-    """The cohort whose criteria evaluated it: hardware and software of the node at that time."""
-    benchmark: str
-    device: str
-    metric: str
-    unit: str
-    value: float | None
     verdict: Verdict
     criterion: ResultCriterion | None
-    reason: str
-    remeasured: int
-    """How often the benchmark was measured again on this device, because it had failed."""
 
 
 class ValidationRead(Output):
@@ -261,23 +237,6 @@ class SweepRun(Output):
     counts: SweepCounts
 
 
+@fields_of(SweepRow)
 class SweepRead(Output):
-    id: str
-    version: int
-    """Counts changes by people; to be sent with the next one."""
-    name: str
-    suite: str
-    schedule: str | None
-    nodes: list[str] | None
-    enabled: bool
-    cohort: str | None
-    benchmarks: list[str] | None
-    max_concurrent: int | None
-    max_per_switch: int | None
-    retries: int
-    timeout_seconds: float | None
-    remeasure: int
-    created_at: float
-    next_run_at: float | None
-    last_run_at: float | None
     runs: list[SweepRun]

@@ -7,7 +7,7 @@ values judged by criteria is UNKNOWN, and each end updates the node's current ve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import msgspec
@@ -29,8 +29,8 @@ from mainstay.service.stream.changes import Topic, record_change
 from mainstay.service.validation import validation_findings
 from mainstay.service.validation.cohorts import cohort_of
 from mainstay.service.validation.latch import Latch, latched
-from mainstay.service.validation.models import NodeVerdictRow, ResultRow, ValidationRow
-from mainstay.service.validation.schemas import ResultsIn, ValidationState
+from mainstay.service.validation.models import NodeVerdictRow, ResultRow, ValidationRow, ValidationState
+from mainstay.service.validation.schemas import ResultsIn
 from mainstay.service.validation.suites import expected_benchmarks, require_part, require_suite, seconds_for
 
 PENDING: Final = (ValidationState.QUEUED.value, ValidationState.TAKEN.value, ValidationState.RUNNING.value)
@@ -88,21 +88,18 @@ def order(
     options = options or ValidationOptions()
     require_node(session, node)
     require_part(require_suite(suite), options.benchmarks)
+    wanted = asdict(options)
+    if options.benchmarks is not None:
+        wanted["benchmarks"] = sorted(set(options.benchmarks))
     row = ValidationRow(
         id=uuid7(),
         node=node,
         suite=suite,
-        benchmarks=None if options.benchmarks is None else sorted(set(options.benchmarks)),
-        sweep_id=options.sweep_id,
-        run_id=options.run_id,
+        **wanted,
         state=ValidationState.QUEUED.value,
         verdict=Verdict.UNKNOWN.value,
         reason="waiting for others of its run" if options.held else "waiting for the node to fetch the task",
-        held=options.held,
         attempt=1,
-        retries=options.retries,
-        timeout_seconds=options.timeout_seconds,
-        remeasure=options.remeasure,
         created_at=now,
     )
     set_deadline(row, settings, now=now)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 from sqlalchemy import select
 
-from mainstay.detectors.validation.criteria import Criterion
 from mainstay.service.auth.guard import Actor, Admin, Reader
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import AnySession, Reading, Writing
+from mainstay.service.common.db import Reading, Writing
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.schemas import Name, ShortText
@@ -90,10 +89,6 @@ def list_criteria(
     _: Reader, session: Reading, page: Paging, cohort: Annotated[ShortText | None, Query()] = None
 ) -> CriterionPage:
     """Criteria by cohort, benchmark and metric. A cohort that names only hardware includes those of every driver."""
-    return _page(session, page, cohort)
-
-
-def _page(session: AnySession, page: Paging, cohort: str | None) -> CriterionPage:
     statement = select(CriterionRow)
     if cohort is not None:
         statement = statement.where(within(CriterionRow.cohort, cohort))
@@ -122,16 +117,15 @@ def put_criteria(body: CriteriaIn, _: Admin, session: Writing, now: Now) -> Crit
     """Set criteria. They replace those of the same benchmark, metric, and cohort. Return the stored criteria."""
     rows = [item.model_dump(mode="json") | {"learned_at": now} for item in body.items]
     criteria_store.store(session, rows)
-    return CriterionPage(items=[CriterionRead.model_validate(row) for row in rows], next_cursor=None)
+    return _written(rows)
 
 
 @router.post("/criteria:learn", operation_id="learn_criteria")
 def learn_criteria(body: CriteriaLearn, acting: Acting) -> CriterionPage:
     """Learn criteria from stored results of one cohort or of all. Return the learned criteria."""
-    learned = criteria_store.learn(acting.session, body.cohort, now=acting.now)
-    return acting.remember(CriterionPage(items=[_read(c, acting.now) for c in learned], next_cursor=None))
+    rows = criteria_store.learn(acting.session, body.cohort, now=acting.now)
+    return acting.remember(_written(rows))
 
 
-def _read(criterion: Criterion, now: float) -> CriterionRead:
-    stored = {name: getattr(criterion, name) for name in CriterionRead.model_fields}
-    return CriterionRead.model_validate(stored | {"learned_at": criterion.learned_at or now})
+def _written(rows: list[dict[str, Any]]) -> CriterionPage:
+    return CriterionPage(items=[CriterionRead.model_validate(row) for row in rows], next_cursor=None)

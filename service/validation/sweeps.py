@@ -95,20 +95,13 @@ def change(session: WriteSession, sweep_id: str, body: SweepChange, *, now: floa
     if told.keys() & {"schedule", "enabled"}:
         schedule, enabled = told.get("schedule", row.schedule), told.get("enabled", row.enabled)
         told["next_run_at"] = next_run(schedule, now) if schedule is not None and enabled else None
-    statement = (
-        update(SweepRow)
-        .where(SweepRow.id == sweep_id, SweepRow.version == body.version)
-        .values(**told, version=body.version + 1)
-        .returning(SweepRow.id)
-        .execution_options(synchronize_session=False)
-    )
+    told["version"] = body.version + 1
     try:
-        changed = session.scalar(statement) is not None
+        changed = compare_and_set(session, row, SweepRow.version == body.version, reread=False, **told)
     except IntegrityError as error:
         raise NameTakenError(f"another sweep is called {body.name!r}") from error
     if not changed:
         raise SweepChangedError(f"sweep {row.name!r} is version {row.version}, not {body.version}: read it again")
-    session.refresh(row)
     return row
 
 
@@ -166,17 +159,10 @@ def waiting_runs(session: AnySession) -> list[str]:
 
 def fan_out(session: WriteSession, run_id: str, *, now: float, settings: Settings) -> int:
     """Order a validation on each node of a run; how many. A second call finds the run claimed and does nothing."""
-    statement = (
-        update(SweepRunRow)
-        .where(SweepRunRow.id == run_id, SweepRunRow.fanned_out_at.is_(None))
-        .values(fanned_out_at=now)
-        .returning(SweepRunRow.sweep_id)
-        .execution_options(synchronize_session=False)
-    )
-    sweep_id = session.scalar(statement)
-    if sweep_id is None:
+    run = session.get(SweepRunRow, run_id)
+    if run is None or not compare_and_set(session, run, SweepRunRow.fanned_out_at.is_(None), fanned_out_at=now):
         return 0
-    sweep = require(session, sweep_id)
+    sweep = require(session, run.sweep_id)
     nodes = _nodes(session, sweep)
     limited = sweep.max_concurrent is not None or sweep.max_per_switch is not None
     options = service.ValidationOptions(

@@ -18,7 +18,7 @@ from mainstay.probes.core_types import Event
 from mainstay.service.common.db import AnySession, Database, WriteSession
 from mainstay.service.incidents import repository as incidents
 from mainstay.service.xid_policies import repository, service
-from mainstay.service.xid_policies.schemas import VersionMode
+from mainstay.service.xid_policies.models import VersionMode
 
 _log: Final = logging.getLogger(__name__)
 _LOOK_SECONDS: Final = 1.0

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from sqlalchemy import CheckConstraint, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from mainstay.service.common.db import Base, UnixTime, partial
-from mainstay.service.xid_policies.schemas import VersionMode
+
+
+class VersionMode(StrEnum):
+    """The mode of a version. At most one version is active, and at most one is the shadow."""
+
+    DRAFT = "draft"  # stored, evaluates nothing
+    SHADOW = "shadow"  # runs beside the active one on the same events; opens no incident
+    ACTIVE = "active"
+    RETIRED = "retired"
+
 
 _MODES = ", ".join(f"'{mode}'" for mode in VersionMode)
 
@@ -28,6 +39,7 @@ class PolicyVersionRow(Base):
     actor: Mapped[str] = mapped_column(String(200))
     reason: Mapped[str] = mapped_column(Text)
     changed_at: Mapped[float] = mapped_column(UnixTime)
+    """When it came into its mode, by whom and why."""
     changed_by: Mapped[str] = mapped_column(String(200))
     changed_reason: Mapped[str] = mapped_column(Text)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import ColumnElement, delete, select
 
 from mainstay.detectors.policy.comparison import KINDS, StatementChange
 from mainstay.probes.core_types import Event
@@ -12,8 +12,7 @@ from mainstay.probes.ids import uuid7
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.events.models import EventRow
 from mainstay.service.events.repository import to_event
-from mainstay.service.xid_policies.models import PolicyShadowRow, PolicyVersionRow
-from mainstay.service.xid_policies.schemas import VersionMode
+from mainstay.service.xid_policies.models import PolicyShadowRow, PolicyVersionRow, VersionMode
 
 
 def in_mode(session: AnySession, mode: VersionMode) -> PolicyVersionRow | None:
@@ -29,42 +28,20 @@ def running(session: AnySession) -> dict[VersionMode, tuple[int, str]]:
     return {VersionMode(mode): (version, digest) for mode, version, digest in found}
 
 
-def move(
-    session: WriteSession, version: int, *, was: VersionMode, to: VersionMode, now: float, actor: str, reason: str
-) -> bool:
-    """Compare and set; false when it is not what it was any more."""
-    statement = (
-        update(PolicyVersionRow)
-        .where(PolicyVersionRow.version == version, PolicyVersionRow.mode == was.value)
-        .values(mode=to.value, changed_at=now, changed_by=actor, changed_reason=reason)
-        .returning(PolicyVersionRow.version)
-        .execution_options(synchronize_session=False)
-    )
-    return session.scalar(statement) is not None
-
-
 def latest_events(session: AnySession, *, since: float, until: float, limit: int) -> tuple[list[Event], bool]:
     """The newest events that a policy looks at, oldest first, and whether older ones were left out."""
-    statement = (
-        select(EventRow)
-        .where(EventRow.kind.in_([kind.value for kind in KINDS]), EventRow.time >= since, EventRow.time <= until)
-        .order_by(EventRow.time.desc(), EventRow.id.desc())
-        .limit(limit + 1)
-    )
-    rows = list(session.scalars(statement))
-    return [to_event(row) for row in rows[:limit]][::-1], len(rows) > limit
+    found = _newest_events(session, EventRow.time >= since, EventRow.time <= until, limit=limit + 1)
+    return found[-limit:], len(found) > limit
 
 
 def judged_events(session: AnySession, *, since: float, limit: int) -> list[Event]:
     """Return the newest evaluated events that a policy covers, oldest first."""
-    statement = (
-        select(EventRow)
-        .where(
-            EventRow.kind.in_([kind.value for kind in KINDS]), EventRow.time >= since, EventRow.judged_at.is_not(None)
-        )
-        .order_by(EventRow.time.desc(), EventRow.id.desc())
-        .limit(limit)
-    )
+    return _newest_events(session, EventRow.time >= since, EventRow.judged_at.is_not(None), limit=limit)
+
+
+def _newest_events(session: AnySession, *where: ColumnElement[bool], limit: int) -> list[Event]:
+    covered = EventRow.kind.in_([kind.value for kind in KINDS])
+    statement = select(EventRow).where(covered, *where).order_by(EventRow.time.desc(), EventRow.id.desc()).limit(limit)
     return [to_event(row) for row in session.scalars(statement)][::-1]
 
 

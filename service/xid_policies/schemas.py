@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -12,20 +11,12 @@ from mainstay.detectors.policy.load import MAX_BYTES
 from mainstay.detectors.policy.model import Family
 from mainstay.probes.core_types import RecommendedAction, Severity
 from mainstay.service.common.schemas import Input, JsonNumber, Output, ShortText, UnixSeconds, check_text, fields_of
+from mainstay.service.xid_policies.models import PolicyShadowRow, PolicyVersionRow, VersionMode
 
 MAX_VERSION = 2**31 - 1
 Toml = Annotated[str, Field(max_length=MAX_BYTES), AfterValidator(check_text)]
 Reason = Annotated[ShortText, Field(min_length=1)]
 Version = Annotated[int, Field(ge=1, le=MAX_VERSION), JsonNumber]
-
-
-class VersionMode(StrEnum):
-    """The mode of a version. At most one version is active, and at most one is the shadow."""
-
-    DRAFT = "draft"  # stored, evaluates nothing
-    SHADOW = "shadow"  # runs beside the active one on the same events; opens no incident
-    ACTIVE = "active"
-    RETIRED = "retired"
 
 
 class OverridesIn(Input):
@@ -84,18 +75,9 @@ class PolicyRead(Output):
     rules: list[PolicyRule]
 
 
+@fields_of(PolicyVersionRow)
 class PolicyVersionRead(Output):
-    version: int
     mode: VersionMode
-    overrides: str
-    digest: str
-    created_at: float
-    actor: str
-    reason: str
-    changed_at: float
-    """When it came into its mode, by whom and why."""
-    changed_by: str
-    changed_reason: str
 
 
 @fields_of(PolicyTotals)
@@ -121,12 +103,6 @@ class PolicyTestRead(Output):
     changes_total: int
 
 
+@fields_of(PolicyShadowRow, without={"event_id"})
 class ShadowVerdictRead(Output):
-    id: str
-    time: float
-    node: str
-    device: str | None
-    code: int
-    version: int
-    live: str
-    shadow: str
+    pass

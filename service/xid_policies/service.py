@@ -20,9 +20,9 @@ from mainstay.detectors.policy.toml_reader import PolicyError
 from mainstay.probes.core_types import Event
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.problem import ConflictError, NotFoundError, UnprocessableError
-from mainstay.service.common.rows import require_row
+from mainstay.service.common.rows import compare_and_set, require_row
 from mainstay.service.xid_policies import repository
-from mainstay.service.xid_policies.models import PolicyVersionRow
+from mainstay.service.xid_policies.models import PolicyVersionRow, VersionMode
 from mainstay.service.xid_policies.schemas import (
     OverridesIn,
     PolicyRead,
@@ -30,7 +30,6 @@ from mainstay.service.xid_policies.schemas import (
     PolicyTestRequest,
     ShadowRead,
     VersionChoice,
-    VersionMode,
 )
 
 _log: Final = logging.getLogger(__name__)
@@ -203,10 +202,10 @@ def _move(
     session: WriteSession, row: PolicyVersionRow, to: VersionMode, *, actor: str, reason: str, now: float
 ) -> None:
     was = VersionMode(row.mode)
+    changes = {"mode": to.value, "changed_at": now, "changed_by": actor, "changed_reason": reason}
     try:
-        moved = repository.move(session, row.version, was=was, to=to, now=now, actor=actor, reason=reason)
+        moved = compare_and_set(session, row, PolicyVersionRow.mode == was.value, reread=False, **changes)
     except IntegrityError as error:
         raise VersionChangedError(f"another version became {to} at the same time") from error
     if not moved:
         raise VersionChangedError(f"version {row.version} is not {was} any more")
-    session.refresh(row)

@@ -17,21 +17,21 @@ PACKAGES = (
 )  # fmt: skip
 CHANGE = {
     "BacktestResult", "Burst", "Cox", "DeviceHistory", "Exponential", "KaplanMeier", "LocalizationStatus",
-    "PeerLayout", "SizePosterior", "Statements", "_Ended", "_Fitted", "_Held", "_Memory", "_Node", "_NodeState",
+    "PeerLayout", "SizePosterior", "Statements", "SurvivalModel", "_Ended", "_Held", "_Memory", "_Node", "_NodeState",
     "_Occasion", "_Place", "_Port", "_Read", "_Said", "_Tick", "localize.group_testing._Known",
 }  # fmt: skip
 """Estimators, counts, and what is collected in steps."""
 NO_SLOTS = {
-    "Cox", "Exponential", "JobMesh", "KaplanMeier", "PeerLayout", "_Fitted",
+    "Cox", "Exponential", "JobMesh", "KaplanMeier", "PeerLayout", "SurvivalModel",
 }  # fmt: skip
 BY_PLACE = {
     "BenchmarkSet", "Bound", "Burst", "BurstEvaluation", "Cohort", "Comparison", "CovariateEncoder", "Coverage",
     "Cox", "CumulativeHazard", "DeviceHistory", "Endpoint", "Exponential", "FailureRuns", "Generated", "KaplanMeier",
     "LintIssue", "LocalizationStatus", "MetricKey", "NodeDescription", "NodePlan", "PeerLayout", "PolicyTotals",
     "RankNoise", "RateTrend", "Results", "RuleFile", "RunGrouping", "Selection", "SizePosterior", "Spells",
-    "Statements", "SummaryLine", "SummaryRule", "SuperBenchCriterion", "Table", "TrendScale", "XidTarget", "_Cells",
-    "_Ended", "_Fitted", "_Held", "_Known", "_Line", "_Memory", "_Minute", "_Node", "_NodeState", "_Occasion",
-    "_Pattern", "_Place", "_Port", "_Read", "_Said", "_Tick", "_Who",
+    "Statements", "SummaryLine", "SummaryRule", "SuperBenchCriterion", "SurvivalModel", "Table", "TrendScale",
+    "XidTarget", "_Cells", "_Ended", "_Held", "_Known", "_Line", "_Memory", "_Minute", "_Node", "_NodeState",
+    "_Occasion", "_Pattern", "_Place", "_Port", "_Read", "_Said", "_Tick", "_Who",
 }  # fmt: skip
 NO_OTHER_FIELD = {
     "Criteria", "FabricTopology", "Host", "Nic", "_Line",

@@ -117,7 +117,7 @@ def test_the_record_of_sets_adds_up() -> None:
     made = problem([0.2, 0.2, 0.0], [(1.0, 0.0), (0.0, 1.0), (0.5, 0.5)])
     sets = per_node_search.make(made, keep=0.9)
     assert sets.chosen.tolist() == [[True, False, False], [False, True, False], [False, False, False]]
-    plan = per_node_plan.PerNodePlan(problem=made, sets=sets, ages=None, p=np.array([0.2, 0.2, 0.0]))
+    plan = per_node_plan.PerNodePlan(problem=made, sets=sets, ages=None)
     said = audit_nodes.record(plan, coverage(), ["n0", "n1", "n2"], model="m")
     assert (said.seconds, said.full_seconds, said.node_seconds, said.full_node_seconds) == (10.0, 50.0, 20.0, 150.0)
     assert said.risk_before == pytest.approx(1 - 0.8 * 0.8)
@@ -228,7 +228,7 @@ def test_a_target_is_this_jobs_alone_and_a_share_is_the_fleets() -> None:
     known = learn_from(past)
     own = per_node_plan.make(past, known, occasion, SelectionPolicy(target_risk=0.3))
     assert own.sets.goal == pytest.approx(-np.log(0.7))
-    assert own.problem.mass.shape[0] == own.sets.chosen.shape[0] == len(own.p) == 2
+    assert own.problem.mass.shape[0] == own.sets.chosen.shape[0] == 2
     kept = per_node_plan.make(past, known, occasion, SelectionPolicy(keep=0.8))
     assert kept.sets.goal == kept.sets.hazard == pytest.approx(kept.problem.hazard(kept.sets.chosen))
 

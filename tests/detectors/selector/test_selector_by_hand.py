@@ -124,9 +124,7 @@ YES, NO = True, False
 
 def reasons(problem: NodeBenchmarkPairs, sets: PerNodeSets, ages: list[list[float]] | None = None) -> PlanRecord:
     coverage = Coverage.learn([], ["a", "b", "c"], classes=["k"])
-    made = per_node_plan.PerNodePlan(
-        problem=problem, sets=sets, ages=None if ages is None else np.array(ages), p=np.array([0.2, 0.1])
-    )
+    made = per_node_plan.PerNodePlan(problem=problem, sets=sets, ages=None if ages is None else np.array(ages))
     return audit_nodes.record(made, coverage, ["x", "y"], model="m")
 
 

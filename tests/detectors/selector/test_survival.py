@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from mainstay.detectors.selector import scores
-from mainstay.detectors.selector.survival import Cox, Exponential, KaplanMeier, NotEnoughError
+from mainstay.detectors.selector.hazard import NotEnoughError
+from mainstay.detectors.selector.survival import Cox, Exponential, KaplanMeier
 
 # Forty rows with ties, censoring and late entry, drawn once; hours end at a half, so that incidents tie.
 RNG = np.random.default_rng(5)
@@ -37,22 +38,13 @@ def test_kaplan_meier_agrees_with_lifelines_at_incidents() -> None:
         assert (1 - model.conditional(X[:1], 0.0, hours)) == pytest.approx(survival, abs=1e-8)
 
 
-def test_efron_is_breslow_where_nothing_ties() -> None:
-    stop = STOP + np.arange(40) * 1e-4
-    efron, breslow = (Cox(ties=ties, penalty=0.0).fit(X, stop, SEEN, ENTRY) for ties in ("efron", "breslow"))
-    assert efron.coef_ == pytest.approx(breslow.coef_, rel=1e-9)
-    assert Cox(ties="breslow", penalty=0.0).fit(X, STOP, SEEN).coef_ != pytest.approx(
-        Cox(penalty=0.0).fit(X, STOP, SEEN).coef_
-    )
-
-
 def test_the_gradient_is_zero_at_the_fit() -> None:
     """For any data: no small change of a coefficient makes the incidents likelier."""
     model = Cox(penalty=0.0).fit(X, STOP, SEEN, ENTRY)
     from mainstay.detectors.selector.hazard import spells
     from mainstay.detectors.selector.survival import _Partial
 
-    likelihood = _Partial(spells(STOP, SEEN, ENTRY), X, efron=True)
+    likelihood = _Partial(spells(STOP, SEEN, ENTRY), X)
     gradient, information = likelihood.slopes(model.coef_)
     assert np.abs(gradient).max() < 1e-6
     for j in range(2):  # and the information is the slope of the gradient
@@ -261,16 +253,12 @@ def test_cox_of_one_covariate_by_hand() -> None:
     assert risk == pytest.approx(1 - np.exp([-whole / 2, -whole]))
 
 
-@pytest.mark.parametrize(
-    "given", [{"penalty": -0.1}, {"piece": 0}, {"iterations": 0}, {"penalty": float("nan")}, {"ties": "exact"}]
-)
+@pytest.mark.parametrize("given", [{"penalty": -0.1}, {"piece": 0}, {"iterations": 0}, {"penalty": float("nan")}])
 def test_settings_that_make_no_sense_are_refused(given: dict[str, object]) -> None:
-    with pytest.raises(
-        ValueError, match=r"must be at least 0, piece and iterations at least 1|choose efron or breslow"
-    ):
+    with pytest.raises(ValueError, match="must be at least 0, piece and iterations at least 1"):
         Cox(**given)  # type: ignore[arg-type]
     assert Cox(penalty=0.0, piece=1, iterations=1).fit(X, STOP, SEEN).coef_ is not None
-    assert (Cox().ties, Cox().penalty, Cox().piece, Cox().iterations) == ("efron", 1.0, 10, 50)
+    assert (Cox().penalty, Cox().piece, Cox().iterations) == (1.0, 10, 50)
 
 
 def test_the_last_incident_of_kaplan_meier_counts_as_nelson_aalens() -> None:

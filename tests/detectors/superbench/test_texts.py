@@ -13,11 +13,11 @@ from rich.console import Console
 from mainstay.detectors.cli_errors import InputError
 from mainstay.detectors.superbench import names
 from mainstay.detectors.superbench.diagnose import SuperBenchDiagnosis
-from mainstay.detectors.superbench.lint import _count, lint
-from mainstay.detectors.superbench.names import compiled, select, shown, stripped
+from mainstay.detectors.superbench.lint import lint
+from mainstay.detectors.superbench.names import compiled, counted, select, shown, stripped
 from mainstay.detectors.superbench.output import Format, Table, describe_node, html_of, markdown, write
 from mainstay.detectors.superbench.report import as_data, headline, render
-from mainstay.detectors.superbench.summary import markdown_of, plain_of, read_summary_rules, statistic, summarize
+from mainstay.detectors.superbench.summary import SummaryLine, markdown_of, read_summary_rules, statistic, summarize
 from tests.detectors.superbench.fleet import MEMORY, judged, results, rule_file, text
 
 SLOW = {"mem-bw/h2d_bw:1": 18.0}
@@ -196,7 +196,7 @@ def test_statistics_of_one_sample_and_of_none() -> None:
         markdown_of(told)
         == "## \n| metric | statistics | values |\n| --- | --- | --- |\n|  | mean |  |\n|  | max |  |\n\n"
     )
-    assert plain_of(told) == {"": [{"metric": "", "statistic": one, "value": None} for one in ("mean", "max")]}
+    assert told == {"": [SummaryLine("", one, None) for one in ("mean", "max")]}
 
 
 # names
@@ -236,4 +236,4 @@ def test_places_are_ascending_and_named_once() -> None:
         "loose": "it names no benchmark (benchmark/metric)",
     }
     assert [stripped(name) for name in ("a/b", "a/b:3", "10/b:0")] == ["a", "a/b", "10/b"]
-    assert [_count(n, "node") for n in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]
+    assert [counted(n, "node") for n in (0, 1, 2)] == ["0 nodes", "1 node", "2 nodes"]

@@ -100,8 +100,8 @@ def test_two_legitimate_answers_are_both_allowed() -> None:
 
 
 def test_an_estimator_has_scikit_learns_manners() -> None:
-    estimator = RobustLimits(false_alarms=0.01, min_runs=7)
-    assert vars(estimator) == {"false_alarms": 0.01, "min_runs": 7}, "the constructor only stores"
+    estimator = RobustLimits(false_alarms=0.01)
+    assert vars(estimator) == {"false_alarms": 0.01}, "the constructor only stores"
     assert estimator.fit(runs(*[1.0] * 7), Better.LOWER) is estimator
 
 

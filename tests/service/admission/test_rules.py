@@ -1,4 +1,4 @@
-"""The rules of the gate: every one alone, and the short way that leaves them out."""
+"""The rules of the gate, every one alone."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mainstay.probes.core_types import HealthState, Verdict
 from mainstay.service.admission.rules import (
-    RULES,
     AdmissionDecision,
     AdmissionFacts,
     AdmissionRequest,
     ReasonCode,
-    _fine,
     reasons,
     worst,
 )
@@ -85,26 +81,3 @@ def test_the_most_careful_decision_counts() -> None:
     assert worst([]) is AdmissionDecision.ALLOW
     assert worst([AdmissionDecision.ALLOW, DEGRADED]) is DEGRADED
     assert worst([DENY, DEGRADED]) is DENY
-
-
-@given(
-    st.builds(
-        AdmissionFacts,
-        node=st.just("n1"),
-        state=st.sampled_from(HealthState),
-        silent=st.booleans(),
-        verdict=st.sampled_from([*Verdict, None]),
-        suite=st.sampled_from(["", "quick", "standard", "deep"]),
-        power=st.integers(0, 3),
-        validated_at=st.sampled_from([None, NOW, NOW - 3600, NOW - 3601]),
-        pending=st.booleans(),
-        gpus=st.sampled_from([None, 7, 8, 9]),
-        evicting=st.sampled_from(["", "XID 79"]),
-        jobs=st.sampled_from([(), ("a",)]),
-    )
-)
-def test_the_short_way_says_yes_only_where_no_rule_speaks(known: AdmissionFacts) -> None:
-    spoken = [reason for rule in RULES if (reason := rule(known, REQUEST)) is not None]
-    if _fine(known, REQUEST):
-        assert spoken == []
-    assert reasons(known, REQUEST) == tuple(spoken)

@@ -26,8 +26,7 @@ from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.services import Services
 from mainstay.service.settings import Settings
 from mainstay.service.validation import service as validations
-from mainstay.service.validation.models import ValidationRow
-from mainstay.service.validation.schemas import ValidationState
+from mainstay.service.validation.models import ValidationRow, ValidationState
 from tests.fakes.clock import ManualClock
 
 START = 1_800_000_000.0
