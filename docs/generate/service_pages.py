@@ -38,7 +38,7 @@ def settings() -> str:
             code(setting.variable),
             kind,
             plain(setting.default),
-            sentence(setting.info.description),
+            sentence(setting.description),
         )
         groups.setdefault(group, []).append(row)
     head = ("key in the file", "environment variable", "type", "default", "description")
