@@ -10,13 +10,13 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
-from prometheus_client.registry import Collector
+from prometheus_client.metrics_core import Metric
 from starlette.routing import Route
 
 from mainstay import __version__
@@ -42,7 +42,7 @@ from mainstay.service.common.wakeups import WakeupRegistry
 from mainstay.service.common.web import Dashboard, SecurityHeaders
 from mainstay.service.events import endpoints as events
 from mainstay.service.events.writer import EventWriter
-from mainstay.service.exposition.collector import HealthCollector
+from mainstay.service.exposition.collector import collect_health
 from mainstay.service.fleet import device_endpoints as devices
 from mainstay.service.fleet import endpoints as fleet
 from mainstay.service.fleet import lifecycle_endpoints as node_life
@@ -52,8 +52,8 @@ from mainstay.service.fleet.heatmap import LayoutCache
 from mainstay.service.fleet.node_reports import NodeReports
 from mainstay.service.incidents import detection_loop, lemon_scan
 from mainstay.service.incidents import endpoints as incidents
-from mainstay.service.incidents.metrics import DetectorStatusCollector
-from mainstay.service.incidents.run_metrics import RunCollector
+from mainstay.service.incidents.metrics import collect_open_work
+from mainstay.service.incidents.run_metrics import collect_runs
 from mainstay.service.jobs import endpoints as jobs
 from mainstay.service.jobs import live_endpoints as live_jobs
 from mainstay.service.jobs.occupancy import Occupancy
@@ -62,7 +62,7 @@ from mainstay.service.localization import endpoints as localizations
 from mainstay.service.overview import endpoints as overview
 from mainstay.service.remediation import endpoints as remediation
 from mainstay.service.remediation import reconcile
-from mainstay.service.remediation.metrics import RemediationCollector
+from mainstay.service.remediation.metrics import collect_remediation
 from mainstay.service.retention import loops as retention_loops
 from mainstay.service.services import Services
 from mainstay.service.settings import Settings
@@ -131,13 +131,13 @@ LOOPS: Final[tuple[Callable[[Services], list[Loop]], ...]] = (
     source_loops.make,
 )
 """What runs in the background: each makes its loops from the services."""
-COLLECTORS: Final[tuple[Callable[[Services], Collector], ...]] = (
-    health.IngestCollector,
-    health.FleetCollector,
-    DetectorStatusCollector,
-    RunCollector,
-    HealthCollector,
-    RemediationCollector,
+COLLECTORS: Final[tuple[Callable[[Services], Iterator[Metric]], ...]] = (
+    health.collect_ingest,
+    health.collect_fleet,
+    collect_open_work,
+    collect_runs,
+    collect_health,
+    collect_remediation,
 )
 """What ``/metrics`` reads when it is asked."""
 

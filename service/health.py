@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import anyio
 from fastapi import Request
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
@@ -20,6 +20,7 @@ from mainstay.probes.core_types import HealthState
 from mainstay.service import services as running
 from mainstay.service.common import compression
 from mainstay.service.common.loops import Loops
+from mainstay.service.exposition.families import counter, gauge
 from mainstay.service.exposition.page import page
 from mainstay.service.services import Services
 
@@ -98,93 +99,79 @@ def _shedding(services: Services) -> str | None:
 
 async def metrics(request: Request) -> Response:
     """Prometheus text."""
-    registry = CollectorRegistry(auto_describe=False)
-    for make in request.app.state.collectors:
-        registry.register(make(running.services_of(request)))
-    registry.register(LoopCollector(request.app.state.loops))
     services, encoding = running.services_of(request), compression.choose(request.headers.get("accept-encoding", ""))
+    families = _Families(services, request.app.state.loops, request.app.state.collectors)
     text = await anyio.to_thread.run_sync(
-        _metrics_text, registry, services, encoding, limiter=services.pressure.threads.health
+        _metrics_text, families, services, encoding, limiter=services.pressure.threads.health
     )
     return Response(text, media_type=CONTENT_TYPE_LATEST, headers=compression.headers(encoding))
 
 
-def _metrics_text(registry: CollectorRegistry, services: Services, encoding: str | None) -> bytes:
-    return compression.compress(generate_latest(registry) + page(services), encoding)
+def _metrics_text(families: Collector, services: Services, encoding: str | None) -> bytes:
+    return compression.compress(generate_latest(families) + page(services), encoding)
 
 
-def _counter(name: str, about: str, value: float) -> CounterMetricFamily:
-    return CounterMetricFamily(f"mainstay_{name}", about, value=value)
+@dataclass(frozen=True)
+class _Families(Collector):
+    """All metrics but those of devices and nodes."""
+
+    services: Services
+    loops: Loops
+    collectors: Iterable[Callable[[Services], Iterator[Metric]]]
+
+    def collect(self) -> Iterator[Metric]:
+        for collect in self.collectors:
+            yield from collect(self.services)
+        yield from collect_loops(self.loops)
 
 
-def _gauge(name: str, about: str, value: float) -> GaugeMetricFamily:
-    return GaugeMetricFamily(f"mainstay_{name}", about, value=value)
-
-
-class IngestCollector(Collector):
+def collect_ingest(services: Services) -> Iterator[Metric]:
     """The data path."""
-
-    def __init__(self, services: Services) -> None:
-        self.services = services
-
-    def collect(self) -> Iterator[Metric]:
-        ingest, stats = self.services.ingest, self.services.ingest.writer.stats
-        yield _counter("frames_stored", "Frames made durable", stats.stored)
-        yield _counter("frames_duplicate", "Frames that were stored before", stats.duplicates)
-        yield _counter("samples_stored", "Samples made durable", stats.samples)
-        yield _counter("frame_bytes_stored", "Bytes of frames made durable", stats.stored_bytes)
-        yield _counter("commits", "Group commits", stats.commits)
-        yield _counter("commit_failures", "Group commits that failed", stats.commit_failures)
-        yield _counter("commit_seconds", "Time spent in group commits", stats.commit_seconds)
-        yield _gauge("frames_pending", "Frames waiting for a commit", ingest.writer.pending)
-        yield _gauge("frames_pending_age_seconds", "Age of the oldest waiting frame", ingest.writer.lag())
-        yield _gauge("ring_bytes", "Memory of the telemetry ring", ingest.ring.nbytes)
-        yield _gauge("step_ring_bytes", "Memory of the step rings", ingest.steps.nbytes)
-        latest = ingest.seen.latest()
-        if latest is not None:
-            yield _gauge("data_age_seconds", "Since any node last reported", self.services.clock.now() - latest)
-        refused = CounterMetricFamily("mainstay_frames_rejected", "Frames refused, by problem", labels=["problem"])
-        for slug, count in sorted(ingest.refused.items()):
-            refused.add_metric([slug], count)
-        yield refused
-        shed = CounterMetricFamily(
-            "mainstay_shed", "Requests refused because too many waited, by kind", labels=["what"]
-        )
-        for what, count in sorted(self.services.pressure.shed.totals.items()):
-            shed.add_metric([what], count)
-        yield shed
+    ingest, stats = services.ingest, services.ingest.writer.stats
+    yield counter("frames_stored", "Frames made durable", stats.stored)
+    yield counter("frames_duplicate", "Frames that were stored before", stats.duplicates)
+    yield counter("samples_stored", "Samples made durable", stats.samples)
+    yield counter("frame_bytes_stored", "Bytes of frames made durable", stats.stored_bytes)
+    yield counter("commits", "Group commits", stats.commits)
+    yield counter("commit_failures", "Group commits that failed", stats.commit_failures)
+    yield counter("commit_seconds", "Time spent in group commits", stats.commit_seconds)
+    yield gauge("frames_pending", "Frames waiting for a commit", ingest.writer.pending)
+    yield gauge("frames_pending_age_seconds", "Age of the oldest waiting frame", ingest.writer.lag())
+    yield gauge("ring_bytes", "Memory of the telemetry ring", ingest.ring.nbytes)
+    yield gauge("step_ring_bytes", "Memory of the step rings", ingest.steps.nbytes)
+    latest = ingest.seen.latest()
+    if latest is not None:
+        yield gauge("data_age_seconds", "Since any node last reported", services.clock.now() - latest)
+    refused = CounterMetricFamily("mainstay_frames_rejected", "Frames refused, by problem", labels=["problem"])
+    for slug, count in sorted(ingest.refused.items()):
+        refused.add_metric([slug], count)
+    yield refused
+    shed = CounterMetricFamily("mainstay_shed", "Requests refused because too many waited, by kind", labels=["what"])
+    for what, count in sorted(services.pressure.shed.totals.items()):
+        shed.add_metric([what], count)
+    yield shed
 
 
-class FleetCollector(Collector):
+def collect_fleet(services: Services) -> Iterator[Metric]:
     """Nodes, devices and watchers."""
-
-    def __init__(self, services: Services) -> None:
-        self.services = services
-
-    def collect(self) -> Iterator[Metric]:
-        with self.services.database.reading() as session:
-            fleet = self.services.fleet.current(session)
-        nodes = GaugeMetricFamily("mainstay_nodes", "Nodes, by state", labels=["state"])
-        for state in HealthState:
-            nodes.add_metric([state.value], fleet.states.get(state.value, 0))
-        yield nodes
-        yield _gauge("devices", "Devices in the latest reports", fleet.devices)
-        yield _gauge("event_streams", "Open event streams", self.services.hub.watchers)
-        yield _counter("watch_messages", "Messages handed to event streams", self.services.hub.sent)
+    with services.database.reading() as session:
+        fleet = services.fleet.current(session)
+    nodes = GaugeMetricFamily("mainstay_nodes", "Nodes, by state", labels=["state"])
+    for state in HealthState:
+        nodes.add_metric([state.value], fleet.states.get(state.value, 0))
+    yield nodes
+    yield gauge("devices", "Devices in the latest reports", fleet.devices)
+    yield gauge("event_streams", "Open event streams", services.hub.watchers)
+    yield counter("watch_messages", "Messages handed to event streams", services.hub.sent)
 
 
-class LoopCollector(Collector):
+def collect_loops(loops: Loops) -> Iterator[Metric]:
     """Background loops."""
-
-    def __init__(self, loops: Loops) -> None:
-        self.loops = loops
-
-    def collect(self) -> Iterator[Metric]:
-        turns = CounterMetricFamily("mainstay_loop_iterations", "Turns that went well", labels=["loop"])
-        failures = CounterMetricFamily("mainstay_loop_failures", "Turns that failed", labels=["loop"])
-        seconds = GaugeMetricFamily("mainstay_loop_turn_seconds", "Length of the last turn", labels=["loop"])
-        for loop in self.loops:
-            turns.add_metric([loop.name], loop.turns)
-            failures.add_metric([loop.name], loop.failures)
-            seconds.add_metric([loop.name], loop.last_seconds)
-        yield from (turns, failures, seconds)
+    turns = CounterMetricFamily("mainstay_loop_iterations", "Turns that went well", labels=["loop"])
+    failures = CounterMetricFamily("mainstay_loop_failures", "Turns that failed", labels=["loop"])
+    seconds = GaugeMetricFamily("mainstay_loop_turn_seconds", "Length of the last turn", labels=["loop"])
+    for loop in loops:
+        turns.add_metric([loop.name], loop.turns)
+        failures.add_metric([loop.name], loop.failures)
+        seconds.add_metric([loop.name], loop.last_seconds)
+    yield from (turns, failures, seconds)

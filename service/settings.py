@@ -6,272 +6,257 @@ the environment. ``Settings(...)`` itself reads neither. Fields with ``repr=Fals
 
 from __future__ import annotations
 
-from ipaddress import ip_address
+from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from mainstay.service.quota_settings import QuotaSettings
-from mainstay.service.trust_settings import AuthSettings, SourceSettings, TextList
-from mainstay.service.trust_settings import SettingsGroup as _Group
+
+def _split(value: Any) -> Any:
+    """A variable and an option hold a list as one text, separated by commas; a file holds an array."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
-class TelemetrySettings(_Group):
+def _check_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
+    for network in networks:
+        ip_network(network)
+    return networks
+
+
+TextList = Annotated[tuple[str, ...], BeforeValidator(_split)]
+NetworkList = Annotated[TextList, AfterValidator(_check_networks)]
+
+
+class SettingsGroup(BaseModel):
+    """Settings under one heading; the docstring of each describes it to users."""
+
+    model_config = ConfigDict(
+        extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, use_attribute_docstrings=True
+    )
+
+
+class AuthSettings(SettingsGroup):
+    """Tokens and sessions."""
+
+    session_hours: float = Field(default=24 * 7, gt=0)
+    """Lifetime of a browser session, in hours."""
+    join_token_hours: float = Field(default=24, gt=0)
+    """Default lifetime of a join token, in hours."""
+    cache_seconds: float = Field(default=600.0, ge=0)
+    """Time for which a checked token stays valid without a new database query, in seconds."""
+    revocation_seconds: float = Field(default=1.0, gt=0)
+    """Interval at which a process looks for tokens that another process revoked, in seconds."""
+    sign_in_code_seconds: float = Field(default=600.0, gt=0, le=3600)
+    """Lifetime of a sign-in link, in seconds. It works once."""
+    sign_in_failures: int = Field(default=10, ge=1)
+    """Failed sign-ins from one address that are answered in one minute. Further ones are answered 429."""
+    sign_in_failures_total: int = Field(default=200, ge=1)
+    """The same for all addresses together."""
+
+
+class SourceSettings(SettingsGroup):
+    """Scrapes of other monitors."""
+
+    scrape_seconds: float = Field(default=5.0, gt=0, le=60)
+    """Longest duration of one scrape, in seconds."""
+    max_scrape_bytes: int = Field(default=16 * 1024 * 1024, ge=1024)
+    """Largest response of an exporter that the service reads, in bytes."""
+    scrape_threads: int = Field(default=8, ge=1, le=64)
+    """Scrapes that run at the same time."""
+    ca_file: Path | None = None
+    """PEM file of authorities to trust for https targets, together with those of the system."""
+    allowed_networks: NetworkList = ()
+    """Networks such as fd00:12::/32 in which exporters run. Mainstay refuses targets in unique-local, shared
+    (100.64.0.0/10), and translated (mapped, NAT64) networks that this list lacks, and every link-local or metadata
+    address."""
+
+
+class QuotaSettings(SettingsGroup):
+    """Events and new entities of one token. Further ones are answered 429 and may be sent again later."""
+
+    node_events_per_second: float = Field(default=20.0, gt=0)
+    """Events that a node may send for long, per second. A node daemon gathers repeated events itself."""
+    node_events_burst: int = Field(default=2000, ge=500)
+    """Events that a node may send at once: what its spool holds after an outage of the service."""
+    events_per_second: float = Field(default=200.0, gt=0)
+    """Events that any other token may send for long, per second. It speaks for many nodes or ranks."""
+    events_burst: int = Field(default=20_000, ge=500)
+    """Events that any other token may send at once, such as one for each rank of a job that ends."""
+    entities_per_second: float = Field(default=10.0, gt=0)
+    """Nodes and jobs that a token may announce for long, per second."""
+    entities_burst: int = Field(default=20_000, ge=1)
+    """Nodes and jobs that a token may announce at once: a whole cluster that boots."""
+
+
+class TelemetrySettings(SettingsGroup):
     """Telemetry: ingest, memory, and storage."""
 
-    ring_seconds: int = Field(default=900, ge=60, le=86_400, description="Telemetry kept in memory, in seconds.")
-    ring_bytes: int = Field(
-        default=2 * 2**30,
-        ge=2**24,
-        description="Memory for the telemetry of all devices, in bytes. A large fleet keeps fewer seconds.",
-    )
-    refill_seconds: int = Field(
-        default=300, ge=0, description="Telemetry that a starting service reads back into memory, in seconds."
-    )
-    commit_interval_seconds: float = Field(
-        default=0.1,
-        gt=0,
-        le=5,
-        description="Longest wait for a group commit, in seconds. A frame is acknowledged after its commit.",
-    )
-    max_frame_bytes: int = Field(
-        default=8 * 1024 * 1024, ge=1024, description="Largest frame that the service accepts, in bytes."
-    )
-    max_pending_frames: int = Field(
-        default=20_000,
-        ge=1,
-        description="Frames that may wait for a commit. The service answers 503 to further frames.",
-    )
-    retention_hours: int = Field(default=48, ge=1, description="Telemetry blocks kept at full rate, in hours.")
-    step_refill_hours: float = Field(
-        default=6.0, ge=0, description="Step records that a starting service reads back into memory, in hours."
-    )
-    step_ring_steps: int = Field(default=2048, ge=64, description="Steps of each job kept in memory.")
-    step_ring_bytes: int = Field(
-        default=2**30,
-        ge=2**20,
-        description="Memory for the steps of all jobs, in bytes. A large job keeps fewer steps.",
-    )
-    progress_ring_seconds: int = Field(
-        default=600, ge=60, le=86_400, description="Progress of each job kept in memory, in seconds."
-    )
-    progress_ring_bytes: int = Field(
-        default=2**29,
-        ge=2**20,
-        description="Memory for the progress of all jobs, in bytes. A large job keeps fewer seconds.",
-    )
-    pair_ring_bytes: int = Field(
-        default=2**29, ge=2**20, description="Memory for the transfers between ranks of all jobs, in bytes."
-    )
-    max_future_seconds: float = Field(
-        default=300.0,
-        gt=0,
-        description="How far the time of a frame may be ahead of the clock of the service, in seconds.",
-    )
+    ring_seconds: int = Field(default=900, ge=60, le=86_400)
+    """Telemetry kept in memory, in seconds."""
+    ring_bytes: int = Field(default=2 * 2**30, ge=2**24)
+    """Memory for the telemetry of all devices, in bytes. A large fleet keeps fewer seconds."""
+    refill_seconds: int = Field(default=300, ge=0)
+    """Telemetry that a starting service reads back into memory, in seconds."""
+    commit_interval_seconds: float = Field(default=0.1, gt=0, le=5)
+    """Longest wait for a group commit, in seconds. A frame is acknowledged after its commit."""
+    max_frame_bytes: int = Field(default=8 * 1024 * 1024, ge=1024)
+    """Largest frame that the service accepts, in bytes."""
+    max_pending_frames: int = Field(default=20_000, ge=1)
+    """Frames that may wait for a commit. The service answers 503 to further frames."""
+    retention_hours: int = Field(default=48, ge=1)
+    """Telemetry blocks kept at full rate, in hours."""
+    step_refill_hours: float = Field(default=6.0, ge=0)
+    """Step records that a starting service reads back into memory, in hours."""
+    step_ring_steps: int = Field(default=2048, ge=64)
+    """Steps of each job kept in memory."""
+    step_ring_bytes: int = Field(default=2**30, ge=2**20)
+    """Memory for the steps of all jobs, in bytes. A large job keeps fewer steps."""
+    progress_ring_seconds: int = Field(default=600, ge=60, le=86_400)
+    """Progress of each job kept in memory, in seconds."""
+    progress_ring_bytes: int = Field(default=2**29, ge=2**20)
+    """Memory for the progress of all jobs, in bytes. A large job keeps fewer seconds."""
+    pair_ring_bytes: int = Field(default=2**29, ge=2**20)
+    """Memory for the transfers between ranks of all jobs, in bytes."""
+    max_future_seconds: float = Field(default=300.0, gt=0)
+    """How far the time of a frame may be ahead of the clock of the service, in seconds."""
 
 
-class StreamSettings(_Group):
+class StreamSettings(SettingsGroup):
     """Live updates of the dashboard and of API clients."""
 
-    poll_interval_seconds: float = Field(
-        default=0.15, gt=0, description="Interval at which the service looks for new changes, in seconds."
-    )
-    keep_alive: float = Field(
-        default=15.0, gt=0, description="Interval of the comments that keep an idle stream open, in seconds."
-    )
-    max_lifetime_seconds: float = Field(
-        default=600.0,
-        gt=0,
-        description="Time after which the service ends a stream, in seconds. The client then connects again.",
-    )
-    keep_changes: int = Field(default=50_000, ge=1000, description="Changes kept for clients that resume a stream.")
-    max_watchers: int = Field(default=200, ge=1, description="Largest number of streams open at the same time.")
+    poll_interval_seconds: float = Field(default=0.15, gt=0)
+    """Interval at which the service looks for new changes, in seconds."""
+    keep_alive: float = Field(default=15.0, gt=0)
+    """Interval of the comments that keep an idle stream open, in seconds."""
+    max_lifetime_seconds: float = Field(default=600.0, gt=0)
+    """Time after which the service ends a stream, in seconds. The client then connects again."""
+    keep_changes: int = Field(default=50_000, ge=1000)
+    """Changes kept for clients that resume a stream."""
+    max_watchers: int = Field(default=200, ge=1)
+    """Largest number of streams open at the same time."""
 
 
-class FleetSettings(_Group):
+class FleetSettings(SettingsGroup):
     """Nodes."""
 
-    heartbeat_timeout_seconds: float = Field(
-        default=10.0, gt=0, description="Time without a report after which the state of a node is unknown, in seconds."
-    )
+    heartbeat_timeout_seconds: float = Field(default=10.0, gt=0)
+    """Time without a report after which the state of a node is unknown, in seconds."""
 
 
-class IncidentSettings(_Group):
+class IncidentSettings(SettingsGroup):
     """The detection loop and the life cycle of an incident."""
 
-    detection_interval_seconds: float = Field(
-        default=1.0, gt=0, le=60, description="Interval between two passes of the detection loop, in seconds."
-    )
-    plan_timeout_seconds: float = Field(
-        default=15.0,
-        gt=0,
-        description="Time after which a stopped job without a recovery plan needs an operator, in seconds.",
-    )
-    escalation_timeout_seconds: float = Field(
-        default=120.0,
-        gt=0,
-        description="Time after which any other open incident that does not clear needs an operator, in seconds.",
-    )
-    recovery_timeout_seconds: float = Field(
-        default=300.0, gt=0, description="Time after which an unfinished recovery needs an operator, in seconds."
-    )
-    verify_timeout_seconds: float = Field(
-        default=60.0, gt=0, description="Time after which an unverified recovery needs an operator, in seconds."
-    )
-    clear_after_seconds: float = Field(
-        default=30.0,
-        gt=0,
-        description="Time without findings that verifies an incident without a recovery, in seconds.",
-    )
-    close_after_seconds: float = Field(
-        default=60.0, gt=0, description="Time after which a verified incident closes, in seconds."
-    )
-    event_lookback_seconds: float = Field(
-        default=3600.0,
-        ge=0,
-        description="Age up to which stored events are given to the detectors after a restart, in seconds.",
-    )
-    shared_fault_nodes: int = Field(
-        default=3,
-        ge=2,
-        description="Least number of nodes with related findings that makes one incident of what they share, such as "
-        "a rack. Nodes of such an incident are no lemons.",
-    )
+    detection_interval_seconds: float = Field(default=1.0, gt=0, le=60)
+    """Interval between two passes of the detection loop, in seconds."""
+    plan_timeout_seconds: float = Field(default=15.0, gt=0)
+    """Time after which a stopped job without a recovery plan needs an operator, in seconds."""
+    escalation_timeout_seconds: float = Field(default=120.0, gt=0)
+    """Time after which any other open incident that does not clear needs an operator, in seconds."""
+    recovery_timeout_seconds: float = Field(default=300.0, gt=0)
+    """Time after which an unfinished recovery needs an operator, in seconds."""
+    verify_timeout_seconds: float = Field(default=60.0, gt=0)
+    """Time after which an unverified recovery needs an operator, in seconds."""
+    clear_after_seconds: float = Field(default=30.0, gt=0)
+    """Time without findings that verifies an incident without a recovery, in seconds."""
+    close_after_seconds: float = Field(default=60.0, gt=0)
+    """Time after which a verified incident closes, in seconds."""
+    event_lookback_seconds: float = Field(default=3600.0, ge=0)
+    """Age up to which stored events are given to the detectors after a restart, in seconds."""
+    shared_fault_nodes: int = Field(default=3, ge=2)
+    """Least number of nodes with related findings that makes one incident of what they share, such as a rack. Nodes
+    of such an incident are no lemons."""
 
 
-class RemediationSettings(_Group):
+class RemediationSettings(SettingsGroup):
     """Remediation of nodes with findings. By default Mainstay only proposes."""
 
-    mode: Literal["dry_run", "automatic"] = Field(
-        default="dry_run",
-        description="dry_run: every remediation waits for an operator. automatic: Mainstay carries out those that "
-        "every rule allows.",
-    )
-    migrate: Literal["off", "manual", "automatic"] = Field(
-        default="manual",
-        description="Whether Mainstay asks jobs to move ranks off a running node with findings. off: never. "
-        "manual: after an operator accepts it. automatic: at once where every rule allows it.",
-    )
-    interval_seconds: float = Field(
-        default=1.0, gt=0, le=60, description="Interval at which Mainstay evaluates findings and drains, in seconds."
-    )
-    min_confidence: float = Field(
-        default=0.9,
-        ge=0.5,
-        le=1,
-        description="Least confidence of a finding that proposes a remediation, from 0.5 to 1.",
-    )
-    boot_grace_seconds: float = Field(
-        default=300.0,
-        ge=0,
-        description="Time after a boot in which a node is not remediated, in seconds: links and managers still start.",
-    )
-    max_drained_ratio: float = Field(
-        default=0.05,
-        ge=0,
-        le=1,
-        description="Largest share of the fleet that Mainstay drains in one window, from 0 to 1.",
-    )
-    min_drain_budget: int = Field(
-        default=1, ge=0, description="Nodes that Mainstay may drain in one window, also in a small fleet."
-    )
-    max_drained_per_rack: int = Field(
-        default=2, ge=0, description="Largest number of nodes of one rack that Mainstay drains in one window."
-    )
-    window_seconds: float = Field(default=3600.0, gt=0, description="Window of the circuit breaker, in seconds.")
-    drain_timeout_seconds: float | None = Field(
-        default=1800.0,
-        gt=0,
-        description="Time after which a drain by Mainstay ends in quarantine even if work is left, in seconds.",
-    )
-    recurrence_days: float = Field(
-        default=7.0,
-        gt=0,
-        description="Time within which a fault that returns gets the next stronger recommended action, in days.",
-    )
-    suite: Literal["quick", "standard", "deep"] = Field(
-        default="standard",
-        description="Weakest suite that returns a node to service: quick, standard, or deep.",
-    )
+    mode: Literal["dry_run", "automatic"] = "dry_run"
+    """dry_run: every remediation waits for an operator. automatic: Mainstay carries out those that every rule
+    allows."""
+    migrate: Literal["off", "manual", "automatic"] = "manual"
+    """Whether Mainstay asks jobs to move ranks off a running node with findings. off: never. manual: after an
+    operator accepts it. automatic: at once where every rule allows it."""
+    interval_seconds: float = Field(default=1.0, gt=0, le=60)
+    """Interval at which Mainstay evaluates findings and drains, in seconds."""
+    min_confidence: float = Field(default=0.9, ge=0.5, le=1)
+    """Least confidence of a finding that proposes a remediation, from 0.5 to 1."""
+    boot_grace_seconds: float = Field(default=300.0, ge=0)
+    """Time after a boot in which a node is not remediated, in seconds: links and managers still start."""
+    max_drained_ratio: float = Field(default=0.05, ge=0, le=1)
+    """Largest share of the fleet that Mainstay drains in one window, from 0 to 1."""
+    min_drain_budget: int = Field(default=1, ge=0)
+    """Nodes that Mainstay may drain in one window, also in a small fleet."""
+    max_drained_per_rack: int = Field(default=2, ge=0)
+    """Largest number of nodes of one rack that Mainstay drains in one window."""
+    window_seconds: float = Field(default=3600.0, gt=0)
+    """Window of the circuit breaker, in seconds."""
+    drain_timeout_seconds: float | None = Field(default=1800.0, gt=0)
+    """Time after which a drain by Mainstay ends in quarantine even if work is left, in seconds."""
+    recurrence_days: float = Field(default=7.0, gt=0)
+    """Time within which a fault that returns gets the next stronger recommended action, in days."""
+    suite: Literal["quick", "standard", "deep"] = "standard"
+    """Weakest suite that returns a node to service: quick, standard, or deep."""
 
 
-class RetentionSettings(_Group):
+class RetentionSettings(SettingsGroup):
     """Deletion of closed records. Active records are kept."""
 
-    days: float = Field(
-        default=90.0,
-        ge=1,
-        description="Time for which closed incidents, events, and node state changes are kept, in days.",
-    )
-    interval_seconds: float = Field(
-        default=300.0, gt=0, description="Interval between two rounds of deletion, in seconds."
-    )
-    batch: int = Field(
-        default=500, ge=1, le=5000, description="Largest number of rows of each kind that one round deletes."
-    )
+    days: float = Field(default=90.0, ge=1)
+    """Time for which closed incidents, events, and node state changes are kept, in days."""
+    interval_seconds: float = Field(default=300.0, gt=0)
+    """Interval between two rounds of deletion, in seconds."""
+    batch: int = Field(default=500, ge=1, le=5000)
+    """Largest number of rows of each kind that one round deletes."""
 
 
-class ExpositionSettings(_Group):
+class ExpositionSettings(SettingsGroup):
     """Series of single devices in /metrics."""
 
-    gpus: bool = Field(default=True, description="Whether /metrics has a series for every signal of every GPU.")
-    hosts: bool = Field(default=True, description="Whether /metrics has a series for every signal of every host.")
-    ports: bool = Field(
-        default=True, description="Whether /metrics has a series for every signal of every network port."
-    )
-    nodes: bool = Field(default=True, description="Whether /metrics has the state of every node.")
-    stale_seconds: int = Field(
-        default=45,
-        ge=5,
-        le=600,
-        description="Age after which /metrics leaves out a value, in seconds. Choose more than any scrape interval.",
-    )
+    gpus: bool = True
+    """Whether /metrics has a series for every signal of every GPU."""
+    hosts: bool = True
+    """Whether /metrics has a series for every signal of every host."""
+    ports: bool = True
+    """Whether /metrics has a series for every signal of every network port."""
+    nodes: bool = True
+    """Whether /metrics has the state of every node."""
+    stale_seconds: int = Field(default=45, ge=5, le=600)
+    """Age after which /metrics leaves out a value, in seconds. Choose more than any scrape interval."""
 
 
-class ValidationSettings(_Group):
+class ValidationSettings(SettingsGroup):
     """Validations and sweeps."""
 
-    deadline_factor: float = Field(
-        default=5.0,
-        ge=1,
-        description="A validation expires after the expected duration of its suite times this factor.",
-    )
-    deadline_seconds: float = Field(
-        default=300.0, gt=0, description="Shortest time after which a validation expires, in seconds."
-    )
-    poll_interval_seconds: float = Field(
-        default=0.5, gt=0, description="Interval at which the service looks for tasks of waiting nodes, in seconds."
-    )
-    keep_runs: int = Field(default=20, ge=1, description="Runs that the answer about a sweep lists.")
+    deadline_factor: float = Field(default=5.0, ge=1)
+    """A validation expires after the expected duration of its suite times this factor."""
+    deadline_seconds: float = Field(default=300.0, gt=0)
+    """Shortest time after which a validation expires, in seconds."""
+    poll_interval_seconds: float = Field(default=0.5, gt=0)
+    """Interval at which the service looks for tasks of waiting nodes, in seconds."""
+    keep_runs: int = Field(default=20, ge=1)
+    """Runs that the answer about a sweep lists."""
 
 
-class AdmissionSettings(_Group):
+class AdmissionSettings(SettingsGroup):
     """Admission checks for schedulers."""
 
-    suite: str = Field(
-        default="quick", description="Weakest suite whose PASS counts in full: quick, standard, or deep."
-    )
-    max_age_hours: float = Field(default=168.0, gt=0, description="Age after which a validation counts less, in hours.")
+    suite: str = "quick"
+    """Weakest suite whose PASS counts in full: quick, standard, or deep."""
+    max_age_hours: float = Field(default=168.0, gt=0)
+    """Age after which a validation counts less, in hours."""
 
 
-class CelerySettings(_Group):
+class CelerySettings(SettingsGroup):
     """Background tasks and sweeps."""
 
-    broker_url: str = Field(
-        default="memory://",
-        repr=False,
-        description="URL of the Celery broker: memory:// inside one process, or redis://…",
-    )
-    tick_seconds: float = Field(
-        default=5.0,
-        gt=0,
-        description="Interval at which beat looks for due sweeps and expired validations, in seconds.",
-    )
-    concurrency: int = Field(
-        default=4, ge=1, le=256, description="Tasks that run at the same time in the embedded worker."
-    )
+    broker_url: str = Field(default="memory://", repr=False)
+    """URL of the Celery broker: memory:// inside one process, or redis://…"""
+    tick_seconds: float = Field(default=5.0, gt=0)
+    """Interval at which beat looks for due sweeps and expired validations, in seconds."""
+    concurrency: int = Field(default=4, ge=1, le=256)
+    """Tasks that run at the same time in the embedded worker."""
 
 
 class Settings(BaseSettings):
@@ -283,52 +268,39 @@ class Settings(BaseSettings):
         enable_decoding=False,  # no JSON in variables: each setting has its own
         extra="forbid",
         hide_input_in_errors=True,
+        use_attribute_docstrings=True,
     )
 
-    data_dir: Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())] = Field(
-        default=Path("~/.mainstay"), description="Directory of the database, the blocks, and the admin token."
-    )
-    host: str = Field(
-        default="127.0.0.1", description="Address to listen on. The default accepts connections from this machine only."
-    )
-    port: int = Field(default=8080, ge=0, le=65_535, description="TCP port to listen on. 0 takes a free one.")
-    insecure_listen: bool = Field(
-        default=False, description="Whether to listen beyond loopback without TLS. Tokens then travel in clear text."
-    )
-    tls_certificate: Path | None = Field(default=None, description="PEM file of the TLS certificate chain.")
-    tls_key: Path | None = Field(default=None, description="PEM file of the private key of the certificate.")
-    tls_client_ca: Path | None = Field(
-        default=None,
-        description="PEM file of the authority that signs client certificates. If set, a node needs a certificate "
-        "whose common name or DNS name is the name of the node.",
-    )
-    allowed_hosts: TextList = Field(
-        default=(),
-        description="Host names under which clients reach the service, such as mainstay.example or *.example. Loopback "
-        "names and the address to listen on are always allowed, * allows all.",
-    )
-    header_timeout_seconds: float = Field(
-        default=10.0,
-        gt=0,
-        description="Time after which a connection that has not sent the whole header of a request is closed, in "
-        "seconds.",
-    )
-    database_url: str = Field(
-        default="", repr=False, description="sqlite:///FILE or postgresql://… Empty: SQLite in the data directory."
-    )
-    blocks: Literal["auto", "sqlite", "postgresql"] = Field(
-        default="auto",
-        description="Where telemetry blocks are stored: sqlite, postgresql, or auto (in the database of the service).",
-    )
-    migrate: bool | None = Field(
-        default=None, description="Whether to bring the database schema up to date at start. Not set: on SQLite only."
-    )
-    log_format: Literal["console", "json"] = Field(
-        default="console", description="Format of log lines: console or json."
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least severe log line that is written: debug, info, warning, or error."
-    )
+    data_dir: Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())] = Path("~/.mainstay")
+    """Directory of the database, the blocks, and the admin token."""
+    host: str = "127.0.0.1"
+    """Address to listen on. The default accepts connections from this machine only."""
+    port: int = Field(default=8080, ge=0, le=65_535)
+    """TCP port to listen on. 0 takes a free one."""
+    insecure_listen: bool = False
+    """Whether to listen beyond loopback without TLS. Tokens then travel in clear text."""
+    tls_certificate: Path | None = None
+    """PEM file of the TLS certificate chain."""
+    tls_key: Path | None = None
+    """PEM file of the private key of the certificate."""
+    tls_client_ca: Path | None = None
+    """PEM file of the authority that signs client certificates. If set, a node needs a certificate whose common
+    name or DNS name is the name of the node."""
+    allowed_hosts: TextList = ()
+    """Host names under which clients reach the service, such as mainstay.example or *.example. Loopback names and
+    the address to listen on are always allowed, * allows all."""
+    header_timeout_seconds: float = Field(default=10.0, gt=0)
+    """Time after which a connection that has not sent the whole header of a request is closed, in seconds."""
+    database_url: str = Field(default="", repr=False)
+    """sqlite:///FILE or postgresql://… Empty: SQLite in the data directory."""
+    blocks: Literal["auto", "sqlite", "postgresql"] = "auto"
+    """Where telemetry blocks are stored: sqlite, postgresql, or auto (in the database of the service)."""
+    migrate: bool | None = None
+    """Whether to bring the database schema up to date at start. Not set: on SQLite only."""
+    log_format: Literal["console", "json"] = "console"
+    """Format of log lines: console or json."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe log line that is written: debug, info, warning, or error."""
     telemetry: TelemetrySettings = TelemetrySettings()
     auth: AuthSettings = AuthSettings()
     stream: StreamSettings = StreamSettings()

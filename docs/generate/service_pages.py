@@ -38,7 +38,7 @@ def settings() -> str:
             code(setting.variable),
             kind,
             plain(setting.default),
-            sentence(setting.info.description),
+            sentence(setting.description),
         )
         groups.setdefault(group, []).append(row)
     head = ("key in the file", "environment variable", "type", "default", "description")
@@ -135,9 +135,9 @@ class MetricReference(NamedTuple):
 
 _MODULES: Final = (health, incident_metrics, run_metrics, collector, remediation_metrics, devices, device_page)
 _MAKERS: Final = {
-    "_counter": "counter",
+    "counter": "counter",
     "CounterMetricFamily": "counter",
-    "_gauge": "gauge",
+    "gauge": "gauge",
     "GaugeMetricFamily": "gauge",
     "family": "",
 }
@@ -183,7 +183,7 @@ def _written_by(call: ast.Call, constants: dict[str, ast.expr]) -> Iterator[Metr
     kind, name, about = _MAKERS[maker], arguments[0], arguments[-1] if maker != "family" else None
     if maker == "family" and isinstance(name, str):
         kind, about = str(arguments[1]), arguments[2]
-    elif maker.startswith("_") and isinstance(name, str):
+    elif maker in {"counter", "gauge"} and isinstance(name, str):
         name, about = f"mainstay_{name}", arguments[1]
     elif len(arguments) > 1:
         about = arguments[1]

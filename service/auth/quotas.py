@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from mainstay.service.auth.tokens import Principal, TokenKind
 from mainstay.service.common.quota import Quota
-from mainstay.service.quota_settings import QuotaSettings
+from mainstay.service.settings import QuotaSettings
 
 
 @dataclass

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 import anyio
+from sqlalchemy.exc import OperationalError
 
 from mainstay.service.common.problem import UnavailableError
 
@@ -146,7 +147,8 @@ class GroupWriter(Generic[ItemT, AnswerT]):
 
     Args:
         what: is written, in words.
-        store: writes a batch, in a thread; returns an answer, or the error, of each item.
+        store: writes a batch, in a thread; returns the answer of each item. A batch that fails is written again item by
+            item, so that a bad item fails alone.
         size: weight of a batch.
         longest: weight that may wait.
         pressure: lends the threads to call ``store`` in, and keeps a record of refusals.
@@ -155,13 +157,13 @@ class GroupWriter(Generic[ItemT, AnswerT]):
     def __init__(
         self,
         what: str,
-        store: Callable[[Sequence[ItemT]], Sequence[AnswerT | Exception]],
+        store: Callable[[Sequence[ItemT]], Sequence[AnswerT]],
         *,
         size: int,
         longest: int,
         pressure: BackPressure,
     ) -> None:
-        self._what, self._store, self._size, self._longest = what, store, size, longest
+        self._what, self._write, self._size, self._longest = what, store, size, longest
         self._threads, self._shed = pressure.threads.machines, pressure.shed
         self._waiting: list[_Waiting[ItemT, AnswerT]] = []
         self._weight = 0
@@ -195,6 +197,16 @@ class GroupWriter(Generic[ItemT, AnswerT]):
                     _answer(waiting.answer, answer)
         finally:
             self._writer = None
+
+    def _store(self, items: Sequence[ItemT]) -> Sequence[AnswerT | Exception]:
+        try:
+            return self._write(items)
+        except OperationalError as error:  # the database is away or locked: no item is to blame
+            return [error] * len(items)
+        except Exception as error:  # noqa: BLE001 - named boundary: one item must not keep the others from being stored
+            if len(items) == 1:
+                return [error]
+            return [answer for item in items for answer in self._store([item])]
 
     def _next(self) -> list[_Waiting[ItemT, AnswerT]]:
         """The oldest items, until one has the key of another or the batch is full."""

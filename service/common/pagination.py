@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Generic, TypeVar
@@ -78,7 +77,7 @@ def decode_cursor(cursor: str, types: Sequence[type]) -> list[Any]:
 
 def _fits(value: Any, kind: type) -> bool:
     if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and _storable(float(value))
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 253_402_300_800
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     if isinstance(value, str) and kind is str:
@@ -88,10 +87,6 @@ def _fits(value: Any, kind: type) -> bool:
             return False
         return True
     return False
-
-
-def _storable(value: float) -> bool:
-    return math.isfinite(value) and 0 <= value < 253_402_300_800
 
 
 def paginate(

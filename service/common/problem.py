@@ -66,7 +66,7 @@ class ProblemError(Exception):
         super().__init__(detail)
         self.detail = detail
         self.errors = tuple(errors)
-        self.headers = dict(headers or {})
+        self.headers = headers
 
 
 class BadRequestError(ProblemError):
@@ -117,6 +117,10 @@ class UnavailableError(ProblemError):
     status, slug, title = 503, "unavailable", "Temporarily unavailable"
 
 
+class DatabaseUnavailableError(UnavailableError):
+    slug = "database-unavailable"
+
+
 BY_STATUS: Final[dict[int, type[ProblemError]]] = {
     kind.status: kind
     for kind in (
@@ -131,33 +135,17 @@ def urn(slug: str) -> str:
     return f"urn:mainstay:problem:{slug}"
 
 
-def response(
-    status: int,
-    slug: str,
-    title: str,
-    detail: str,
-    *,
-    instance: str = "",
-    errors: Sequence[ProblemField] = (),
-    headers: Mapping[str, str] | None = None,
-) -> JSONResponse:
+def problem_response(error: ProblemError, instance: str = "") -> JSONResponse:
     """The problem document as a response."""
     body = Problem(
-        type=urn(slug), title=title, status=status, detail=detail, instance=instance, errors=list(errors)
-    ).model_dump()
-    return JSONResponse(body, status_code=status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
-
-
-def problem_response(error: ProblemError, instance: str = "") -> JSONResponse:
-    return response(
-        error.status,
-        error.slug,
-        error.title,
-        error.detail,
+        type=urn(error.slug),
+        title=error.title,
+        status=error.status,
+        detail=error.detail,
         instance=instance,
-        errors=error.errors,
-        headers=error.headers,
-    )
+        errors=list(error.errors),
+    ).model_dump()
+    return JSONResponse(body, status_code=error.status, headers=error.headers, media_type=MEDIA_TYPE)
 
 
 async def _on_problem(request: Request, error: Exception) -> JSONResponse:
@@ -173,7 +161,7 @@ async def _on_validation(request: Request, error: Exception) -> JSONResponse:
     faults = [ProblemField(loc=list(e["loc"]), msg=_printable(e["msg"])) for e in found[:50]]
     first = faults[0] if faults else ProblemField(loc=[], msg="invalid")
     where = ".".join(str(part) for part in first.loc)
-    return response(422, "invalid", "Invalid input", f"{where}: {first.msg}", instance=request.url.path, errors=faults)
+    return problem_response(UnprocessableError(f"{where}: {first.msg}", errors=faults), request.url.path)
 
 
 def _wrong_content_type(request: Request) -> WrongContentTypeError:
@@ -186,13 +174,18 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     status, path = error.status_code, request.url.path
     phrase = HTTPStatus(status).phrase
-    known = BY_STATUS.get(status)
-    slug, title = (known.slug, known.title) if known else (phrase.lower().replace(" ", "-"), phrase)
     detail = f"{request.method} {path}: {phrase.lower()}" if error.detail == phrase else str(error.detail)
     if status == BadRequestError.status and error.__cause__ is not None:
         detail = _unreadable(error.__cause__)
-    headers = {"Allow": _allowed(request)} if status == HTTPStatus.METHOD_NOT_ALLOWED else error.headers
-    return response(status, slug, title, detail, instance=path, headers=headers)
+    problem = _kind_of(status, phrase)(detail)
+    problem.headers = {"Allow": _allowed(request)} if status == HTTPStatus.METHOD_NOT_ALLOWED else error.headers
+    return problem_response(problem, path)
+
+
+def _kind_of(status: int, phrase: str) -> type[ProblemError]:
+    """The branch of the tree for a status; one of its own, by the phrase of HTTP, for a status that the tree lacks."""
+    names = {"status": status, "slug": phrase.lower().replace(" ", "-"), "title": phrase}
+    return BY_STATUS.get(status) or type("HttpError", (ProblemError,), names)
 
 
 def _unreadable(cause: BaseException) -> str:
@@ -219,29 +212,20 @@ def _allowed(request: Request) -> str:
 async def _on_data_error(request: Request, error: Exception) -> JSONResponse:
     # A value passed the schema but not the column: the client's fault, and worth a tighter schema.
     _log.warning("a value was refused by the database at %s: %s", request.url.path, type(error).__name__)
-    return response(
-        422, "invalid", "Invalid input", "a value cannot be stored: out of range or too long", instance=request.url.path
-    )
+    unstorable = UnprocessableError("a value cannot be stored: out of range or too long")
+    return problem_response(unstorable, request.url.path)
 
 
 async def _on_operational(request: Request, error: Exception) -> JSONResponse:
     _log.error("database unavailable at %s: %s", request.url.path, error)
-    return response(
-        503,
-        "database-unavailable",
-        "Temporarily unavailable",
-        "the database did not answer; try again",
-        instance=request.url.path,
-        headers={"Retry-After": "1"},
-    )
+    away = DatabaseUnavailableError("the database did not answer; try again", headers={"Retry-After": "1"})
+    return problem_response(away, request.url.path)
 
 
 async def _on_unexpected(request: Request, _error: Exception) -> JSONResponse:
     # Starlette re-raises after this, so the server logs the traceback.
-    return response(
-        500, "internal", "Internal error", "something failed inside the service; its log says what",
-        instance=request.url.path,
-    )  # fmt: skip
+    failed = ProblemError("something failed inside the service; its log says what")
+    return problem_response(failed, request.url.path)
 
 
 def _printable(text: str) -> str:

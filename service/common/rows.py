@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, inspect, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import InstrumentedAttribute
 
 from mainstay.service.common.db import AnySession, Base, WriteSession
@@ -29,6 +30,12 @@ def require_row(session: AnySession, kind: type[_Row], key: Any, missing: Proble
 def equal_to(wanted: Mapping[InstrumentedAttribute[Any], Any]) -> list[ColumnElement[bool]]:
     """A condition for each column whose value is not None: the filters of a list."""
     return [column == value for column, value in wanted.items() if value is not None]
+
+
+def insert_into(session: WriteSession, kind: type[Base]) -> postgresql.Insert | sqlite.Insert:
+    """INSERT that can say what happens to rows that are there already, in the dialect of the session."""
+    is_postgresql = session.get_bind().dialect.name == "postgresql"
+    return postgresql.insert(kind) if is_postgresql else sqlite.insert(kind)
 
 
 def compare_and_set(

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
+
+from mainstay.service.config.options import ConfigOptions, Flag
 
 if TYPE_CHECKING:  # commands import what they need when they run
     from mainstay.service.config.load import LoadedSettings
 
 config = App(name="config", help="Check and show the settings of the service.")
-CONFIG_HELP = "Read this settings file (TOML); also MAINSTAY_CONFIG. See 'mainstay config'."
 AsJson = Annotated[bool, Parameter(name="--json", help="Print only JSON.", negative="")]
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigOptions:
-    """Where the settings file is."""
-
-    config: Annotated[Path | None, Parameter(help=CONFIG_HELP)] = None
-    data_dir: Annotated[Path | None, Parameter(help="Use the data directory of the service.")] = None
 
 
 @config.command
@@ -47,9 +37,15 @@ def show(
     options: ConfigOptions = ConfigOptions(),
     *,
     as_json: AsJson = False,
-    toml: Annotated[bool, Parameter(help="Print an example settings file with all defaults.", negative="")] = False,
+    toml: Flag = False,
 ) -> int:
-    """Show every setting with its value, where the value comes from, and what it means. Secrets are masked."""
+    """Show every setting with its value, where the value comes from, and what it means. Secrets are masked.
+
+    Parameters
+    ----------
+    toml
+        Print an example settings file with all defaults.
+    """
     from mainstay.service.config.fields import example_file
 
     if toml:
@@ -89,6 +85,6 @@ def _effective(loaded: LoadedSettings | None) -> list[dict[str, Any]]:
         source = loaded.source_of(field.path)
         row = {"name": field.key, "variable": field.variable, "value": field.value(loaded.settings)}
         row |= {"default": field.default, "source": source.kind if source else "default"}
-        row |= {"from": source.name(field.path) if source else "default", "description": field.info.description}
+        row |= {"from": source.name(field.path) if source else "default", "description": field.description}
         found.append(row)
     return found

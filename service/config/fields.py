@@ -37,6 +37,11 @@ class SettingField:
         return variable_name(self.path)
 
     @property
+    def description(self) -> str:
+        """What it means, in one line."""
+        return " ".join((self.info.description or "").split())
+
+    @property
     def default(self) -> Any:
         return _plain(self.info.default)
 
@@ -83,6 +88,6 @@ def example_file() -> str:
             heading = ".".join(group)
             lines += ["", f"# {inspect.getdoc(setting.group)}", f"[{heading}]"]
         value = json.dumps(setting.default, ensure_ascii=False)
-        lines += ["", f"# {setting.info.description}"]
+        lines += ["", f"# {setting.description}"]
         lines.append(f"# {name} is not set." if setting.default is None else f"#{name} = {value}")
     return "\n".join(lines) + "\n"

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import msgspec
 from sqlalchemy import Select, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from mainstay.detectors.validation import criteria as pure
 from mainstay.detectors.validation.sessions import by_time
@@ -16,7 +15,7 @@ from mainstay.probes.benchmarks.result import Better
 from mainstay.probes.core_types import Verdict
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.problem import NotFoundError
-from mainstay.service.common.rows import require_row
+from mainstay.service.common.rows import insert_into, require_row
 from mainstay.service.criteria.schemas import CriterionDetail, CriterionRead, CriterionRun, DistributionRead
 from mainstay.service.validation import cohorts
 from mainstay.service.validation.models import CriterionRow, ResultRow, ValidationRow
@@ -59,8 +58,7 @@ def store(session: WriteSession, rows: Sequence[dict[str, Any]]) -> None:
     """Insert criteria, replacing those of the same benchmark, metric and cohort."""
     if not rows:
         return
-    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    statement = insert(CriterionRow)
+    statement = insert_into(session, CriterionRow)
     keys = ("benchmark", "metric", "cohort")
     renewed = {name: statement.excluded[name] for name in rows[0] if name not in keys}
     session.execute(statement.on_conflict_do_update(index_elements=list(keys), set_=renewed), rows)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import socket
+import filecmp
 import sys
 from pathlib import Path
 
@@ -18,12 +17,9 @@ def examples_dir() -> Path:
     return Path(mainstay.recovery.__path__[0]) / "examples"
 
 
-def start_reference(children: Children, directory: Path, *, steps: int, seed: int) -> list[str]:
+def start_reference(children: Children, directory: Path, *, port: int, steps: int, seed: int) -> list[str]:
     """Start the plain script on every rank with the environment that torchrun would give it; return the child names."""
     directory.mkdir(parents=True, exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(WORLD_SIZE)}
     arguments = ["--steps", str(steps), "--seed", str(seed), "--save", str(directory)]
     names = [f"reference-{rank}" for rank in range(WORLD_SIZE)]
@@ -39,8 +35,5 @@ def compare_parameters(one: Path, other: Path) -> list[str]:
     names = {p.name for p in one.iterdir()} | {p.name for p in other.iterdir()}
     if not names:
         return ["nothing was saved"]
-    return sorted(name for name in names if _digest(one / name) != _digest(other / name))
-
-
-def _digest(path: Path) -> str | None:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+    _, differing, missing = filecmp.cmpfiles(one, other, names, shallow=False)
+    return sorted(differing + missing)

@@ -15,7 +15,7 @@ from pathlib import Path
 from mainstay.service.demo.client import ApiError, Json
 from mainstay.service.demo.processes import ChildFailedError
 from mainstay.service.demo.reference import compare_parameters, start_reference
-from mainstay.service.demo.stack import JOB, NODES, Stack
+from mainstay.service.demo.stack import JOB, NODES, Stack, free_port
 from mainstay.service.demo.timeline import DemoTimeline
 
 _SECONDS_A_STEP = 5.0
@@ -131,7 +131,8 @@ class Scenario:
         self.story.add_line("training the same seed again, undisturbed and unprotected, to compare")
         directory, children = self.options.directory / "reference", self.stack.children
         started = time.monotonic()
-        names = start_reference(children, directory, steps=self.options.steps, seed=self.options.seed)
+        options = self.options
+        names = start_reference(children, directory, port=free_port(), steps=options.steps, seed=options.seed)
         patience = 60.0 + _SECONDS_A_STEP * self.options.steps
         self._until(lambda: self._ended(names), patience, "the end of the undisturbed run")
         for name in names:

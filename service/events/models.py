@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import BigInteger, Index, String, text
+from sqlalchemy import BigInteger, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
 
-from mainstay.service.common.db import Base, UnixTime
+from mainstay.service.common.db import Base, UnixTime, partial
 
 
 class EventRow(Base):
@@ -29,12 +29,7 @@ class EventRow(Base):
         Index(None, "time", "id"),
         Index(None, "node", "time"),
         Index(None, "job", "time"),
-        Index(
-            "ix_events_unjudged",
-            "time",
-            sqlite_where=text("judged_at IS NULL"),
-            postgresql_where=text("judged_at IS NULL"),
-        ),
+        Index("ix_events_unjudged", "time", **partial("judged_at IS NULL")),
     )
 
 

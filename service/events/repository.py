@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import Select, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from mainstay.probes.core_types import Event, EventKind
 from mainstay.service.common.db import AnySession, WriteSession
-from mainstay.service.common.rows import equal_to
+from mainstay.service.common.rows import equal_to, insert_into
 from mainstay.service.events.models import EventRow
 
 
@@ -19,8 +18,7 @@ def insert_new(session: WriteSession, rows: Sequence[dict[str, Any]]) -> set[str
     """Insert the rows whose id is new; returns their ids."""
     if not rows:
         return set()
-    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    statement = insert(EventRow).on_conflict_do_nothing(index_elements=["id"]).returning(EventRow.id)
+    statement = insert_into(session, EventRow).on_conflict_do_nothing(index_elements=["id"]).returning(EventRow.id)
     return set(session.scalars(statement, rows))
 
 

@@ -8,8 +8,17 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, ModelWrapValidatorHandler, model_validator
 
-from mainstay.probes.core_types import EventKind
-from mainstay.service.common.schemas import Count, JsonNumber, Lenient, Name, Output, UnixSeconds, is_newer_kind
+from mainstay.probes.core_types import Event, EventKind
+from mainstay.service.common.schemas import (
+    Count,
+    JsonNumber,
+    Lenient,
+    Name,
+    Output,
+    UnixSeconds,
+    fields_of,
+    is_newer_kind,
+)
 from mainstay.service.incidents.plans import read_plan
 
 MAX_EVENTS = 500
@@ -113,14 +122,6 @@ class EventsAccepted(Output):
     """Of kinds that this version does not know."""
 
 
+@fields_of(Event)
 class EventRead(Output):
-    id: str
-    time: float
-    kind: EventKind
-    node: str | None
-    device: str | None
-    job: str | None
-    rank: int | None
-    generation: int | None
-    data: dict[str, Any]
     received_at: float

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import select, tuple_
-from sqlalchemy.dialects import postgresql, sqlite
 
 from mainstay.probes.core_types import EventKind
 from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.rows import insert_into
 from mainstay.service.events.models import XidTotalRow
 from mainstay.service.events.schemas import EventIn
 from mainstay.service.fleet.models import DeviceRow
@@ -51,14 +51,11 @@ def count(session: WriteSession, events: Sequence[EventIn]) -> None:
     found: dict[tuple[str, int], _Total] = {}
     for event, code in sorted(told, key=lambda pair: pair[0].time):
         key = (cards[event.node, event.device], code)
-        source, times = str(event.data.get("source", ""))[:32], _times(event)
-        if key in found:
-            found[key].record_xid(event.time, source, times)
-        elif key in known:
-            found[key] = _Total(0, known[key].first_at, known[key].last_at, known[key].last_source)
-            found[key].record_xid(event.time, source, times)
-        else:
-            found[key] = _Total(times, event.time, event.time, source)
+        source, row = str(event.data.get("source", ""))[:32], known.get(key)
+        if key not in found and row is not None:
+            found[key] = _Total(0, row.first_at, row.last_at, row.last_source)
+        total = found.setdefault(key, _Total(0, event.time, event.time, source))
+        total.record_xid(event.time, source, _times(event))
     _write(session, found)
 
 
@@ -87,8 +84,7 @@ def _cards(session: AnySession, events: Sequence[EventIn]) -> dict[tuple[str | N
 
 
 def _write(session: WriteSession, found: dict[tuple[str, int], _Total]) -> None:
-    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    statement = insert(XidTotalRow)
+    statement = insert_into(session, XidTotalRow)
     new = statement.excluded
     grown: dict[str, Any] = {name: new[name] for name in ("first_at", "last_at", "last_source")}
     grown["total"] = XidTotalRow.total + new.total

@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from typing import Final
 
 import anyio
-from sqlalchemy.exc import OperationalError
 
 from mainstay.probes.core_types import EventKind
 from mainstay.service.common.back_pressure import GroupWriter
@@ -75,17 +74,7 @@ class EventWriter:
                 self._stored.popitem(last=False)
         return EventsAccepted(accepted=accepted, duplicates=len(events) - accepted, set_aside=set_aside)
 
-    def _store(self, batch: Sequence[Sequence[EventIn]]) -> Sequence[int | Exception]:
-        try:
-            return self._store_together(batch)
-        except OperationalError as error:  # the database is away or locked: no event is to blame
-            return [error] * len(batch)
-        except Exception as error:  # noqa: BLE001 - named boundary: one request must not keep the others from being stored
-            if len(batch) == 1:
-                return [error]
-            return [answer for events in batch for answer in self._store([events])]
-
-    def _store_together(self, batch: Sequence[Sequence[EventIn]]) -> list[int]:
+    def _store(self, batch: Sequence[Sequence[EventIn]]) -> list[int]:
         with self._database.session() as session:
             everything = [event for events in batch for event in events]
             new = service.store(session, self._wakers, everything, now=self._clock.now())

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 
 from mainstay.recovery.calibration import PROMISED
@@ -24,20 +23,15 @@ from mainstay.service.sources.models import DcgmTargetRow
 _LIVE: Final = sorted(state.value for state in LIVE)
 
 
-class HealthCollector(Collector):
+def collect_health(services: Services) -> Iterator[Metric]:
     """What was found, and what happened to which card."""
-
-    def __init__(self, services: Services) -> None:
-        self.services = services
-
-    def collect(self) -> Iterator[Metric]:
-        with self.services.database.reading() as session:
-            yield from _xids(session)
-            yield _findings(session)
-            yield _incidents(session)
-            yield _targets(session)
-            yield from _durability(session)
-            yield from _accuracy(session)
+    with services.database.reading() as session:
+        yield from _xids(session)
+        yield _findings(session)
+        yield _incidents(session)
+        yield _targets(session)
+        yield from _durability(session)
+        yield from _accuracy(session)
 
 
 def _xids(session: AnySession) -> Iterator[Metric]:

@@ -47,9 +47,8 @@ class Hardware:
 class _Source:
     """One table that tells something of a device."""
 
-    row: type[Any]
+    row: Any
     time: InstrumentedAttribute[Any]
-    id: InstrumentedAttribute[str]
     where: Callable[[Hardware], ColumnElement[bool]]
     entry: Callable[[Any, Hardware], HistoryEntry]
 
@@ -138,9 +137,9 @@ def page(session: AnySession, hardware: Hardware, params: PageParams) -> tuple[l
 def _rows(source: _Source, hardware: Hardware, before: Sequence[Any] | None) -> Select[Any]:
     statement = select(source.row).where(source.time.is_not(None), source.where(hardware))
     if before is not None:
-        bound = tuple_(literal(before[0], source.time.type), literal(before[1], source.id.type))
-        statement = statement.where(tuple_(source.time, source.id) < bound)
-    return statement.order_by(source.time.desc(), source.id.desc())
+        bound = tuple_(literal(before[0], source.time.type), literal(before[1], source.row.id.type))
+        statement = statement.where(tuple_(source.time, source.row.id) < bound)
+    return statement.order_by(source.time.desc(), source.row.id.desc())
 
 
 def _named(table: Any, hardware: Hardware) -> ColumnElement[bool]:
@@ -216,21 +215,18 @@ def _entry(
     return HistoryEntry.model_validate({"time": time, "node": row.node or "", "ref": row.id, **said})
 
 
-def _of_hardware(hardware: Hardware) -> ColumnElement[bool]:
-    return DeviceLocationRow.hardware == (hardware.row.hardware or "")
-
-
-def _remedied(hardware: Hardware) -> ColumnElement[bool]:
-    return RemediationRow.hardware == (hardware.row.hardware or "")
+def _of_hardware(table: Any, hardware: Hardware) -> ColumnElement[bool]:
+    condition: ColumnElement[bool] = table.hardware == (hardware.row.hardware or "")
+    return condition
 
 
 _SOURCES: Final = (
-    _Source(FindingRow, FindingRow.time, FindingRow.id, lambda h: _named(FindingRow, h), _finding),
-    _Source(EventRow, EventRow.time, EventRow.id, lambda h: _named(EventRow, h), _event),
-    _Source(DeviceLocationRow, DeviceLocationRow.first_seen_at, DeviceLocationRow.id, _of_hardware, _move),
-    _Source(TransitionRow, TransitionRow.time, TransitionRow.id,
-            lambda h: _during(h, TransitionRow.node, TransitionRow.time), _transition),
-    _Source(ValidationRow, ValidationRow.finished_at, ValidationRow.id,
+    _Source(FindingRow, FindingRow.time, lambda h: _named(FindingRow, h), _finding),
+    _Source(EventRow, EventRow.time, lambda h: _named(EventRow, h), _event),
+    _Source(DeviceLocationRow, DeviceLocationRow.first_seen_at, lambda h: _of_hardware(DeviceLocationRow, h), _move),
+    _Source(TransitionRow, TransitionRow.time, lambda h: _during(h, TransitionRow.node, TransitionRow.time),
+            _transition),
+    _Source(ValidationRow, ValidationRow.finished_at,
             lambda h: _during(h, ValidationRow.node, ValidationRow.finished_at), _verdict),
-    _Source(RemediationRow, RemediationRow.created_at, RemediationRow.id, _remedied, _remediation),
+    _Source(RemediationRow, RemediationRow.created_at, lambda h: _of_hardware(RemediationRow, h), _remediation),
 )  # fmt: skip

@@ -107,8 +107,7 @@ def _move(
     owner: Owner = Owner.OPERATOR,
     deadline_at: float | None = None,
 ) -> None:
-    timeout = acting.services.settings.fleet.heartbeat_timeout_seconds
-    known = lifecycle_facts.gather_facts(acting.session, row, now=acting.now, heartbeat_timeout_seconds=timeout)
+    known = lifecycle_facts.gather_facts(acting.session, row, now=acting.now, settings=acting.services.settings)
     require_transition(
         acting.session, row, trigger, expected_version=body.expected_version, reason=body.reason, now=acting.now,
         known=known, mover=TransitionActor(owner, acting.principal.name), deadline_at=deadline_at,

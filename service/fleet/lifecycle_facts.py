@@ -12,6 +12,7 @@ from mainstay.service.fleet.models import NodeRow
 from mainstay.service.incidents.models import FindingRow
 from mainstay.service.incidents.node_suspicion import suspicions
 from mainstay.service.jobs.repository import by_node
+from mainstay.service.settings import Settings
 from mainstay.service.validation.latch import power_of
 from mainstay.service.validation.models import NodeVerdictRow
 
@@ -19,14 +20,14 @@ EVICTING = tuple(recommended_action.value for recommended_action in RecommendedA
 
 
 def gather_facts(
-    session: AnySession, row: NodeRow, *, now: float, heartbeat_timeout_seconds: float, suite: str | None = None
+    session: AnySession, row: NodeRow, *, now: float, settings: Settings, suite: str | None = None
 ) -> NodeFacts:
     """Everything that the rules may ask about a node; ``suite`` is the one that is ordered, or that ended."""
     current_verdict = session.get(NodeVerdictRow, row.name)
     return NodeFacts(
         state=HealthState(row.state),
         suspected=bool(suspicions(session, [row.name])),
-        silent=is_silent(row, now, heartbeat_timeout_seconds),
+        silent=is_silent(row, now, settings.fleet.heartbeat_timeout_seconds),
         jobs=tuple(by_node(session).get(row.name, ())),
         evicting=len(evicting(session, row.name)),
         verdict=None if current_verdict is None else Verdict(current_verdict.verdict),

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from sqlalchemy.exc import OperationalError
-
 from mainstay.service.common.back_pressure import GroupWriter
 from mainstay.service.common.clock import Clock
 from mainstay.service.common.db import Database
@@ -47,17 +45,7 @@ class NodeReports:
         """
         return await self._writer.write((name, said), key=name)
 
-    def _store(self, batch: Sequence[Report]) -> Sequence[NodeRead | Exception]:
-        try:
-            return self._store_together(batch)
-        except OperationalError as error:  # the database is away or locked: no report is to blame
-            return [error] * len(batch)
-        except Exception as error:  # noqa: BLE001 - named boundary: one report must not keep the others from being stored
-            if len(batch) == 1:
-                return [error]
-            return [answer for report in batch for answer in self._store([report])]
-
-    def _store_together(self, batch: Sequence[Report]) -> list[NodeRead]:
+    def _store(self, batch: Sequence[Report]) -> list[NodeRead]:
         now, reports = self._clock.now(), dict(batch)
         with self._database.session() as session:
             service.report_all(session, reports, now=now)

@@ -48,13 +48,7 @@ def start_validation(
     Raises:
         NodeStateChangedError, IllegalMoveError: as ``require_transition``.
     """
-    known = lifecycle_facts.gather_facts(
-        session,
-        row,
-        now=now,
-        heartbeat_timeout_seconds=settings.fleet.heartbeat_timeout_seconds,
-        suite=validation.suite,
-    )
+    known = lifecycle_facts.gather_facts(session, row, now=now, settings=settings, suite=validation.suite)
     require_transition(
         session, row, NodeTrigger.VALIDATE, expected_version=expected_version, reason=reason, now=now, known=known,
         mover=mover, validation_id=validation.id,
@@ -70,10 +64,7 @@ def ended(session: WriteSession, validation: ValidationRow, *, now: float, setti
     why = validation.reason
     if validation.verdict == Verdict.PASS:
         _take_back(session, validation, now=now, settings=settings)
-        heartbeat_timeout_seconds = settings.fleet.heartbeat_timeout_seconds
-        known = lifecycle_facts.gather_facts(
-            session, row, now=now, heartbeat_timeout_seconds=heartbeat_timeout_seconds, suite=validation.suite
-        )
+        known = lifecycle_facts.gather_facts(session, row, now=now, settings=settings, suite=validation.suite)
         # It answered just now, even if its frames are missing.
         passed = propose(session, row, NodeTrigger.PASSED, reason=words, now=now, known=replace(known, silent=False))
         if passed.accepted:

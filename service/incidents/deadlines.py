@@ -5,7 +5,8 @@ from __future__ import annotations
 from mainstay.service.incidents import repository, service
 from mainstay.service.incidents.lifecycle import IncidentState, IncidentTrigger
 from mainstay.service.incidents.models import IncidentRow
-from mainstay.service.incidents.recovery_progress import Context
+from mainstay.service.incidents.service import Context
+from mainstay.service.settings import IncidentSettings
 
 
 def apply_deadlines(context: Context) -> int:
@@ -19,28 +20,23 @@ def apply_deadlines(context: Context) -> int:
 def _move(context: Context, incident: IncidentRow) -> None:
     held = repository.oldest_active(context.session, incident.id)
     planned = repository.has_recovery(context.session, incident.id)
+    settings = context.settings.incidents
     match IncidentState(incident.state):
         case IncidentState.VERIFIED if held is not None:
-            _propose(context, incident, IncidentTrigger.RELAPSED, f"Still there: {held.evidence['summary']}")
+            trigger, text = IncidentTrigger.RELAPSED, f"Still there: {held.evidence['summary']}"
         case IncidentState.VERIFIED:
-            _propose(
-                context,
-                incident,
-                IncidentTrigger.QUIET,
-                f"Quiet for {context.settings.close_after_seconds:g} s: closed.",
-            )
-            repository.deactivate(context.session, incident.id, context.now)
+            trigger, text = IncidentTrigger.QUIET, f"Quiet for {settings.close_after_seconds:g} s: closed."
         case IncidentState.RECOVERED if not planned and held is None:
-            text = f"What was found stayed away for {context.settings.clear_after_seconds:g} s."
-            _propose(context, incident, IncidentTrigger.STAYED_CLEAR, text)
+            stayed = f"What was found stayed away for {settings.clear_after_seconds:g} s."
+            trigger, text = IncidentTrigger.STAYED_CLEAR, stayed
         case state:
-            _propose(
-                context, incident, IncidentTrigger.OVERDUE, f"{_late(context, incident, state)}: an operator is needed."
-            )
+            trigger, text = IncidentTrigger.OVERDUE, f"{_late(settings, incident, state)}: an operator is needed."
+    service.propose(context, incident, trigger, text=text)
+    if trigger is IncidentTrigger.QUIET:
+        repository.deactivate(context.session, incident.id, context.now)
 
 
-def _late(context: Context, incident: IncidentRow, state: IncidentState) -> str:
-    settings = context.settings
+def _late(settings: IncidentSettings, incident: IncidentRow, state: IncidentState) -> str:
     if state is IncidentState.RECOVERING:
         return f"The recovery did not end within {settings.recovery_timeout_seconds:g} s"
     if state is IncidentState.RECOVERED:
@@ -48,7 +44,3 @@ def _late(context: Context, incident: IncidentRow, state: IncidentState) -> str:
     if service.needs_plan(incident):
         return f"No plan came within {settings.plan_timeout_seconds:g} s"
     return f"It did not clear without action within {settings.escalation_timeout_seconds:g} s"
-
-
-def _propose(context: Context, incident: IncidentRow, trigger: IncidentTrigger, text: str) -> None:
-    service.propose(context.session, incident, trigger, settings=context.settings, now=context.now, text=text)

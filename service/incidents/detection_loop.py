@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from sqlalchemy.exc import OperationalError
@@ -28,9 +29,9 @@ from mainstay.service.incidents import deadlines, finding_ingest, repository
 from mainstay.service.incidents import findings as wire
 from mainstay.service.incidents.detector_runner import DetectorRunner, Fleet
 from mainstay.service.incidents.job_detectors import OF_JOBS, JobStores
-from mainstay.service.incidents.recovery_progress import Context, follow, is_followed
+from mainstay.service.incidents.recovery_progress import follow, is_followed
 from mainstay.service.incidents.runs import Runs, Switches
-from mainstay.service.incidents.service import IncidentChangedError
+from mainstay.service.incidents.service import Context, IncidentChangedError
 from mainstay.service.services import Services
 from mainstay.service.settings import IncidentSettings
 from mainstay.service.sources.dcgm.frames import VERSION as EXPORTER
@@ -117,7 +118,7 @@ class DetectionLoop:
         for finding in ended:
             del self._restored[finding.key]
         evidence = Evidence(summary="It no longer holds since the service restarted.")
-        return [_ended(finding, evidence, now) for finding in ended]
+        return [replace(finding, active=False, time=now, evidence=evidence) for finding in ended]
 
     def _could_confirm(self, finding: Finding, fleet: Fleet, now: float) -> bool:
         """Whether the detector had data to confirm it: the node reports, or samples of the job are evaluated.
@@ -155,7 +156,8 @@ class DetectionLoop:
         with self._services.database.session() as session:
             now = self._services.clock.now()
             claimed = events.claim(session, [row.id for row in rows], now)
-            self._evaluate_claimed(Context(session, self._settings, now), [row for row in rows if row.id in claimed])
+            context = Context(session, self._services.settings, now)
+            self._evaluate_claimed(context, [row for row in rows if row.id in claimed])
         found = [finding for row in rows for finding in self._event_findings.pop(row.id, ())]
         for row in rows:
             self._policy.stored(row.id)
@@ -182,20 +184,14 @@ class DetectionLoop:
             if event.node is not None:
                 self._runner.others[event.node] = row.received_at
             if is_followed(event):
-                self._store(context, gathered)
+                _store(context, gathered)
                 follow(context, event)
             for finding in self._findings(event):
                 if not finding_ingest.can_replace(gathered.get(finding.key), finding):
-                    self._store(context, gathered)
+                    _store(context, gathered)
                 gathered[finding.key] = finding
             self._policy.store(context.session, event.id)
-        self._store(context, gathered)
-
-    def _store(self, context: Context, gathered: dict[str, Finding]) -> None:
-        """Store what was gathered, and start again."""
-        timeout = self._services.settings.fleet.heartbeat_timeout_seconds
-        finding_ingest.ingest_findings(context, gathered.values(), heartbeat_timeout_seconds=timeout)
-        gathered.clear()
+        _store(context, gathered)
 
     def _findings(self, event: Event) -> list[Finding]:
         """Return the findings of an event; the detectors accept each event ID only once."""
@@ -215,11 +211,7 @@ class DetectionLoop:
         while self._pending:
             part = self._pending[:FINDINGS]
             with self._services.database.session() as session:
-                finding_ingest.ingest_findings(
-                    Context(session, self._settings, now),
-                    part,
-                    heartbeat_timeout_seconds=self._services.settings.fleet.heartbeat_timeout_seconds,
-                )
+                finding_ingest.ingest_findings(Context(session, self._services.settings, now), part)
             del self._pending[: len(part)]
 
     def _refresh(self, session: AnySession) -> None:
@@ -246,7 +238,7 @@ class DetectionLoop:
             if not repository.due(session, now, limit=1):
                 return
         with self._services.database.session() as session:
-            deadlines.apply_deadlines(Context(session, self._settings, now))
+            deadlines.apply_deadlines(Context(session, self._services.settings, now))
 
 
 def _cohorts(fleet: Directory) -> dict[tuple[str, str], str]:
@@ -258,17 +250,10 @@ def _cohorts(fleet: Directory) -> dict[tuple[str, str], str]:
     }
 
 
-def _ended(finding: Finding, evidence: Evidence, now: float) -> Finding:
-    return Finding(
-        kind=finding.kind,
-        entity=finding.entity,
-        time=now,
-        severity=finding.severity,
-        detector=finding.detector,
-        confidence=finding.confidence,
-        evidence=evidence,
-        active=False,
-    )
+def _store(context: Context, gathered: dict[str, Finding]) -> None:
+    """Store what was gathered, and start again."""
+    finding_ingest.ingest_findings(context, gathered.values())
+    gathered.clear()
 
 
 def make_loops(services: Services) -> list[Loop]:

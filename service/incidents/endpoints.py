@@ -80,10 +80,8 @@ def acknowledge_incident(incident_id: Id, body: ReasonBody, acting: Acting) -> I
 def _decide(acting: Operation, incident_id: str, trigger: IncidentTrigger, done: str, reason: str) -> IncidentRead:
     row = service.require(acting.session, incident_id)
     text = f"{done} by {acting.principal.name}: {reason}"
-    service.decide_by_hand(
-        acting.session, row, trigger, settings=acting.services.settings.incidents, now=acting.now, text=text,
-        reason=reason,
-    )  # fmt: skip
+    context = service.Context(acting.session, acting.services.settings, acting.now)
+    service.decide_by_hand(context, row, trigger, text=text, reason=reason)
     return acting.remember(incidents_serializers.read(row))
 
 

@@ -24,7 +24,7 @@ from mainstay.service.incidents.finding_rows import FindingRows
 from mainstay.service.incidents.lifecycle import LIVE, IncidentState, IncidentTrigger
 from mainstay.service.incidents.models import FindingRow, IncidentRow
 from mainstay.service.incidents.opening import open_incident
-from mainstay.service.incidents.recovery_progress import Context
+from mainstay.service.incidents.service import Context
 from mainstay.service.jobs.models import RecoveryRow
 
 _STOPPED: Final = frozenset({FindingKind.PROCESS_EXIT, FindingKind.NODE_LOST})
@@ -53,7 +53,7 @@ class _News:
             _grow(context, service.require(context.session, incident_id), findings, text)
 
 
-def ingest_findings(context: Context, findings: Iterable[Finding], *, heartbeat_timeout_seconds: float) -> None:
+def ingest_findings(context: Context, findings: Iterable[Finding]) -> None:
     """Store a batch of findings and let incidents open, grow and clear."""
     batch = list(findings)
     if not batch:
@@ -65,9 +65,8 @@ def ingest_findings(context: Context, findings: Iterable[Finding], *, heartbeat_
     if fresh:
         _place(context, rows, fresh)
     _clear(context, rows, [f for f in batch if not f.active])
-    node_suspicion.reconsider(
-        context.session, _nodes(batch), now=context.now, heartbeat_timeout_seconds=heartbeat_timeout_seconds
-    )
+    timeout = context.settings.fleet.heartbeat_timeout_seconds
+    node_suspicion.reconsider(context.session, _nodes(batch), now=context.now, heartbeat_timeout_seconds=timeout)
 
 
 def _nodes(findings: Iterable[Finding]) -> set[str]:
@@ -76,7 +75,7 @@ def _nodes(findings: Iterable[Finding]) -> set[str]:
 
 def _place(context: Context, rows: FindingRows, fresh: Sequence[Finding]) -> None:
     """Store new findings: in the incidents that correlation names, or without one."""
-    session, shared = context.session, context.settings.shared_fault_nodes
+    session, shared = context.session, context.settings.incidents.shared_fault_nodes
     incidents = correlation_view.open_incidents(session, _nodes(fresh))
     named = _nodes([*fresh, *(f for incident in incidents for f in incident.findings)])
     decisions = pure.correlate(
@@ -207,16 +206,13 @@ def _apply(context: Context, rows: FindingRows, decision: pure.CorrelationDecisi
     for other in decision.also:
         _merge(context, service.require(context.session, other), incident)
     _describe(context, incident, decision)
-    _propose(
-        context, incident, IncidentTrigger.RELAPSED, f"{len(decision.findings)} further finding(s): {decision.title}"
-    )
+    text = f"{len(decision.findings)} further finding(s): {decision.title}"
+    service.propose(context, incident, IncidentTrigger.RELAPSED, text=text)
 
 
 def _open(context: Context, decision: pure.CorrelationDecision) -> IncidentRow:
     return open_incident(
-        context.session,
-        context.settings,
-        now=context.now,
+        context,
         kinds=[kind.value for kind in decision.kinds],
         severity=decision.severity.value,
         job=decision.job,
@@ -315,13 +311,14 @@ def _widen(context: Context, incident: IncidentRow, findings: Sequence[Finding])
 def _grow(context: Context, incident: IncidentRow, findings: Sequence[Finding], text: str) -> None:
     if IncidentState(incident.state) in LIVE:
         _widen(context, incident, findings)
-        _propose(context, incident, IncidentTrigger.RELAPSED, text)
+        service.propose(context, incident, IncidentTrigger.RELAPSED, text=text)
 
 
 def _merge(context: Context, younger: IncidentRow, older: IncidentRow) -> None:
     """Two incidents turned out to be one: everything moves to the older."""
     repository.move(context.session, from_id=younger.id, to_id=older.id)
-    _propose(context, younger, IncidentTrigger.MERGED, f"The same thing as incident {older.id}.", other=older.id)
+    text = f"The same thing as incident {older.id}."
+    service.propose(context, younger, IncidentTrigger.MERGED, text=text, data={"incident": older.id})
     service.add_timeline_entry(
         context.session, older, time=context.now, kind="merged", text=f"Took in incident {younger.id}.",
         data={"incident": younger.id},
@@ -344,7 +341,7 @@ def _clear(context: Context, rows: FindingRows, ended: Iterable[Finding]) -> Non
         incident = service.require(context.session, incident_id)
         _tell(context, incident, "finding_cleared", pairs)
         if _over(context, incident, pairs[-1][1]):
-            _propose(context, incident, IncidentTrigger.CLEARED, "Everything that was found is over.")
+            service.propose(context, incident, IncidentTrigger.CLEARED, text="Everything that was found is over.")
 
 
 def _over(context: Context, incident: IncidentRow, row: FindingRow) -> bool:
@@ -354,12 +351,3 @@ def _over(context: Context, incident: IncidentRow, row: FindingRow) -> bool:
         return False
     session = context.session
     return not repository.holds(session, incident.id) and not repository.has_recovery(session, incident.id)
-
-
-def _propose(
-    context: Context, incident: IncidentRow, trigger: IncidentTrigger, text: str, *, other: str | None = None
-) -> None:
-    data = {} if other is None else {"incident": other}
-    service.propose(
-        context.session, incident, trigger, settings=context.settings, now=context.now, text=text, data=data
-    )

@@ -13,8 +13,7 @@ from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.incidents import finding_ingest
 from mainstay.service.incidents import findings as wire
 from mainstay.service.incidents.models import FindingRow
-from mainstay.service.incidents.recovery_progress import Context
-from mainstay.service.incidents.service import IncidentChangedError
+from mainstay.service.incidents.service import Context, IncidentChangedError
 from mainstay.service.settings import Settings
 
 _TRIES: Final = 5
@@ -31,16 +30,14 @@ def store_with_retry(
         now: Unix seconds.
         settings: of the service.
     """
-    context = Context(session, settings.incidents, now)
+    context = Context(session, settings, now)
     for _ in range(_TRIES):
         found = find()
         if not found:
             return
         try:
             with session.begin_nested():
-                finding_ingest.ingest_findings(
-                    context, found, heartbeat_timeout_seconds=settings.fleet.heartbeat_timeout_seconds
-                )
+                finding_ingest.ingest_findings(context, found)
         except IncidentChangedError:  # the detection loop wrote the incident at the same moment
             session.expire_all()
         else:

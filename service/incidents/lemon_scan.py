@@ -6,7 +6,6 @@ A failure is an incident with a finding about the node's machinery. What struck 
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -20,17 +19,13 @@ from mainstay.probes.core_types import HOST_DEVICE, RecommendedAction, Severity
 from mainstay.service.common.db import AnySession
 from mainstay.service.common.loops import Loop
 from mainstay.service.fleet.models import NodeRow
-from mainstay.service.incidents import finding_ingest
+from mainstay.service.incidents.finding_retry import store_with_retry
 from mainstay.service.incidents.models import FindingRow
-from mainstay.service.incidents.recovery_progress import Context
-from mainstay.service.incidents.service import IncidentChangedError
 from mainstay.service.services import Services
 
-_log: Final = logging.getLogger(__name__)
 INTERVAL: Final = 3600.0
 WINDOW: Final = 90 * 86_400.0
 """How far back failures count: Meta evaluated lemon nodes over a quarter."""
-_TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +49,9 @@ class LemonScan:
         """Judge all nodes and hand what is new to the incidents."""
         now = self.services.clock.now()
         found = self.scan(now)
-        for _ in range(_TRIES if found else 0):
-            try:
-                self._ingest(found, now)
-            except IncidentChangedError:
-                _log.info("an incident changed while lemon nodes were stored; trying again")
-            else:
-                return
+        if found:
+            with self.services.database.session() as session:
+                store_with_retry(session, lambda: found, now=now, settings=self.services.settings)
 
     def scan(self, now: float) -> list[Finding]:
         """Return the findings that are new at ``now``; write nothing."""
@@ -72,14 +63,6 @@ class LemonScan:
         found = lemon_nodes.findings(lemon_nodes.score_nodes(records, self.config), known, now, self.config)
         latest = {f.node: f.time for f in failures}  # in order of time
         return [f for f in found if not f.active or _is_new(f, latest, withdrawn)]
-
-    def _ingest(self, found: Iterable[Finding], now: float) -> None:
-        settings = self.services.settings
-        with self.services.database.session() as session:
-            context = Context(session, settings.incidents, now)
-            finding_ingest.ingest_findings(
-                context, found, heartbeat_timeout_seconds=settings.fleet.heartbeat_timeout_seconds
-            )
 
 
 def _failures(session: AnySession, since: float, shared_fault_nodes: int) -> list[NodeFailure]:

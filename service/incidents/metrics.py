@@ -7,12 +7,12 @@ from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 from sqlalchemy import ColumnExpressionArgument, func, select
 from sqlalchemy.orm import InstrumentedAttribute
 
 from mainstay.service.common.db import AnySession
 from mainstay.service.events.models import EventRow
+from mainstay.service.exposition.families import gauge
 from mainstay.service.incidents.lifecycle import LIVE
 from mainstay.service.incidents.models import FindingRow, IncidentRow
 from mainstay.service.services import Services
@@ -22,30 +22,25 @@ from mainstay.service.validation.service import PENDING
 _STATES: Final = sorted(state.value for state in LIVE)
 
 
-class DetectorStatusCollector(Collector):
+def collect_open_work(services: Services) -> Iterator[Metric]:
     """Open work: what waits for the detection loop, a node, a heartbeat, or an operator."""
-
-    def __init__(self, services: Services) -> None:
-        self.services = services
-
-    def collect(self) -> Iterator[Metric]:
-        now = self.services.clock.now()
-        with self.services.database.reading() as session:
-            yield _incidents(session)
-            yield _gauge("incidents_needing_operator", "Incidents that need an operator", _needing(session))
-            yield _gauge("findings_active", "Active findings", _count(session, FindingRow.id, FindingRow.active))
-            waiting = session.scalar(select(func.min(EventRow.received_at)).where(EventRow.judged_at.is_(None)))
-            yield _gauge(
-                "events_pending_age_seconds", "Age of the oldest event that is not evaluated yet", _age(waiting, now)
-            )
-            pending = _count(session, ValidationRow.id, ValidationRow.state.in_(PENDING))
-            yield _gauge("validations_pending", "Validations that are requested and have not ended", pending)
-            due = session.scalar(select(func.min(SweepRow.next_run_at)))
-            yield _gauge(
-                "sweep_delay_seconds",
-                "Delay of the most overdue sweep; it grows if the scheduler does not run",
-                _age(due, now),
-            )
+    now = services.clock.now()
+    with services.database.reading() as session:
+        yield _incidents(session)
+        yield gauge("incidents_needing_operator", "Incidents that need an operator", _needing(session))
+        yield gauge("findings_active", "Active findings", _count(session, FindingRow.id, FindingRow.active))
+        waiting = session.scalar(select(func.min(EventRow.received_at)).where(EventRow.judged_at.is_(None)))
+        yield gauge(
+            "events_pending_age_seconds", "Age of the oldest event that is not evaluated yet", _age(waiting, now)
+        )
+        pending = _count(session, ValidationRow.id, ValidationRow.state.in_(PENDING))
+        yield gauge("validations_pending", "Validations that are requested and have not ended", pending)
+        due = session.scalar(select(func.min(SweepRow.next_run_at)))
+        yield gauge(
+            "sweep_delay_seconds",
+            "Delay of the most overdue sweep; it grows if the scheduler does not run",
+            _age(due, now),
+        )
 
 
 def _incidents(session: AnySession) -> Metric:
@@ -68,7 +63,3 @@ def _count(session: AnySession, column: InstrumentedAttribute[str], condition: C
 
 def _age(since: float | None, now: float) -> float:
     return 0.0 if since is None else max(0.0, now - since)
-
-
-def _gauge(name: str, about: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"mainstay_{name}", about, value)

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mainstay.probes.ids import uuid7
-from mainstay.service.common.db import WriteSession
 from mainstay.service.incidents import stacks
 from mainstay.service.incidents.lifecycle import IncidentState
 from mainstay.service.incidents.models import IncidentRow
-from mainstay.service.incidents.service import add_timeline_entry, due_after
-from mainstay.service.settings import IncidentSettings
+from mainstay.service.incidents.service import Context, add_timeline_entry, due_after
 
 
 def open_incident(
-    session: WriteSession,
-    settings: IncidentSettings,
+    context: Context,
     *,
-    now: float,
     kinds: Sequence[str],
     severity: str,
     job: str | None,
@@ -37,8 +33,8 @@ def open_incident(
         version=1,
         severity=severity,
         needs_operator=False,
-        opened_at=now,
-        updated_at=now,
+        opened_at=context.now,
+        updated_at=context.now,
         job=job,
         node=node,
         device=device,
@@ -46,9 +42,10 @@ def open_incident(
         kinds=list(kinds),
         cause=cause,
     )
-    row.due_at = due_after(row, IncidentState.OPEN, settings, now=now, needs_operator=False, planned=False)
+    session = context.session
+    row.due_at = due_after(context, row, IncidentState.OPEN, needs_operator=False, planned=False)
     session.add(row)
     session.flush()
-    add_timeline_entry(session, row, time=now, kind="opened", text=f"Incident opened: {row.title}")
+    add_timeline_entry(session, row, time=context.now, kind="opened", text=f"Incident opened: {row.title}")
     stacks.adopt(session, row)
     return row

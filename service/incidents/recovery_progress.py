@@ -7,7 +7,6 @@ an event that fits nothing changes no incident.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import select
@@ -22,19 +21,9 @@ from mainstay.service.incidents.lifecycle import IncidentState, IncidentTrigger
 from mainstay.service.incidents.models import ActionRow, IncidentRow, PlanRow
 from mainstay.service.incidents.opening import open_incident
 from mainstay.service.incidents.plans import PLAN, PlanError, read_plan
-from mainstay.service.incidents.service import add_timeline_entry, propose
+from mainstay.service.incidents.service import Context, add_timeline_entry, propose
 from mainstay.service.jobs import strategy_decisions
 from mainstay.service.jobs.models import RecoveryRow
-from mainstay.service.settings import IncidentSettings
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What every handler needs."""
-
-    session: WriteSession
-    settings: IncidentSettings
-    now: float
 
 
 def follow(context: Context, event: Event) -> None:
@@ -96,9 +85,7 @@ def _open_for(context: Context, event: Event, job: str, plan: RecoveryPlan) -> I
     ranks = list(plan.failed_ranks)
     who = ", ".join(str(rank) for rank in ranks) or "unknown"
     return open_incident(
-        context.session,
-        context.settings,
-        now=context.now,
+        context,
         kinds=[FindingKind.PROCESS_EXIT.value],
         severity=Severity.CRITICAL.value,
         job=job,
@@ -304,17 +291,8 @@ def _note(context: Context, event: Event, job: str, text: str) -> None:
 def _propose(
     context: Context, incident: IncidentRow, trigger: IncidentTrigger, event: Event, *, text: str, data: dict[str, Any]
 ) -> None:
-    propose(
-        context.session,
-        incident,
-        trigger,
-        settings=context.settings,
-        now=context.now,
-        at=event.time,
-        text=text[:2000],
-        job=event.job,
-        data=data | {"event": event.id},
-    )
+    told = data | {"event": event.id}
+    propose(context, incident, trigger, at=event.time, text=text[:2000], job=event.job, data=told)
 
 
 def _with_reason(event: Event, reason: str) -> Event:

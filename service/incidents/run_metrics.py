@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 
 from mainstay.detectors.base import DetectorState
@@ -23,43 +22,40 @@ from mainstay.service.jobs.repository import RUNNING
 from mainstay.service.services import Services
 
 
-class RunCollector(Collector):
+def collect_runs(services: Services) -> Iterator[Metric]:
     """Running jobs, the newest ``MAX_RUNS``."""
+    with services.database.reading() as session:
+        jobs = _running(session)
+        yield _findings(session, jobs)
+    yield _quiet(services, jobs)
+    yield _abstaining(services, jobs)
 
-    def __init__(self, services: Services) -> None:
-        self.services = services
 
-    def collect(self) -> Iterator[Metric]:
-        with self.services.database.reading() as session:
-            jobs = _running(session)
-            yield _findings(session, jobs)
-        yield self._quiet(jobs)
-        yield self._abstaining(jobs)
+def _quiet(services: Services, jobs: Sequence[str]) -> Metric:
+    family = GaugeMetricFamily(
+        "mainstay_job_last_progress_age_seconds",
+        "Seconds since any rank of the job ended a step or a collective",
+        labels=["job"],
+    )
+    now = services.clock.now()
+    for job in jobs:
+        heard = services.progress.moved(job)
+        if heard is not None and math.isfinite(heard[1]):
+            family.add_metric([job], max(0.0, now - heard[1]))
+    return family
 
-    def _quiet(self, jobs: Sequence[str]) -> Metric:
-        family = GaugeMetricFamily(
-            "mainstay_job_last_progress_age_seconds",
-            "Seconds since any rank of the job ended a step or a collective",
-            labels=["job"],
-        )
-        now = self.services.clock.now()
-        for job in jobs:
-            heard = self.services.progress.moved(job)
-            if heard is not None and math.isfinite(heard[1]):
-                family.add_metric([job], max(0.0, now - heard[1]))
-        return family
 
-    def _abstaining(self, jobs: Sequence[str]) -> Metric:
-        family = GaugeMetricFamily(
-            "mainstay_job_detectors_abstaining",
-            "Detectors that do not evaluate the job because the data is too noisy or they failed",
-            labels=["job"],
-        )
-        for job in jobs:
-            told = self.services.accounts.job_account(job).detectors
-            if told:
-                family.add_metric([job], sum(account.state is DetectorState.ABSTAINING for _, account in told))
-        return family
+def _abstaining(services: Services, jobs: Sequence[str]) -> Metric:
+    family = GaugeMetricFamily(
+        "mainstay_job_detectors_abstaining",
+        "Detectors that do not evaluate the job because the data is too noisy or they failed",
+        labels=["job"],
+    )
+    for job in jobs:
+        told = services.accounts.job_account(job).detectors
+        if told:
+            family.add_metric([job], sum(account.state is DetectorState.ABSTAINING for _, account in told))
+    return family
 
 
 def _running(session: AnySession) -> list[str]:

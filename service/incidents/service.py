@@ -6,6 +6,7 @@ that applied, and is published to watchers, all in one transaction.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 from mainstay.detectors.finding import FindingKind
@@ -17,7 +18,7 @@ from mainstay.service.common.rows import compare_and_set, require_row
 from mainstay.service.incidents import repository
 from mainstay.service.incidents.lifecycle import IncidentDecision, IncidentFacts, IncidentState, IncidentTrigger, decide
 from mainstay.service.incidents.models import IncidentRow, TimelineRow
-from mainstay.service.settings import IncidentSettings
+from mainstay.service.settings import Settings
 from mainstay.service.stream.changes import Topic, record_change
 
 _STAMP: Final = {
@@ -48,6 +49,15 @@ class IncidentChangedError(ConflictError):
 
 class IllegalTransitionError(ConflictError):
     slug, title = "illegal-transition", "Illegal transition"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The transaction of a change, the settings of the service, and its clock."""
+
+    session: WriteSession
+    settings: Settings
+    now: float
 
 
 def require(session: AnySession, incident_id: str) -> IncidentRow:
@@ -88,12 +98,10 @@ def amend(session: WriteSession, incident: IncidentRow, **values: Any) -> None:
 
 
 def propose(
-    session: WriteSession,
+    context: Context,
     incident: IncidentRow,
     trigger: IncidentTrigger,
     *,
-    settings: IncidentSettings,
-    now: float,
     text: str,
     at: float | None = None,
     reason: str = "",
@@ -103,20 +111,19 @@ def propose(
     """Propose a transition and record the decision, accepted or refused, on the timeline.
 
     Args:
-        session: the transaction of the change.
+        context: deadlines count from its clock.
         incident: as read in this transaction.
         trigger: why.
-        settings: the deadlines of each state.
-        now: the service's clock: deadlines count from here.
         text: one line for the timeline.
-        at: when it happened by the reporter's clock; ``now`` if it happened here.
+        at: when it happened by the reporter's clock; the service's clock if it happened here.
         reason: the reason that an operator gave.
         job: the job whose coordinator reports it; others that the incident stopped may still stand.
         data: for the timeline entry.
     """
+    session = context.session
     facts = _facts(session, incident, reason, job)
     decision = decide(facts, trigger)
-    happened = now if at is None else at
+    happened = context.now if at is None else at
     entry = (data or {}) | {"trigger": trigger.value, "rules": list(decision.rules), "from": facts.state.value}
     if not decision.accepted:
         refusal = f"{text} Refused: {decision.reason}."
@@ -124,7 +131,7 @@ def propose(
             session, incident, time=happened, kind="refused", text=refusal, data=entry | {"reason": decision.reason}
         )
         return decision
-    amend(session, incident, **_values(session, incident, decision, settings, now=now, at=happened))
+    amend(session, incident, **_values(context, incident, decision, at=happened))
     entry |= {"to": decision.to.value} | ({"reason": reason} if reason else {})
     add_timeline_entry(session, incident, time=happened, kind=_kind(decision, trigger), text=text, data=entry)
     return decision
@@ -145,39 +152,24 @@ def _kind(decision: IncidentDecision, trigger: IncidentTrigger) -> str:
     return "needs_operator" if trigger is IncidentTrigger.OVERDUE and decision.needs_operator else trigger.value
 
 
-def _values(
-    session: WriteSession,
-    incident: IncidentRow,
-    decision: IncidentDecision,
-    settings: IncidentSettings,
-    *,
-    now: float,
-    at: float,
-) -> dict[str, Any]:
+def _values(context: Context, incident: IncidentRow, decision: IncidentDecision, *, at: float) -> dict[str, Any]:
     needs_operator = incident.needs_operator if decision.needs_operator is None else decision.needs_operator
-    values: dict[str, Any] = {"state": decision.to.value, "needs_operator": needs_operator, "updated_at": now}
+    values: dict[str, Any] = {"state": decision.to.value, "needs_operator": needs_operator, "updated_at": context.now}
     if decision.to.value != incident.state and decision.to in _STAMP:
         # A reporter's clock may lag ours; a state never begins before the incident did.
         values[_STAMP[decision.to]] = max(at, incident.opened_at)
-    planned = repository.has_recovery(session, incident.id)
-    values["due_at"] = due_after(
-        incident, decision.to, settings, now=now, needs_operator=needs_operator, planned=planned
-    )
+    planned = repository.has_recovery(context.session, incident.id)
+    values["due_at"] = due_after(context, incident, decision.to, needs_operator=needs_operator, planned=planned)
     return values
 
 
 def due_after(
-    incident: IncidentRow,
-    state: IncidentState,
-    settings: IncidentSettings,
-    *,
-    now: float,
-    needs_operator: bool,
-    planned: bool,
+    context: Context, incident: IncidentRow, state: IncidentState, *, needs_operator: bool, planned: bool
 ) -> float | None:
     """When the detection loop must check the incident again; None: only an event or an operator changes it."""
     if state is IncidentState.CLOSED or (needs_operator and state is not IncidentState.VERIFIED):
         return None
+    settings, now = context.settings.incidents, context.now
     if state is IncidentState.OPEN:
         return now + (settings.plan_timeout_seconds if needs_plan(incident) else settings.escalation_timeout_seconds)
     if state is IncidentState.RECOVERED:
@@ -202,24 +194,17 @@ def worse(one: str, other: str) -> str:
 
 
 def decide_by_hand(
-    session: WriteSession,
-    incident: IncidentRow,
-    trigger: IncidentTrigger,
-    *,
-    settings: IncidentSettings,
-    now: float,
-    text: str,
-    reason: str,
+    context: Context, incident: IncidentRow, trigger: IncidentTrigger, *, text: str, reason: str
 ) -> None:
     """A transition by an operator; its findings are settled with it when the incident closes.
 
     Raises:
         IllegalTransitionError: the life cycle does not allow it; nothing is written.
     """
-    decision = decide(_facts(session, incident, reason), trigger)
+    decision = decide(_facts(context.session, incident, reason), trigger)
     if not decision.accepted:
         raise IllegalTransitionError(f"incident {incident.id} is {incident.state}: {decision.reason}")
-    propose(session, incident, trigger, settings=settings, now=now, text=text, reason=reason)
+    propose(context, incident, trigger, text=text, reason=reason)
     if decision.to is IncidentState.CLOSED:
         # If the fault starts again, it opens a new incident.
-        repository.deactivate(session, incident.id, now)
+        repository.deactivate(context.session, incident.id, context.now)

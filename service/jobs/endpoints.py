@@ -14,7 +14,7 @@ from mainstay.service.common.openapi import problems
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import ConflictError
 from mainstay.service.common.schemas import Name
-from mainstay.service.jobs import migration_requests, node_warnings, service, steps
+from mainstay.service.jobs import live_views, migration_requests, node_warnings, service
 from mainstay.service.jobs.models import JobRow, MigrationRequestRow, RecoveryRow
 from mainstay.service.jobs.repository import RUNNING
 from mainstay.service.jobs.schemas import (
@@ -94,7 +94,7 @@ def get_job_steps(
 ) -> StepsRead:
     """Step times of every rank, from ``from_step`` up to but not including ``to_step``, downsampled by a stride."""
     service.require_job(session, job_id)
-    return steps.read(services.steps, job_id, start=from_step or 0, stop=to_step, points=points)
+    return live_views.step_times(services.steps, job_id, start=from_step or 0, stop=to_step, points=points)
 
 
 @router.get("/jobs/{id}/recoveries", operation_id="list_job_recoveries")  # noqa: FAST003 - JobId is its alias

@@ -19,7 +19,7 @@ from mainstay.service.jobs.endpoints import JobId, StepNumber
 from mainstay.service.jobs.live_schemas import DetectorStatusList, ProgressRead, SignalsRead, TransfersRead
 from mainstay.service.services import ServicesDep
 
-router = APIRouter(tags=["jobs"])
+router = APIRouter(prefix="/jobs/{id}", tags=["jobs"])
 _POLLED = {**problems(404), 304: {"description": "Not modified"}}
 MAX_RANKS = 4096
 
@@ -45,12 +45,7 @@ def _answer(body: BaseModel, header: str | None) -> Response:
     return Response(text, media_type="application/json", headers={"ETag": tag, "Cache-Control": "no-cache"})
 
 
-@router.get(
-    "/jobs/{id}/signals",  # noqa: FAST003 - JobId is its alias
-    operation_id="get_job_signals",
-    response_model=SignalsRead,
-    responses=_POLLED,
-)
+@router.get("/signals", operation_id="get_job_signals", response_model=SignalsRead, responses=_POLLED)
 def get_job_signals(
     job_id: JobId,
     _: Reader,
@@ -75,7 +70,7 @@ def get_job_signals(
     return _answer(body, if_none_match)
 
 
-@router.get("/jobs/{id}/progress", operation_id="get_job_progress", responses=problems(404))  # noqa: FAST003 - its alias
+@router.get("/progress", operation_id="get_job_progress", responses=problems(404))
 def get_job_progress(
     job_id: JobId,
     _: Reader,
@@ -99,12 +94,7 @@ def get_job_progress(
     )
 
 
-@router.get(
-    "/jobs/{id}/transfers",  # noqa: FAST003 - JobId is its alias
-    operation_id="get_job_transfers",
-    response_model=TransfersRead,
-    responses=_POLLED,
-)
+@router.get("/transfers", operation_id="get_job_transfers", response_model=TransfersRead, responses=_POLLED)
 def get_job_transfers(
     job_id: JobId,
     _: Reader,
@@ -119,12 +109,7 @@ def get_job_transfers(
     return _answer(live_views.pairs(services.pairs, job_id, steps=steps), if_none_match)
 
 
-@router.get(
-    "/jobs/{id}/detectors",  # noqa: FAST003 - JobId is its alias
-    operation_id="list_job_detectors",
-    response_model=DetectorStatusList,
-    responses=_POLLED,
-)
+@router.get("/detectors", operation_id="list_job_detectors", response_model=DetectorStatusList, responses=_POLLED)
 def list_job_detectors(
     job_id: JobId, _: Reader, session: Reading, services: ServicesDep, *, if_none_match: IfNoneMatch = None
 ) -> Response:

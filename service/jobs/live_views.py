@@ -25,9 +25,10 @@ from mainstay.service.jobs.live_schemas import (
     SignalsRead,
     TransfersRead,
 )
+from mainstay.service.jobs.schemas import StepsRead
 from mainstay.service.telemetry.pairs import PAIR_SIGNALS, PairStore
 from mainstay.service.telemetry.progress import Latest
-from mainstay.service.telemetry.steps import STEP_SIGNALS, StepStore
+from mainstay.service.telemetry.steps import STEP_SIGNALS, StepStore, StepWindow
 
 MAX_CELLS: Final = 1_000_000
 """Numbers in one answer: ten megabytes of JSON."""
@@ -74,6 +75,28 @@ def signals(
         ranks=rows,
         signals={name: [nullable(line) for line in window.signal(name)[rows]] for name in wanted},
     )
+
+
+def step_times(store: StepStore, job: str, *, start: int, stop: int | None, points: int) -> StepsRead:
+    """Steps ``start`` up to but not including ``stop``, thinned by a stride to at most ``points``."""
+    window = store.window(job, start, stop, points=points)
+    return StepsRead(
+        steps=window.steps.tolist(),
+        ranks=list(range(len(window.values))),
+        step_time_seconds=[nullable(row) for row in window.signal("step_time_seconds")],
+        compute_time_seconds=[nullable(row) for row in window.signal("compute_time_seconds")],
+        loss=nullable(_loss(window)),
+    )
+
+
+def _loss(window: StepWindow) -> NDArray[np.float64]:
+    """The mean over the ranks that know it (those of the last stage); NaN where none does."""
+    loss = window.signal("loss").astype(np.float64)
+    known = np.isfinite(loss)
+    total = np.where(known, loss, 0.0).sum(axis=0)
+    count = known.sum(axis=0)
+    mean: NDArray[np.float64] = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    return mean
 
 
 def nullable(row: Floats) -> list[float | None]:

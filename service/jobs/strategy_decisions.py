@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from mainstay.service.common.schemas import Input, JsonNumber, check_text
+from mainstay.service.common.schemas import JsonNumber, Lenient, check_text
 
 MAX_OPTIONS = 64
 MAX_WAYS = 4
@@ -21,11 +21,7 @@ Sentence = Annotated[str, Field(max_length=4000), AfterValidator(check_text)]
 Seconds = Annotated[float, Field(ge=0, le=1e12), JsonNumber]
 
 
-class _Heard(Input, extra="ignore"):
-    """A coordinator that is newer than the service may say more."""
-
-
-class StrategyEvaluationOption(_Heard):
+class StrategyEvaluationOption(Lenient):
     """One recovery strategy, or a sequence of two, with its estimated cost at the failure."""
 
     strategies: Annotated[list[Word], Field(min_length=1, max_length=MAX_WAYS)]
@@ -41,7 +37,7 @@ class StrategyEvaluationOption(_Heard):
     parts: Annotated[dict[Word, Seconds], Field(max_length=MAX_PARTS)]
 
 
-class StrategyEvaluation(_Heard):
+class StrategyEvaluation(Lenient):
     """All options for one failure, best first."""
 
     chosen: Annotated[list[Word], Field(max_length=MAX_WAYS)] | None
@@ -53,7 +49,7 @@ class StrategyEvaluation(_Heard):
     options: Annotated[list[StrategyEvaluationOption], Field(max_length=MAX_OPTIONS)]
 
 
-class PredictionResult(_Heard):
+class PredictionResult(Lenient):
     """What was predicted and what it took, both from the failure to the first step that committed."""
 
     strategy: Word

@@ -61,7 +61,7 @@ def accept_remediation(remediation_id: Id, body: DecisionBody, acting: Acting) -
     service.lock(session)
     row = service.require(session, remediation_id)
     survey = FleetView(session, acting.services.settings.remediation, acting.now)
-    service.accept(session, survey, row, actor=acting.principal.name, reason=body.reason)
+    service.accept(survey, row, actor=acting.principal.name, reason=body.reason)
     session.flush()
     return acting.remember(RemediationRead.model_validate(row))
 

@@ -7,11 +7,11 @@ from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 
 from mainstay.probes.core_types import HealthState
 from mainstay.service.common.db import AnySession
+from mainstay.service.exposition.families import gauge
 from mainstay.service.fleet.lifecycle import Owner
 from mainstay.service.fleet.models import TransitionRow
 from mainstay.service.remediation import repository
@@ -22,26 +22,21 @@ from mainstay.service.services import Services
 RECENT_SECONDS: Final = 3600.0
 
 
-class RemediationCollector(Collector):
+def collect_remediation(services: Services) -> Iterator[Metric]:
     """Proposals, the circuit breaker, and how nodes were moved lately."""
-
-    def __init__(self, services: Services) -> None:
-        self.services = services
-
-    def collect(self) -> Iterator[Metric]:
-        now, limits = self.services.clock.now(), self.services.settings.remediation
-        with self.services.database.reading() as session:
-            yield _remediations(session)
-            yield _moves(session, now)
-            status = remediation_serializers.serialize_status(session, limits, now)
-        automatic = status.mode == "automatic"
-        yield _gauge("remediation_automatic", "Whether Mainstay drains automatically", automatic)
-        yield _gauge("remediation_breaker_open", "Whether the circuit breaker blocks drains", status.breaker.open)
-        yield _gauge(
-            "remediation_drained",
-            "Nodes that Mainstay drained within the window of the circuit breaker",
-            status.breaker.touched,
-        )
+    now, limits = services.clock.now(), services.settings.remediation
+    with services.database.reading() as session:
+        yield _remediations(session)
+        yield _moves(session, now)
+        status = remediation_serializers.serialize_status(session, limits, now)
+    automatic = status.mode == "automatic"
+    yield gauge("remediation_automatic", "Whether Mainstay drains automatically", automatic)
+    yield gauge("remediation_breaker_open", "Whether the circuit breaker blocks drains", status.breaker.open)
+    yield gauge(
+        "remediation_drained",
+        "Nodes that Mainstay drained within the window of the circuit breaker",
+        status.breaker.touched,
+    )
 
 
 def _remediations(session: AnySession) -> Metric:
@@ -65,7 +60,3 @@ def _moves(session: AnySession, now: float) -> Metric:
         for owner in Owner:
             family.add_metric([state.value, owner.value], counts.get((state.value, owner.value), 0))
     return family
-
-
-def _gauge(name: str, about: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"mainstay_{name}", about, value)

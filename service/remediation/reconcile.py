@@ -177,11 +177,11 @@ def _one(survey: FleetView[WriteSession], found: Candidate, first: str | None) -
     session = survey.session
     row = repository.latest_of(session, found.incident, found.node)
     if row is None or _further(row, found):
-        return service.propose(session, survey, found, first=first)
+        return service.propose(survey, found, first=first)
     gone = row.state == RemediationState.SUPERSEDED and row.decided_at is None  # and there again
     if RemediationState(row.state) not in UNDECIDED and not gone:
         return None
-    service.reconsider(session, survey, row, found, first=first)
+    service.reconsider(survey, row, found, first=first)
     return row
 
 
@@ -201,7 +201,7 @@ def _take(survey: FleetView[WriteSession], row: RemediationRow) -> bool:
         return False
     try:
         with survey.session.begin_nested():
-            service.accept(survey.session, survey, row, actor=MACHINE, reason="every rule allows it")
+            service.accept(survey, row, actor=MACHINE, reason="every rule allows it")
     except (service.AlreadyDecidedError, service.DeniedError, NodeStateChangedError, IllegalMoveError):
         return False  # another process was first; the next iteration sees its result
     return True

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select, true
 
@@ -41,24 +42,11 @@ def listing(*, state: RemediationState | None, node: str | None) -> Select[Remed
 
 def candidates(session: AnySession, min_confidence: float) -> list[Candidate]:
     """Nodes with a certain finding that wants work off them, the oldest incident first; one an incident and node."""
-    columns = (FindingRow.incident_id, FindingRow.node, FindingRow.device, FindingRow.recommended_action, FindingRow.id)
-    statement = (
-        select(*columns, FindingRow.confidence)  # without the evidence: it is large, and this is asked every second
-        .join(IncidentRow, IncidentRow.id == FindingRow.incident_id)
-        .where(
-            FindingRow.active,
-            FindingRow.recommended_action.in_(_EVICTING),
-            FindingRow.severity != Severity.INFO.value,
-            FindingRow.confidence >= min_confidence,
-            FindingRow.node.is_not(None),
-            IncidentRow.state.in_(_LIVE),
-        )
-        .order_by(IncidentRow.opened_at, IncidentRow.id, FindingRow.node, FindingRow.time, FindingRow.id)
-    )
+    wanted = FindingRow.recommended_action.in_(_EVICTING)
     best: dict[tuple[str, str], tuple[int, float, Candidate]] = {}
-    for incident, node, device, recommended_action, finding, confidence in session.execute(statement):
-        made = Candidate(str(incident), str(node), device, RecommendedAction(recommended_action), finding)
-        strength = (made.recommended_action.level, confidence)
+    for row in _certain(session, min_confidence, wanted, order=(FindingRow.time, FindingRow.id)):
+        made = Candidate(row.incident_id, row.node, row.device, RecommendedAction(row.recommended_action), row.id)
+        strength = (made.recommended_action.level, row.confidence)
         known = best.get((made.incident, made.node))
         if known is None or strength > known[:2]:
             best[made.incident, made.node] = (*strength, made)
@@ -70,26 +58,32 @@ def movers(session: AnySession, min_confidence: float) -> list[Candidate]:
 
     What the job itself is to blame for (``restart_app``) is no reason to leave a node.
     """
-    columns = (FindingRow.incident_id, FindingRow.node, FindingRow.device, FindingRow.id)
+    wanted = (FindingRow.kind.in_(KINDS), FindingRow.recommended_action != RecommendedAction.RESTART_JOB.value)
+    found: dict[tuple[str, str], Candidate] = {}
+    for row in _certain(session, min_confidence, *wanted, order=(FindingRow.confidence.desc(), FindingRow.id)):
+        made = Candidate(row.incident_id, row.node, row.device, RecommendedAction.MIGRATE_RANKS, row.id)
+        found.setdefault((made.incident, made.node), made)
+    return list(found.values())
+
+
+def _certain(
+    session: AnySession, min_confidence: float, *conditions: ColumnElement[bool], order: Sequence[Any]
+) -> Sequence[Any]:
+    """Certain findings about nodes, by incident, the oldest first, and node; those of one node in ``order``."""
+    columns = (FindingRow.incident_id, FindingRow.node, FindingRow.device, FindingRow.recommended_action, FindingRow.id)
     statement = (
-        select(*columns)
+        select(*columns, FindingRow.confidence)  # without the evidence: it is large, and this is asked every second
         .join(IncidentRow, IncidentRow.id == FindingRow.incident_id)
         .where(
             FindingRow.active,
-            FindingRow.kind.in_(KINDS),
-            FindingRow.recommended_action != RecommendedAction.RESTART_JOB.value,
             FindingRow.severity != Severity.INFO.value,
             FindingRow.confidence >= min_confidence,
             FindingRow.node.is_not(None),
             IncidentRow.state.in_(_LIVE),
+            *conditions,
         )
-        .order_by(IncidentRow.opened_at, IncidentRow.id, FindingRow.node, FindingRow.confidence.desc(), FindingRow.id)
     )
-    found: dict[tuple[str, str], Candidate] = {}
-    for incident, node, device, finding in session.execute(statement):
-        made = Candidate(str(incident), str(node), device, RecommendedAction.MIGRATE_RANKS, finding)
-        found.setdefault((made.incident, made.node), made)
-    return list(found.values())
+    return session.execute(statement.order_by(IncidentRow.opened_at, IncidentRow.id, FindingRow.node, *order)).all()
 
 
 def strongest(session: AnySession, incident: str, node: str) -> FindingRow | None:

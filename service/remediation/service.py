@@ -65,11 +65,9 @@ def lock(session: WriteSession) -> None:
         session.execute(select(func.pg_advisory_xact_lock(_LOCK)))
 
 
-def propose(
-    session: WriteSession, survey: FleetView[WriteSession], found: Candidate, *, first: str | None
-) -> RemediationRow:
+def propose(survey: FleetView[WriteSession], found: Candidate, *, first: str | None) -> RemediationRow:
     """Keep a new proposal, with what was tried before and what the rules say."""
-    limits = survey.limits
+    session, limits = survey.session, survey.limits
     hardware = repository.hardware_of(session, found.node, found.device)
     tried = _tried(session, found, hardware, survey.now - limits.recurrence_days * _DAY)
     row = RemediationRow(
@@ -87,7 +85,7 @@ def propose(
         created_at=survey.now,
     )
     row.reason = _reason(repository.summary(session, found), row, survey.now)
-    spoken = _judge(survey, row.node, row.device, RecommendedAction(row.recommended_action), first)
+    spoken = _judge(survey, row, RecommendedAction(row.recommended_action), first)
     row.rules, row.state = _as_json(spoken), _waits(spoken).value
     session.add(row)
     session.flush()
@@ -97,11 +95,8 @@ def propose(
 
 def is_automatic(limits: RemediationSettings, recommended_action: RecommendedAction) -> bool:
     """Whether the site lets Mainstay carry out the action automatically."""
-    return (
-        limits.migrate == "automatic"
-        if recommended_action is RecommendedAction.MIGRATE_RANKS
-        else limits.mode == "automatic"
-    )
+    migrates = recommended_action is RecommendedAction.MIGRATE_RANKS
+    return (limits.migrate if migrates else limits.mode) == "automatic"
 
 
 def _plan(row: RemediationRow) -> str:
@@ -111,15 +106,11 @@ def _plan(row: RemediationRow) -> str:
 
 
 def _judge(
-    survey: FleetView[WriteSession],
-    node: str,
-    device: str | None,
-    recommended_action: RecommendedAction,
-    first: str | None,
+    survey: FleetView[WriteSession], row: RemediationRow, recommended_action: RecommendedAction, first: str | None
 ) -> tuple[RuleResult, ...]:
     if recommended_action is RecommendedAction.MIGRATE_RANKS:
-        return judge(rank_migration.facts(survey, node, device, first), MOVES)
-    return judge(survey.facts(node, first=first))
+        return judge(rank_migration.facts(survey, row.node, row.device, first), MOVES)
+    return judge(survey.facts(row.node, first=first))
 
 
 def _next(found: Candidate, tried: Sequence[dict[str, Any]]) -> RecommendedAction:
@@ -169,14 +160,12 @@ def _waits(spoken: tuple[RuleResult, ...]) -> RemediationState:
     return RemediationState.PROPOSED if free else RemediationState.HELD
 
 
-def reconsider(
-    session: WriteSession, survey: FleetView[WriteSession], row: RemediationRow, found: Candidate, *, first: str | None
-) -> None:
+def reconsider(survey: FleetView[WriteSession], row: RemediationRow, found: Candidate, *, first: str | None) -> None:
     """Evaluate again a proposal that waits or whose fault is back; a stronger finding makes it a stronger one."""
     recommended_action = _next(found, row.tried)
     if recommended_action is not RecommendedAction.MIGRATE_RANKS:  # else what wanted the node empty is gone
         recommended_action = max(RecommendedAction(row.recommended_action), recommended_action, key=lambda r: r.level)
-    spoken = _judge(survey, row.node, row.device, recommended_action, first)
+    spoken = _judge(survey, row, recommended_action, first)
     values: dict[str, Any] = {
         "state": _waits(spoken).value,
         "recommended_action": recommended_action.value,
@@ -188,14 +177,12 @@ def reconsider(
     if same and verdicts == [(s.name, s.verdict) for s in spoken]:
         return
     if recommended_action.value != row.recommended_action:
-        values["reason"] = _reason(repository.summary(session, found), row, survey.now)
+        values["reason"] = _reason(repository.summary(survey.session, found), row, survey.now)
         values["dry_run"] = not is_automatic(survey.limits, recommended_action)
-    _write(session, row, rules=_as_json(spoken), **values)
+    _write(survey.session, row, rules=_as_json(spoken), **values)
 
 
-def accept(
-    session: WriteSession, survey: FleetView[WriteSession], row: RemediationRow, *, actor: str, reason: str
-) -> None:
+def accept(survey: FleetView[WriteSession], row: RemediationRow, *, actor: str, reason: str) -> None:
     """Drain the node for it, or have its ranks moved. What the rules hold a person may let pass, no denial.
 
     Raises:
@@ -205,14 +192,15 @@ def accept(
     """
     _require_undecided(row)
     recommended_action = RecommendedAction(row.recommended_action)
-    spoken = _judge(survey, row.node, row.device, recommended_action, None)
+    spoken = _judge(survey, row, recommended_action, None)
     denied = [said for said in spoken if said.verdict is RuleOutcome.DENY]
     if denied:
         raise DeniedError(f"node {row.node!r}: {denied[0].reason}")
+    session = survey.session
     _decide(session, row, RemediationState.ACCEPTED, actor=actor, now=survey.now, reason=reason, rules=spoken)
     text = f"{actor} accepts to {_plan(row)}: {reason}"
     if recommended_action is not RecommendedAction.MIGRATE_RANKS:
-        _drain(session, survey, row, actor=actor)
+        _drain(survey, row, actor=actor)
         text = f"{actor} takes {row.node} out of service for it: {reason}"
     # Whoever accepts a drain wants work to leave: where people are to be asked about moves, that was the question.
     asked = survey.limits.migrate == "manual" and actor != MACHINE
@@ -226,7 +214,8 @@ def accept(
     _tell(session, row, text, survey.now)
 
 
-def _drain(session: WriteSession, survey: FleetView[WriteSession], row: RemediationRow, *, actor: str) -> None:
+def _drain(survey: FleetView[WriteSession], row: RemediationRow, *, actor: str) -> None:
+    session = survey.session
     node = session.get(NodeRow, row.node)
     assert node is not None  # a rule has denied it otherwise
     drain_timeout_seconds = survey.limits.drain_timeout_seconds

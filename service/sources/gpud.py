@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from sqlalchemy import and_, or_
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import and_
 
 from mainstay.probes.core_types import EventKind, RecommendedAction
 from mainstay.service.common.db import WriteSession
+from mainstay.service.common.rows import insert_into
 from mainstay.service.events.schemas import EventIn
 from mainstay.service.sources.ids import content_id
 from mainstay.service.sources.models import ReportedHealthRow
@@ -70,13 +70,13 @@ def _exchange(session: WriteSession, node: str, check: str, health: str, time: f
     """Store the new state; return the previous one ("" for none), or None when nothing changed."""
     row = session.get(ReportedHealthRow, (SOURCE, node, check), populate_existing=True)
     before = "" if row is None else row.health
-    insert = postgresql.insert if session.get_bind().dialect.name == "postgresql" else sqlite.insert
-    statement = insert(ReportedHealthRow).values(source=SOURCE, node=node, check=check, health=health, time=time)
+    values = {"source": SOURCE, "node": node, "check": check, "health": health, "time": time}
+    statement = insert_into(session, ReportedHealthRow).values(**values)
     # Compared in the database, so that of two that say the same at the same moment one is news.
     news = and_(ReportedHealthRow.health != health, ReportedHealthRow.time <= time)
     written = session.scalar(
         statement.on_conflict_do_update(
-            index_elements=["source", "node", "check_name"], set_={"health": health, "time": time}, where=or_(news)
+            index_elements=["source", "node", "check_name"], set_={"health": health, "time": time}, where=news
         ).returning(ReportedHealthRow.check)
     )
     return None if written is None else before

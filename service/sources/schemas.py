@@ -12,8 +12,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Discriminator,
     Field,
     StrictBool,
@@ -22,19 +20,13 @@ from pydantic import (
     Tag,
 )
 
-from mainstay.service.common.schemas import Input, JsonNumber, Name, Output, check_text
+from mainstay.service.common.schemas import Input, JsonNumber, Lenient, Name, Output, check_text
 from mainstay.service.sources.dcgm.fetch import MAX_URL, check_url
 
 MAX_EVENTS = 500
 MAX_STATES = 1000
 _RFC3339 = re.compile(r"^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d{1,9})?(Z|[+-]\d\d:\d\d)$", re.ASCII)
 _YEAR_9999 = 253_402_300_799
-
-
-class Foreign(BaseModel):
-    """What another product sends."""
-
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True)
 
 
 def read_time(text: str) -> float:
@@ -68,19 +60,19 @@ EnumValue = Word | Annotated[StrictInt, Field(ge=0, lt=2**31)]
 # NVSentinel
 
 
-class ProtoTime(Foreign):
+class ProtoTime(Lenient):
     """A protobuf timestamp as its fields."""
 
     seconds: Annotated[StrictInt, Field(ge=0, lt=_YEAR_9999)]
     nanos: Annotated[StrictInt, Field(ge=0, lt=1_000_000_000)] = 0
 
 
-class ImpactedEntity(Foreign):
+class ImpactedEntity(Lenient):
     entityType: Word  # noqa: N815 - their name
     entityValue: Word  # noqa: N815
 
 
-class HealthEvent(Foreign):
+class HealthEvent(Lenient):
     """NVSentinel's HealthEvent in the JSON format of protobuf. Fields with default values may be omitted."""
 
     agent: Word = ""
@@ -106,7 +98,7 @@ class HealthEvent(Foreign):
         return read_time(told) if isinstance(told, str) else told.seconds + told.nanos / 1e9
 
 
-class HealthEvents(Foreign):
+class HealthEvents(Lenient):
     """Several at once."""
 
     events: Annotated[list[HealthEvent], Field(max_length=MAX_EVENTS)]
@@ -124,12 +116,12 @@ OneOrMoreEvents = Annotated[
 # gpud
 
 
-class SuggestedActions(Foreign):
+class SuggestedActions(Lenient):
     description: LongText | None = None
     repair_actions: Annotated[list[Word], Field(max_length=16)] | None = None
 
 
-class GpudState(Foreign):
+class GpudState(Lenient):
     """One state of one component."""
 
     time: Rfc3339 | None = None
@@ -141,7 +133,7 @@ class GpudState(Foreign):
     extra_info: Annotated[dict[Word, LongText], Field(max_length=256)] | None = None
 
 
-class GpudComponent(Foreign):
+class GpudComponent(Lenient):
     """One element of gpud's ``GET /v1/states``."""
 
     component: Annotated[Word, Field(min_length=1)]

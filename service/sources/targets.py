@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from mainstay.probes.ids import uuid7
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.problem import ConflictError, NotFoundError
-from mainstay.service.common.rows import require_row
+from mainstay.service.common.rows import compare_and_set, require_row
 from mainstay.service.sources.models import DcgmTargetRow
 
 MAX_BACK_OFF: Final = 300.0
@@ -27,24 +27,10 @@ class TargetExistsError(ConflictError):
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
-    """A scrape to be made."""
-
-    id: str
-    url: str
-    node: str | None
-    interval: float
-    created_at: float
-    sequence: int
-    failures: int
-    memory: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
 class ScrapeResult:
     """A scrape that was made: ``error`` is empty when it went well."""
 
-    target: Claimed
+    target: DcgmTargetRow
     at: float
     error: str | None
     samples: int = 0
@@ -85,26 +71,16 @@ def any_due(session: AnySession, now: float) -> bool:
     return session.scalar(due.limit(1)) is not None
 
 
-def claim(session: WriteSession, now: float, limit: int) -> list[Claimed]:
+def claim(session: WriteSession, now: float, limit: int) -> list[DcgmTargetRow]:
     """At most ``limit`` due targets, the longest waiting first; no other process scrapes them this time."""
     row = DcgmTargetRow
-    due = select(row.id).where(row.enabled, row.due_at <= now).order_by(row.due_at).limit(limit)
-    found = list(session.scalars(select(row).where(row.id.in_(due))))
-    taken = []
-    for target in found:
-        claimed = _claimed(target, target.sequence + 1)
-        moved = update(row).where(row.id == target.id, row.sequence == target.sequence)
-        values = {"sequence": claimed.sequence, "due_at": now + claimed.interval}
-        if session.scalar(moved.values(**values).returning(row.id)) is not None:
-            taken.append(claimed)
-    return taken
+    due = select(row).where(row.enabled, row.due_at <= now).order_by(row.due_at).limit(limit)
+    return [target for target in session.scalars(due).all() if _take(session, target, now)]
 
 
-def _claimed(row: DcgmTargetRow, sequence: int) -> Claimed:
-    return Claimed(
-        id=row.id, url=row.url, node=row.node, interval=row.interval_seconds, created_at=row.created_at,
-        sequence=sequence, failures=row.failures, memory=row.memory,
-    )  # fmt: skip
+def _take(session: WriteSession, target: DcgmTargetRow, now: float) -> bool:
+    unchanged, due_at = DcgmTargetRow.sequence == target.sequence, now + target.interval_seconds
+    return compare_and_set(session, target, unchanged, reread=False, sequence=target.sequence + 1, due_at=due_at)
 
 
 def settle(session: WriteSession, outcomes: Sequence[ScrapeResult]) -> None:
@@ -113,8 +89,8 @@ def settle(session: WriteSession, outcomes: Sequence[ScrapeResult]) -> None:
         target = outcome.target
         values: dict[str, Any] = {"last_error": None, "failures": 0, "last_scrape_at": outcome.at}
         if outcome.error is not None:
-            wait = min(MAX_BACK_OFF, target.interval * 2.0 ** min(target.failures, 10))
-            due = outcome.at + max(wait, target.interval)
+            wait = min(MAX_BACK_OFF, target.interval_seconds * 2.0 ** min(target.failures, 10))
+            due = outcome.at + max(wait, target.interval_seconds)
             values = {"last_error": outcome.error[:500], "failures": target.failures + 1, "due_at": due}
         if outcome.memory is not None:
             values["memory"] = outcome.memory

@@ -14,10 +14,7 @@ The contract, for clients:
 
 from __future__ import annotations
 
-import base64
-import binascii
 import heapq
-import json
 import struct
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
@@ -28,6 +25,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from mainstay.probes.core_types import NAME_PATTERN
 from mainstay.service.auth.guard import Reader
+from mainstay.service.common.pagination import decode_cursor, encode_cursor
 from mainstay.service.common.problem import NotFoundError, UnprocessableError
 from mainstay.service.common.schemas import QuerySeconds
 from mainstay.service.services import ServicesDep
@@ -41,10 +39,6 @@ MAX_FRAMES: Final = 4096
 MAX_BYTES: Final = 64 * 2**20
 """After this many the answer ends with the frame that crossed it."""
 NEXT: Final = "X-Mainstay-Next"
-
-
-class BadCursorError(UnprocessableError):
-    slug, title = "invalid-cursor", "Not a cursor"
 
 
 class UnknownCatalogDigestError(NotFoundError):
@@ -80,7 +74,7 @@ def read_blocks(
     beyond = None if after is None else _key(after)
     with closing(_read(services.blocks, start, stop, subject, beyond)) as blocks:
         chosen, more = _choose(blocks, limit)
-    headers = {NEXT: _cursor(chosen[-1])} if more else {}
+    headers = {NEXT: encode_cursor(key_of(chosen[-1]))} if more else {}
     return Response(_wire(chosen), media_type="application/octet-stream", headers=headers)
 
 
@@ -127,13 +121,6 @@ def _wire(blocks: list[StoredBlock]) -> bytes:
     return b"".join(struct.pack("<I", len(block.body)) + block.body for block in blocks)
 
 
-def _cursor(block: StoredBlock) -> str:
-    return base64.urlsafe_b64encode(json.dumps(key_of(block)).encode()).decode()
-
-
 def _key(cursor: str) -> Key:
-    try:
-        start, subject, stream, sequence = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        return float(start), str(subject), str(stream), int(sequence)
-    except (binascii.Error, ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise BadCursorError("after is not a cursor that this service gave") from error
+    start, subject, stream, sequence = decode_cursor(cursor, (float, str, str, int))
+    return start, subject, stream, sequence

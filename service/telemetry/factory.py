@@ -47,7 +47,6 @@ def build_ingest(settings: Settings, database: Database, clock: Clock, world_siz
     progress = ProgressStore(telemetry.progress_ring_seconds, telemetry.progress_ring_bytes)
     pairs = PairStore(budget=telemetry.pair_ring_bytes)
     places: dict[CatalogScope, Callable[[CheckedSamples], None]] = {
-        CatalogScope.DEVICES: ring.write,
         CatalogScope.STEPS: steps.write,
         CatalogScope.PROGRESS: progress.write,
         CatalogScope.PAIRS: pairs.write,

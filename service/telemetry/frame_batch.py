@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mainstay.probes.frame import Frame
 from mainstay.probes.signals import SignalSource
 from mainstay.service.telemetry.catalogs import Compiled, source_of
-from mainstay.service.telemetry.check import CheckedSamples, check_devices, check_lengths
+from mainstay.service.telemetry.check import check_devices, check_lengths
 from mainstay.service.telemetry.ring_seconds import Run
 
 FRAMES: Final = 128
@@ -113,19 +113,6 @@ class FrameBatch:
     @property
     def samples(self) -> int:
         return len(self.narrow)
-
-    @classmethod
-    def from_samples(cls, samples: CheckedSamples) -> FrameBatch:
-        """One checked frame."""
-        frame = samples.frame
-        return cls(
-            compiled=samples.compiled,
-            layout=BatchLayout((frame.subject,), (frame.entities,)),
-            starts=np.array([frame.t0]),
-            dt=frame.dt,
-            narrow=samples.narrow.transpose(2, 1, 0),
-            wide=samples.wide.transpose(2, 1, 0),
-        )
 
 
 def join(frames: Sequence[Frame], compiled: Compiled) -> FrameBatch:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from mainstay.probes.signals import SignalSource, names
 from mainstay.service.telemetry.catalogs import RING_SOURCES, RingPlacement, ring_signals
-from mainstay.service.telemetry.check import MAX_DEVICES, CheckedSamples
+from mainstay.service.telemetry.check import MAX_DEVICES
 from mainstay.service.telemetry.frame_batch import FrameBatch, Members, RingColumns
 from mainstay.service.telemetry.rates import CounterRates
 from mainstay.service.telemetry.ring_seconds import NEVER, RowSplit, Run, Seconds, as_run
@@ -306,9 +306,8 @@ class TelemetryRing:
         """Seconds kept now."""
         return min(ring.seconds.depth for ring in self._rings.values())
 
-    def write(self, frames: CheckedSamples | FrameBatch) -> None:
+    def write(self, batch: FrameBatch) -> None:
         """Place checked frames of devices; what is older than the ring is left out."""
-        batch = frames if isinstance(frames, FrameBatch) else FrameBatch.from_samples(frames)
         with self._lock:
             for ring in self._rings.values():
                 ring.write(batch)

@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from mainstay.probes.signals import SIGNALS, SignalKind
-
 PREFIX: Final = "DCGM_FI_DEV_"
 XID_GAUGE: Final = ("XID_ERRORS", "XID_ERROR")
 """The code of the last XID, kept for ever: it neither repeats nor clears."""
@@ -47,10 +45,6 @@ class Field:
     scale: float = 1.0
     """Ours = theirs × scale."""
     split: Split = Split.LARGEST
-
-    @property
-    def kind(self) -> SignalKind:
-        return SIGNALS[self.signal].kind
 
 
 def _same(signal: str, name: str, unit: str, scale: float = 1.0) -> Field:

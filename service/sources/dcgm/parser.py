@@ -59,8 +59,6 @@ class ScrapedGpu:
     """The gauge: which XID was the last, however long ago."""
     xid_counts: dict[int, float] = field(default_factory=dict)
     """XID → times in the exporter's sliding window."""
-    dropped: int = 0
-    """Values outside their signal's limits."""
 
 
 @dataclass
@@ -193,5 +191,3 @@ def _keep(card: ScrapedGpu, signal: str, value: float) -> None:
     limits = SIGNALS[signal]
     if limits.low <= value <= limits.high and value < 2.0**63:
         card.values[signal] = value
-    else:
-        card.dropped += 1

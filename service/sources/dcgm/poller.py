@@ -32,7 +32,8 @@ from mainstay.service.sources.dcgm import changes, frames
 from mainstay.service.sources.dcgm.changes import ScrapeState
 from mainstay.service.sources.dcgm.fetch import FetchError, fetch
 from mainstay.service.sources.dcgm.parser import ReadingError, ScrapedGpu, read
-from mainstay.service.sources.targets import Claimed, ScrapeResult
+from mainstay.service.sources.models import DcgmTargetRow
+from mainstay.service.sources.targets import ScrapeResult
 
 _log: Final = logging.getLogger(__name__)
 _QUEUED: Final = 4
@@ -61,7 +62,7 @@ class Poller:
     services: Services
     loop: asyncio.AbstractEventLoop
     _pool: ThreadPoolExecutor | None = field(default=None, init=False, repr=False)
-    _running: dict[Future[ScrapeResult], Claimed] = field(default_factory=dict, init=False, repr=False)
+    _running: dict[Future[ScrapeResult], DcgmTargetRow] = field(default_factory=dict, init=False, repr=False)
     _voices: dict[str, dict[str, float]] = field(default_factory=dict, init=False, repr=False)
     """Target → its nodes → until when they count as speaking."""
     _reported: dict[str, str] = field(default_factory=dict, init=False, repr=False)
@@ -102,7 +103,7 @@ class Poller:
         for target in claimed:
             self._running[self._pool.submit(self._scrape, target)] = target
 
-    def _scrape(self, target: Claimed) -> ScrapeResult:
+    def _scrape(self, target: DcgmTargetRow) -> ScrapeResult:
         try:
             return self._feed_all(target)
         except (FetchError, ReadingError, FeedError) as error:
@@ -117,7 +118,7 @@ class Poller:
         _log.info("scraping %s failed: %s", target.url, told)
         return self._failed(target, told)
 
-    def _failed(self, target: Claimed, told: str) -> ScrapeResult:
+    def _failed(self, target: DcgmTargetRow, told: str) -> ScrapeResult:
         now, memory = self.services.clock.now(), ScrapeState.from_stored(target.memory)
         if memory.silent or target.failures + 1 < _SILENT_FAILURES:
             return ScrapeResult(target, now, told)
@@ -128,7 +129,7 @@ class Poller:
             return ScrapeResult(target, now, told)  # the next failure tells it
         return ScrapeResult(target, now, told, memory=memory.as_json())
 
-    def _feed_all(self, target: Claimed) -> ScrapeResult:
+    def _feed_all(self, target: DcgmTargetRow) -> ScrapeResult:
         settings = self.services.settings.sources
         text = fetch(
             target.url,
@@ -147,19 +148,21 @@ class Poller:
         if memory.silent:
             self._tell(changes.silence(memory, target.id, reason="it answers again", time=now, cleared=True), now)
         memory.keep(list(by_node), cards, time=now)
-        until = now + _VOICE_INTERVALS * target.interval + settings.scrape_seconds
+        until = now + _VOICE_INTERVALS * target.interval_seconds + settings.scrape_seconds
         self._voices[target.id] = dict.fromkeys(by_node, until)
         stored = sum(len(card.values) for card in cards)
         return ScrapeResult(target, now, None, stored, memory.as_json())
 
-    def _check_nobody_else_speaks(self, target: Claimed, nodes: Iterable[str], now: float) -> None:
+    def _check_nobody_else_speaks(self, target: DcgmTargetRow, nodes: Iterable[str], now: float) -> None:
         """Two exporters of one node would report each other's cards away, in turns."""
         for other, voices in list(self._voices.items()):
             taken = next((node for node in nodes if other != target.id and now < voices.get(node, 0.0)), None)
             if taken is not None:
                 raise FeedError(f"node {taken} is fed from another target: {other}")
 
-    def _feed(self, target: Claimed, node: str, cards: Sequence[ScrapedGpu], before: ScrapeState, now: float) -> None:
+    def _feed(
+        self, target: DcgmTargetRow, node: str, cards: Sequence[ScrapedGpu], before: ScrapeState, now: float
+    ) -> None:
         self._report(target, node, cards, now)
         body = frames.frame(node, cards, stream=f"dcgm-{target.id}", sequence=target.sequence, time=now)
         # The same endpoint as a daemon's, with a credential for this node only.
@@ -175,7 +178,7 @@ class Poller:
             with self.services.database.session() as session:
                 events.store(session, self.services.wakers, told, now=now)
 
-    def _report(self, target: Claimed, node: str, cards: Sequence[ScrapedGpu], now: float) -> None:
+    def _report(self, target: DcgmTargetRow, node: str, cards: Sequence[ScrapedGpu], now: float) -> None:
         said = frames.report(cards, host=cards[0].host or node, since=target.created_at)
         with self.services.database.reading() as session:
             row = session.get(NodeRow, node)
@@ -188,7 +191,7 @@ class Poller:
             self._reported[node] = signature
 
 
-def _by_node(target: Claimed, cards: Sequence[ScrapedGpu]) -> dict[str, list[ScrapedGpu]]:
+def _by_node(target: DcgmTargetRow, cards: Sequence[ScrapedGpu]) -> dict[str, list[ScrapedGpu]]:
     found: dict[str, list[ScrapedGpu]] = {}
     for card in cards:
         name = target.node or card.host

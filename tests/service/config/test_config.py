@@ -12,9 +12,10 @@ import pytest
 
 from mainstay.cli import build_app
 from mainstay.service.config import load as module
-from mainstay.service.config.cli import ConfigOptions, check, show
+from mainstay.service.config.cli import check, show
 from mainstay.service.config.fields import mask, setting_fields
 from mainstay.service.config.load import InvalidSettingsError, load
+from mainstay.service.config.options import ConfigOptions
 from mainstay.service.config.variables import OTHER_VARIABLES
 from mainstay.service.settings import Settings
 
@@ -176,7 +177,7 @@ def test_a_wrong_value_is_refused_where_another_source_has_a_right_one(
 def test_every_setting_has_a_description_that_names_its_unit() -> None:
     units = {"seconds": "in seconds", "hours": "in hours", "days": "in days", "bytes": "in bytes"}
     for field in setting_fields():
-        text = field.info.description or ""
+        text = field.description
         assert text.endswith((".", "…")), field.key
         unit = units.get(field.path[-1].rpartition("_")[2])
         assert unit is None or unit in text, field.key

@@ -287,7 +287,7 @@ def test_ten_thousand_gpus_cost_less_than_three_seconds(service: Any) -> None:
 
 def _many(nodes: int) -> Iterator[Any]:
     from mainstay.service.telemetry.catalogs import compile_catalog
-    from mainstay.service.telemetry.check import check
+    from mainstay.service.telemetry.frame_batch import join
 
     made = catalog(SignalSource.GPU)
     compiled = compile_catalog(made)
@@ -301,4 +301,4 @@ def _many(nodes: int) -> Iterator[Any]:
             crc32=checksum(values, wide), values=values, wide=wide,
         )  # fmt: skip
         assert encode(frame)
-        yield check(frame, compiled)
+        yield join([frame], compiled)

@@ -23,15 +23,15 @@ from mainstay.service.incidents.lifecycle import LIVE, TRANSITIONS, IncidentStat
 from mainstay.service.incidents.models import IncidentRow, TimelineRow
 from mainstay.service.incidents.opening import open_incident
 from mainstay.service.services import Services
-from mainstay.service.settings import IncidentSettings, Settings
+from mainstay.service.settings import Settings
 
-LIMITS = IncidentSettings()
+SETTINGS = Settings(data_dir=Path("unused"))
 
 
 def opened(session: WriteSession, now: float = 1000.0) -> IncidentRow:
     return open_incident(
-        session, LIMITS, now=now, kinds=["process_exit"], severity="critical", job="demo", node="n1", device=None,
-        ranks=[1], title="Rank 1 died.", summary="Rank 1 died.",
+        incidents.Context(session, SETTINGS, now), kinds=["process_exit"], severity="critical", job="demo", node="n1",
+        device=None, ranks=[1], title="Rank 1 died.", summary="Rank 1 died.",
     )  # fmt: skip
 
 
@@ -73,9 +73,8 @@ class Lives(RuleBasedStateMachine):
         self.before = self.row()
         with self.database.session() as session:
             row = incidents.require(session, self.id)
-            decision = incidents.propose(
-                session, row, trigger, settings=LIMITS, now=self.now, at=self.now - late, text="x", reason=reason
-            )
+            context = incidents.Context(session, SETTINGS, self.now)
+            decision = incidents.propose(context, row, trigger, at=self.now - late, text="x", reason=reason)
         after = self.row()
         if decision.accepted:
             assert TRANSITIONS[IncidentState(self.before.state), trigger].to == after.state
@@ -154,15 +153,8 @@ def test_of_concurrent_transitions_exactly_one_wins(services: Services) -> None:
         try:
             with services.database.session() as session:
                 session.add(seen)
-                incidents.propose(
-                    session,
-                    seen,
-                    IncidentTrigger.CLOSED_BY_OPERATOR,
-                    settings=LIMITS,
-                    now=2000.0,
-                    text="x",
-                    reason=f"{number}",
-                )
+                context = incidents.Context(session, SETTINGS, 2000.0)
+                incidents.propose(context, seen, IncidentTrigger.CLOSED_BY_OPERATOR, text="x", reason=f"{number}")
             outcomes.append("won")
         except incidents.IncidentChangedError:
             outcomes.append("lost")

@@ -14,7 +14,7 @@ from mainstay.service.app import build_services, close_services
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.incidents import finding_ingest, repository
 from mainstay.service.incidents.models import FindingRow, IncidentRow
-from mainstay.service.incidents.recovery_progress import Context
+from mainstay.service.incidents.service import Context
 from mainstay.service.services import Services
 from mainstay.service.settings import Settings
 from tests.fakes.clock import ManualClock
@@ -41,8 +41,8 @@ class Desk:
     def ingest(self, *findings: Finding) -> None:
         self.clock.advance(1.0)
         with self.services.database.session() as session:
-            context = Context(session, self.settings.incidents, self.clock.now())
-            finding_ingest.ingest_findings(context, findings, heartbeat_timeout_seconds=10.0)
+            context = Context(session, self.settings, self.clock.now())
+            finding_ingest.ingest_findings(context, findings)
 
     def incidents(self) -> list[IncidentRow]:
         with self.services.database.reading() as session:

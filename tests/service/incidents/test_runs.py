@@ -13,8 +13,8 @@ from mainstay.service.app import close_services
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.incidents import finding_ingest
 from mainstay.service.incidents.detection_loop import SETTLE_SECONDS
-from mainstay.service.incidents.recovery_progress import Context
 from mainstay.service.incidents.runs import Runs
+from mainstay.service.incidents.service import Context
 from mainstay.service.settings import Settings
 from tests.service.incidents.test_detection_loop import START, Bench
 from tests.service.run_frames import checked, progress_frame
@@ -41,8 +41,8 @@ def found(kind: FindingKind, entity: Entity, *, cause: Cause | None = None, **ch
 
 def ingest(bench: Bench, *findings: Finding) -> None:
     with bench.services.database.session() as session:
-        context = Context(session, bench.services.settings.incidents, bench.clock.now())
-        finding_ingest.ingest_findings(context, findings, heartbeat_timeout_seconds=10.0)
+        context = Context(session, bench.services.settings, bench.clock.now())
+        finding_ingest.ingest_findings(context, findings)
 
 
 def second(bench: Bench, step: int, *, inside: float = 0.0, ranks: int = 8) -> None:

@@ -218,7 +218,7 @@ def test_findings_that_hold_and_incidents_by_cause(client: httpx.Client, service
     from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
     from mainstay.probes.core_types import Severity
     from mainstay.service.incidents import finding_ingest
-    from mainstay.service.incidents.recovery_progress import Context
+    from mainstay.service.incidents.service import Context
 
     way = Entity(job="demo-1", rank=3, peer=1)
     finding = Finding(
@@ -226,8 +226,8 @@ def test_findings_that_hold_and_incidents_by_cause(client: httpx.Client, service
         detector="transfer_delays", confidence=0.9, evidence=Evidence(summary="A slow way."), cause=Cause.NETWORK,
     )  # fmt: skip
     with service.services.database.session() as session:
-        context = Context(session, service.settings.incidents, time.time())
-        finding_ingest.ingest_findings(context, [finding], heartbeat_timeout_seconds=10.0)
+        context = Context(session, service.settings, time.time())
+        finding_ingest.ingest_findings(context, [finding])
     (incident,) = client.get("/v1/incidents", params={"cause": "network"}).json()["items"]
     assert (incident["cause"], incident["job"]) == ("network", "demo-1")
     assert client.get("/v1/incidents", params={"cause": "storage"}).json()["items"] == []

@@ -13,7 +13,7 @@ import pytest
 
 from mainstay.probes.frame import Axis, Frame, encode
 from mainstay.probes.signals import SignalSource, catalog
-from mainstay.service.jobs.steps import read
+from mainstay.service.jobs.live_views import step_times
 from mainstay.service.telemetry.catalogs import compile_catalog
 from mainstay.service.telemetry.check import check
 from mainstay.service.telemetry.steps import StepStore
@@ -45,7 +45,7 @@ def store() -> StepStore:
 
 
 def test_columns_by_rank_and_step(store: StepStore) -> None:
-    steps = read(store, "demo-1", start=10, stop=13, points=600)
+    steps = step_times(store, "demo-1", start=10, stop=13, points=600)
     assert steps.steps == [10, 11, 12]
     assert steps.ranks == [0, 1, 2, 3]
     assert steps.step_time_seconds == [[float(rank + 1)] * 3 for rank in range(4)]
@@ -54,14 +54,14 @@ def test_columns_by_rank_and_step(store: StepStore) -> None:
 
 
 def test_thinned_by_a_stride(store: StepStore) -> None:
-    steps = read(store, "demo-1", start=0, stop=None, points=10)
+    steps = step_times(store, "demo-1", start=0, stop=None, points=10)
     assert len(steps.steps) <= 10
     assert len(set(np.diff(steps.steps))) == 1
     assert all(len(row) == len(steps.steps) for row in steps.step_time_seconds)
 
 
 def test_an_unknown_job_has_no_steps(store: StepStore) -> None:
-    assert read(store, "absent", start=0, stop=None, points=10).steps == []
+    assert step_times(store, "absent", start=0, stop=None, points=10).steps == []
 
 
 def test_over_the_wire(service: Any, report_job: Callable[..., Any]) -> None:

@@ -19,6 +19,7 @@ from mainstay.service.fleet.service import report
 from mainstay.service.incidents import service as incidents
 from mainstay.service.incidents.models import FindingRow, IncidentRow
 from mainstay.service.incidents.opening import open_incident
+from mainstay.service.incidents.service import Context
 from mainstay.service.jobs import service as jobs
 from mainstay.service.jobs.schemas import JobReport
 from mainstay.service.remediation import reconcile
@@ -65,7 +66,7 @@ class Fleet:
     def incident(self, title: str = "It is broken.") -> str:
         with self.services.database.session() as session:
             row = open_incident(
-                session, self.services.settings.incidents, now=self.clock.now(), kinds=["xid"], severity="critical",
+                Context(session, self.services.settings, self.clock.now()), kinds=["xid"], severity="critical",
                 job=None, node=None, device=None, ranks=[], title=title, summary=title,
             )  # fmt: skip
             return row.id

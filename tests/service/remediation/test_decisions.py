@@ -14,7 +14,7 @@ from mainstay.service.fleet.models import NodeRow
 from mainstay.service.remediation import reconcile, rules, service
 from mainstay.service.remediation import serializers as remediation_serializers
 from mainstay.service.remediation.fleet_view import FleetView, _depends
-from mainstay.service.remediation.metrics import RemediationCollector
+from mainstay.service.remediation.metrics import collect_remediation
 from mainstay.service.remediation.rank_migration import JobMigration, find_job_migrations
 from mainstay.service.remediation.repository import Candidate
 from mainstay.service.stream.models import ChangeRow
@@ -200,7 +200,7 @@ def test_status_and_metrics_tell_what_is_left(fleet_of) -> None:
     assert told.breaker.reason == "1 more of 4 nodes may be drained within 10 min"
     values = {
         (sample.name, *sample.labels.values()): sample.value
-        for metric in RemediationCollector(fleet.services).collect()
+        for metric in collect_remediation(fleet.services)
         for sample in metric.samples
     }
     assert values["mainstay_remediations", "accepted"] == 1
@@ -209,9 +209,7 @@ def test_status_and_metrics_tell_what_is_left(fleet_of) -> None:
     assert values["mainstay_node_transitions_last_hour", "draining", "external"] == 0
     assert [values[f"mainstay_remediation_{name}",] for name in ("automatic", "breaker_open", "drained")] == [1, 0, 1]
     fleet.clock.advance(3601.0)
-    later = {
-        (s.name, *s.labels.values()): s.value for m in RemediationCollector(fleet.services).collect() for s in m.samples
-    }
+    later = {(s.name, *s.labels.values()): s.value for m in collect_remediation(fleet.services) for s in m.samples}
     assert later["mainstay_node_transitions_last_hour", "draining", "system"] == 0
     assert later["mainstay_remediation_drained",] == 0
     assert rules.limit(limits, 4) == 2

@@ -15,6 +15,7 @@ from mainstay.probes.core_types import RecommendedAction, Severity
 from mainstay.probes.ids import uuid7
 from mainstay.service.incidents.models import FindingRow
 from mainstay.service.incidents.opening import open_incident
+from mainstay.service.incidents.service import Context
 
 Json = dict[str, Any]
 
@@ -29,7 +30,7 @@ def blame(service: Any, node: str, recommended_action: RecommendedAction = Recom
     services, now = service.services, time.time()
     with services.database.session() as session:
         incident = open_incident(
-            session, services.settings.incidents, now=now, kinds=["gpu_lost"], severity="critical", job=None, node=node,
+            Context(session, services.settings, now), kinds=["gpu_lost"], severity="critical", job=None, node=node,
             device=None, ranks=[], title="Lost.", summary="Lost.",
         )  # fmt: skip
         session.add(

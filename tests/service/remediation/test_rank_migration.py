@@ -32,7 +32,7 @@ def slow(fleet: Any, node: str, incident: str | None = None, **changes: Any) -> 
 def accept(fleet: Any, row: Any, who: str = "alice") -> None:
     with fleet.services.database.session() as session:
         survey = FleetView(session, fleet.services.settings.remediation, fleet.clock.now())
-        service.accept(session, survey, service.require(session, row.id), actor=who, reason="seen")
+        service.accept(survey, service.require(session, row.id), actor=who, reason="seen")
 
 
 def given(fleet: Any) -> list[MigrationRequestRow]:

@@ -27,7 +27,7 @@ def decide(fleet: Any, row: Any, what: str = "accept", who: str = "alice") -> No
         settings, now = fleet.services.settings, fleet.clock.now()
         if what == "accept":
             survey = FleetView(session, settings.remediation, now)
-            service.accept(session, survey, found, actor=who, reason="seen")
+            service.accept(survey, found, actor=who, reason="seen")
         else:
             service.dismiss(session, found, actor=who, reason="seen", now=now)
 

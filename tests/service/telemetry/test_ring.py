@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,8 +10,7 @@ from hypothesis import strategies as st
 from mainstay.probes.frame import Axis, Frame, checksum
 from mainstay.probes.signals import WIDE_MISSING, Catalog, SignalSource, catalog, names
 from mainstay.service.telemetry.catalogs import compile_catalog, ring_signals
-from mainstay.service.telemetry.check import CheckedSamples, check
-from mainstay.service.telemetry.frame_batch import join
+from mainstay.service.telemetry.frame_batch import FrameBatch, join
 from mainstay.service.telemetry.ring import TelemetryRing
 
 CPU = "cpu_utilization_ratio"
@@ -24,16 +21,22 @@ T0 = 1_000_000
 
 
 def host_frame(
-    t0: int, cpu: list[float], total: list[int] | None = None, *, node: str = "n1", dt: float = 1.0
-) -> CheckedSamples:
+    t0: int,
+    cpu: list[float],
+    total: list[int] | None = None,
+    *,
+    node: str = "n1",
+    dt: float = 1.0,
+    device: str = "host",
+) -> FrameBatch:
     narrow = np.array([[cpu, [1.0] * len(cpu)]], "<f4")
     wide = np.array([[total or list(range(len(cpu)))]], "<i8")
     frame = Frame(
         version=1, subject=node, axis=Axis.TIME, stream="s", sequence=1, t0=float(t0), dt=dt,
-        catalog=HOST.catalog.digest, entities=("host",), samples=len(cpu),
+        catalog=HOST.catalog.digest, entities=(device,), samples=len(cpu),
         crc32=checksum(narrow.tobytes(), wide.tobytes()), values=narrow.tobytes(), wide=wide.tobytes(),
     )  # fmt: skip
-    return check(frame, HOST)
+    return join([frame], HOST)
 
 
 def cpu(ring: TelemetryRing, start: int, stop: int, node: str = "n1") -> list[float]:
@@ -139,7 +142,7 @@ def test_a_node_with_several_devices(grow: int) -> None:
             catalog=made.digest, entities=tuple(f"gpu{i}" for i in range(5)), samples=1, crc32=0,
             values=narrow.tobytes(), wide=wide.tobytes(),
         )  # fmt: skip
-        ring.write(check(frame, BOTH))
+        ring.write(join([frame], BOTH))
     window = ring.window(SignalSource.GPU, T0 + 1, T0 + 2, signals=["gpu_power_watts", "gpu_pcie_replay_total"])
     assert window.values[0].tolist() == [[300, 301, 302, 303, 304], [100] * 5]
 
@@ -155,7 +158,7 @@ def test_host_and_gpu_part_into_their_rings() -> None:
         entities=("host", "gpu0", "gpu1"), samples=1, crc32=0, values=narrow.tobytes(), wide=wide.tobytes(),
     )  # fmt: skip
     ring = TelemetryRing(60)
-    ring.write(check(frame, BOTH))
+    ring.write(join([frame], BOTH))
     gpu = ring.window(SignalSource.GPU, T0, T0 + 1, signals=["gpu_power_watts"])
     assert gpu.columns == (("n1", "gpu0"), ("n1", "gpu1"))
     assert gpu.values[0, 0].tolist() == [300, 310]
@@ -180,24 +183,16 @@ def test_a_window_longer_than_the_ring_is_its_newest_part() -> None:
 
 def test_a_node_that_invents_devices_does_not_fill_memory() -> None:
     ring = TelemetryRing(60)
-    template = host_frame(T0, [0.5])
     for number in range(600):
-        frame = replace_entities(template, (f"gpu{number}",))
-        ring.write(frame)
+        ring.write(host_frame(T0, [0.5], device=f"gpu{number}"))
     assert len(ring.columns(SignalSource.GPU)) <= 257
 
 
 def test_a_node_whose_devices_are_replaced_again_and_again_is_kept_for_good() -> None:
     ring = TelemetryRing(60, grow=1)
     for number in range(300):
-        ring.write(replace_entities(host_frame(T0 + 100 * number, [0.5]), (f"gpu{number}",)))
+        ring.write(host_frame(T0 + 100 * number, [0.5], device=f"gpu{number}"))
     assert ring.columns(SignalSource.GPU) == (("n1", "gpu299"),)
-
-
-def replace_entities(samples: CheckedSamples, entities: tuple[str, ...]) -> CheckedSamples:
-    import msgspec
-
-    return replace(samples, frame=msgspec.structs.replace(samples.frame, entities=entities))
 
 
 @given(st.lists(st.tuples(st.integers(0, 200), st.floats(0, 1)), min_size=1, max_size=40))
@@ -213,18 +208,21 @@ def test_the_ring_agrees_with_a_plain_dictionary(writes: list[tuple[int, float]]
         assert cpu(ring, T0 + start, T0 + stop) == pytest.approx(expected, nan_ok=True)
 
 
-def gpu_frame(t0: int, values: dict[str, list[float]], *, node: str = "n1") -> CheckedSamples:
+def raw_gpu_frame(t0: int, values: dict[str, list[float]], *, node: str = "n1") -> Frame:
     """One GPU with the given gauges."""
     made, samples = BOTH.catalog, len(next(iter(values.values())))
     narrow = np.full((1, len(made.narrow), samples), np.nan, "<f4")
     for name, series in values.items():
         narrow[0, made.narrow.index(name)] = series
     wide = np.full((1, len(made.wide), samples), WIDE_MISSING, "<i8")
-    frame = Frame(
+    return Frame(
         version=1, subject=node, axis=Axis.TIME, stream="s", sequence=1, t0=float(t0), dt=1.0, catalog=made.digest,
         entities=("gpu0",), samples=samples, crc32=0, values=narrow.tobytes(), wide=wide.tobytes(),
     )  # fmt: skip
-    return check(frame, BOTH)
+
+
+def gpu_frame(t0: int, values: dict[str, list[float]], *, node: str = "n1") -> FrameBatch:
+    return join([raw_gpu_frame(t0, values, node=node)], BOTH)
 
 
 SLOW = "gpu_power_limit_watts"
@@ -267,19 +265,13 @@ def test_a_large_fleet_keeps_fewer_seconds_within_its_budget() -> None:
 
 def test_frames_of_a_batch_that_begin_in_different_seconds() -> None:
     ring = TelemetryRing(60)
-    frames = [replace_subject(gpu_frame(T0 + n % 3, {"gpu_power_watts": [300.0 + n]}), f"n{n}").frame for n in range(9)]
+    frames = [raw_gpu_frame(T0 + n % 3, {"gpu_power_watts": [300.0 + n]}, node=f"n{n}") for n in range(9)]
     ring.write(join(frames, BOTH))
     window = ring.window(SignalSource.GPU, T0, T0 + 3, signals=["gpu_power_watts"])
     assert [node for node, _ in window.columns] == [f"n{n}" for n in range(9)]
     for n in range(9):
         expected = [300 + n if second == n % 3 else np.nan for second in range(3)]
         assert window.values[:, 0, n].tolist() == pytest.approx(expected, nan_ok=True)
-
-
-def replace_subject(samples: CheckedSamples, subject: str) -> CheckedSamples:
-    import msgspec
-
-    return replace(samples, frame=msgspec.structs.replace(samples.frame, subject=subject))
 
 
 def reach(source: SignalSource, seconds: int) -> np.ndarray:
