@@ -49,14 +49,14 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "run": ("mainstay.recovery.launcher.main:main", "train", "Launch a protected training job."),
     "agent": ("mainstay.recovery.agent.server:main", "train", "Run a snapshot agent."),
-    "reshape": ("mainstay.recovery.cli:reshape", "cli,train", "Change (dp, pp) of a running job."),
+    "reshape": ("mainstay.recovery.reshape_cli:reshape", "cli,train", "Change (dp, pp) of a running job."),
     "migrate": ("mainstay.recovery.migrate_cli:migrate", "cli,train", "Move ranks to other nodes."),
     "checkpoint": (
         "mainstay.recovery.checkpoint_cli:checkpoint",
         "cli,train",
         "List, verify, export, and import checkpoints.",
     ),
-    "plan": ("mainstay.recovery.cli:plan", "analysis", "Estimate the cost of each recovery strategy."),
+    "plan": ("mainstay.recovery.plan_cli:plan", "analysis", "Estimate the cost of each recovery strategy."),
     "simulate": ("mainstay.recovery.simulate.cli:simulate", "analysis", "Simulate recovery policies."),
 }
 

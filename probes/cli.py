@@ -24,8 +24,9 @@ _RELAY_ANSWER_S: Final = 5.0
 """A relay answers after one write to its disk; one that takes longer is better left alone."""
 
 
-def _option(variable: str | None, about: str) -> Any:
-    return Parameter(env_var=variable, help=about, negative="")
+def _variable(name: str) -> Any:
+    """Let an environment variable set the option as well."""
+    return Parameter(env_var=name, negative="")
 
 
 @Parameter(name="*")
@@ -33,26 +34,18 @@ def _option(variable: str | None, about: str) -> Any:
 class ServiceOptions:
     """How a node daemon or a relay reaches the service."""
 
-    service: Annotated[str, _option("MAINSTAY_SERVICE", "Connect to the service at this URL.")] = (
-        "http://127.0.0.1:8080"
-    )
-    token: Annotated[
-        str | None,
-        _option("MAINSTAY_TOKEN", "Use this token; prefer a file, as all users can read a command line."),
-    ] = None
-    token_file: Annotated[
-        Path | None,
-        _option("MAINSTAY_TOKEN_FILE", "Read the token from this file ('mainstay token' creates it)."),
-    ] = None
-    ca_file: Annotated[
-        Path | None, _option("MAINSTAY_CA_FILE", "Trust the authorities in this PEM file instead of the system's.")
-    ] = None
-    client_certificate: Annotated[
-        Path | None, _option("MAINSTAY_CLIENT_CERTIFICATE", "Show this PEM certificate to the service.")
-    ] = None
-    client_key: Annotated[
-        Path | None, _option("MAINSTAY_CLIENT_KEY", "Read the PEM private key of the certificate from this file.")
-    ] = None
+    service: Annotated[str, _variable("MAINSTAY_SERVICE")] = "http://127.0.0.1:8080"
+    """Connect to the service at this URL."""
+    token: Annotated[str | None, _variable("MAINSTAY_TOKEN")] = None
+    """Use this token; prefer a file, as all users can read a command line."""
+    token_file: Annotated[Path | None, _variable("MAINSTAY_TOKEN_FILE")] = None
+    """Read the token from this file ('mainstay token' creates it)."""
+    ca_file: Annotated[Path | None, _variable("MAINSTAY_CA_FILE")] = None
+    """Trust the authorities in this PEM file instead of the system's."""
+    client_certificate: Annotated[Path | None, _variable("MAINSTAY_CLIENT_CERTIFICATE")] = None
+    """Show this PEM certificate to the service."""
+    client_key: Annotated[Path | None, _variable("MAINSTAY_CLIENT_KEY")] = None
+    """Read the PEM private key of the certificate from this file."""
 
 
 @Parameter(name="*")
@@ -60,47 +53,28 @@ class ServiceOptions:
 class NodeOptions(ServiceOptions):
     """Options of ``mainstay node``, from the command line or the environment."""
 
-    relay: Annotated[
-        str | None,
-        _option(
-            "MAINSTAY_RELAY",
-            "Send frames through the relay at this URL; they go to the service directly while it does not answer.",
-        ),
-    ] = None
-    name: Annotated[str | None, _option("MAINSTAY_NODE", "Name this node; the default is the host name.")] = None
-    join_token: Annotated[
-        str | None,
-        _option(
-            "MAINSTAY_JOIN_TOKEN",
-            "Enroll the node with this one-time token; the data directory keeps the token of the node.",
-        ),
-    ] = None
-    data_dir: Annotated[Path | None, _option("MAINSTAY_NODE_DATA", "Keep spool and credential in this directory.")] = (
-        None
-    )
-    cohort: Annotated[
-        str | None,
-        _option("MAINSTAY_COHORT", "Compare this node with this cohort; the default follows from the hardware."),
-    ] = None
-    rack: Annotated[str, _option("MAINSTAY_RACK", "Name the rack; Mainstay groups faults of many nodes of a rack.")] = (
-        ""
-    )
-    switches: Annotated[
-        str,
-        _option("MAINSTAY_SWITCHES", "List the network switches above the node, nearest first: leaf-3,spine-1."),
-    ] = ""
-    kernel_log: Annotated[
-        str,
-        _option(
-            "MAINSTAY_KERNEL_LOG",
-            "Read the kernel log: auto (/dev/kmsg, else journald), off, or the path of a file or pipe.",
-        ),
-    ] = "auto"
-    interval: Annotated[float, _option("MAINSTAY_INTERVAL", "Set the seconds between samples.")] = 1.0
-    batch: Annotated[int, _option("MAINSTAY_BATCH", "Set the samples per frame.")] = 2
-    once: Annotated[
-        bool, _option(None, "Send the report and one frame, then exit; the code is 0 if the service received both.")
-    ] = False
+    relay: Annotated[str | None, _variable("MAINSTAY_RELAY")] = None
+    """Send frames through the relay at this URL; they go to the service directly while it does not answer."""
+    name: Annotated[str | None, _variable("MAINSTAY_NODE")] = None
+    """Name this node; the default is the host name."""
+    join_token: Annotated[str | None, _variable("MAINSTAY_JOIN_TOKEN")] = None
+    """Enroll the node with this one-time token; the data directory keeps the token of the node."""
+    data_dir: Annotated[Path | None, _variable("MAINSTAY_NODE_DATA")] = None
+    """Keep spool and credential in this directory."""
+    cohort: Annotated[str | None, _variable("MAINSTAY_COHORT")] = None
+    """Compare this node with this cohort; the default follows from the hardware."""
+    rack: Annotated[str, _variable("MAINSTAY_RACK")] = ""
+    """Name the rack; Mainstay groups faults of many nodes of a rack."""
+    switches: Annotated[str, _variable("MAINSTAY_SWITCHES")] = ""
+    """List the network switches above the node, nearest first: leaf-3,spine-1."""
+    kernel_log: Annotated[str, _variable("MAINSTAY_KERNEL_LOG")] = "auto"
+    """Read the kernel log: auto (/dev/kmsg, else journald), off, or the path of a file or pipe."""
+    interval: Annotated[float, _variable("MAINSTAY_INTERVAL")] = 1.0
+    """Set the seconds between samples."""
+    batch: Annotated[int, _variable("MAINSTAY_BATCH")] = 2
+    """Set the samples per frame."""
+    once: Annotated[bool, Parameter(negative="")] = False
+    """Send the report and one frame, then exit; the code is 0 if the service received both."""
 
 
 def node(options: NodeOptions = NodeOptions()) -> None:
@@ -125,28 +99,24 @@ def node(options: NodeOptions = NodeOptions()) -> None:
 class RelayOptions(ServiceOptions):
     """Options of ``mainstay relay``, from the command line or the environment."""
 
-    name: Annotated[str | None, _option("MAINSTAY_RELAY_NAME", "Name this relay; the default is the host name.")] = None
-    data_dir: Annotated[Path | None, _option("MAINSTAY_RELAY_DATA", "Keep the spool in this directory.")] = None
-    host: Annotated[str, _option("MAINSTAY_RELAY_HOST", "Listen on this address; the default is loopback.")] = (
-        "127.0.0.1"
-    )
-    port: Annotated[int, _option("MAINSTAY_RELAY_PORT", "Listen on this port; 0 takes a free one.")] = 8081
-    spool_bytes: Annotated[
-        int, _option("MAINSTAY_RELAY_SPOOL_BYTES", "Keep at most this many bytes of frames; nodes send directly then.")
-    ] = 1024 * 1024 * 1024
-    gather: Annotated[
-        float, _option("MAINSTAY_RELAY_GATHER", "Set the seconds that frames wait for those of other nodes.")
-    ] = 0.5
-    tls_certificate: Annotated[
-        Path | None, _option("MAINSTAY_RELAY_TLS_CERTIFICATE", "Read the PEM certificate chain from this file.")
-    ] = None
-    tls_key: Annotated[Path | None, _option("MAINSTAY_RELAY_TLS_KEY", "Read the PEM private key from this file.")] = (
-        None
-    )
-    insecure_listen: Annotated[
-        bool,
-        _option("MAINSTAY_RELAY_INSECURE_LISTEN", "Listen beyond loopback without TLS, in a network that you trust."),
-    ] = False
+    name: Annotated[str | None, _variable("MAINSTAY_RELAY_NAME")] = None
+    """Name this relay; the default is the host name."""
+    data_dir: Annotated[Path | None, _variable("MAINSTAY_RELAY_DATA")] = None
+    """Keep the spool in this directory."""
+    host: Annotated[str, _variable("MAINSTAY_RELAY_HOST")] = "127.0.0.1"
+    """Listen on this address; the default is loopback."""
+    port: Annotated[int, _variable("MAINSTAY_RELAY_PORT")] = 8081
+    """Listen on this port; 0 takes a free one."""
+    spool_bytes: Annotated[int, _variable("MAINSTAY_RELAY_SPOOL_BYTES")] = 1024 * 1024 * 1024
+    """Keep at most this many bytes of frames; nodes send directly then."""
+    gather: Annotated[float, _variable("MAINSTAY_RELAY_GATHER")] = 0.5
+    """Set the seconds that frames wait for those of other nodes."""
+    tls_certificate: Annotated[Path | None, _variable("MAINSTAY_RELAY_TLS_CERTIFICATE")] = None
+    """Read the PEM certificate chain from this file."""
+    tls_key: Annotated[Path | None, _variable("MAINSTAY_RELAY_TLS_KEY")] = None
+    """Read the PEM private key from this file."""
+    insecure_listen: Annotated[bool, _variable("MAINSTAY_RELAY_INSECURE_LISTEN")] = False
+    """Listen beyond loopback without TLS, in a network that you trust."""
 
 
 def relay(options: RelayOptions = RelayOptions()) -> None:

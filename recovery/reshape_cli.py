@@ -9,12 +9,12 @@ from typing import Final
 
 import msgspec
 
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
 from mainstay.probes.core_types import validate_name
 from mainstay.probes.ids import uuid7
 from mainstay.recovery.launcher.option_values import state_directory
 from mainstay.recovery.reshape_request import ReshapeRequest, ReshapeResult, ReshapeStatus, answered, write_request
 
-BAD_INPUT: Final = 2
 _LOOK_SECONDS: Final = 0.1
 _OVER: Final = frozenset({"finished", "failed"})
 
@@ -25,17 +25,36 @@ class _Job(msgspec.Struct):
     state: str
 
 
-def run_reshape(
-    job: str, shape: tuple[int, int], stages: str, state_dir: Path | None, timeout: float, *, as_json: bool
+@one_line("mainstay reshape", {ValueError: BAD_INPUT, OSError: BAD_INPUT})
+def reshape(
+    job: str,
+    *,
+    dp: int = 0,
+    pp: int = 0,
+    stages: str = "",
+    state_dir: Path | None = None,
+    timeout: float = 600.0,
+    as_json: AsJson = False,
 ) -> int:
-    """Run the command; exit code 0: done, 1: rejected, failed, or no answer, 2: invalid input."""
-    try:
-        request = _request(shape, stages)
-        directory = _directory(job, state_dir)
-        given = _wait(write_request(directory, request), directory, timeout)
-    except (ValueError, OSError) as error:
-        print(f"mainstay reshape: {error}", file=sys.stderr)  # noqa: T201 - a command prints
-        return BAD_INPUT
+    """Change (dp, pp) of a running job and wait until it trains with the new shape.
+
+    Use either --dp and --pp, or --stages.
+
+    Args:
+        job: Name the job.
+        dp: Set the data-parallel replicas.
+        pp: Set the pipeline stages.
+        stages: Set the stages of each pipeline if they differ: 3,2.
+        state_dir: Use the --state-dir of the launcher that coordinates, if it has one.
+        timeout: Wait this many seconds for the answer.
+        as_json: Print only JSON.
+
+    Returns:
+        Exit code: 0 done; 1 rejected, failed, or no answer; 2 invalid input.
+    """
+    request = _request((dp, pp), stages)
+    directory = _directory(job, state_dir)
+    given = _wait(write_request(directory, request), directory, timeout)
     if given is None:
         print(f"mainstay reshape: job {job} gave no answer within {timeout:g} s", file=sys.stderr)  # noqa: T201
         return 1

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 from cyclopts import App, Parameter
 
+from mainstay.detectors.cli_errors import Flag
 from mainstay.probes.data_dir import keep_files_private
-from mainstay.service.config.cli import CONFIG_HELP
+from mainstay.service.config.cli import ConfigFile
 
 if TYPE_CHECKING:  # commands import what they need when they run
     from mainstay.service.auth.models import TokenRow
@@ -22,18 +23,16 @@ if TYPE_CHECKING:  # commands import what they need when they run
     from mainstay.service.settings import Settings
 
 
-def _option(about: str) -> Any:
-    return Parameter(help=about)
-
-
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseOptions:
     """Settings as options: ``mainstay.service.config.load`` lists the other sources."""
 
-    config: Annotated[Path | None, _option(CONFIG_HELP)] = None
-    data_dir: Annotated[Path | None, _option("Keep database, blocks, and the admin token in this directory.")] = None
-    database_url: Annotated[str | None, _option("Use the database sqlite:///FILE or postgresql://….")] = None
+    config: ConfigFile = None
+    data_dir: Path | None = None
+    """Keep database, blocks, and the admin token in this directory."""
+    database_url: str | None = None
+    """Use the database sqlite:///FILE or postgresql://…."""
 
 
 @Parameter(name="*")
@@ -41,11 +40,12 @@ class DatabaseOptions:
 class WorkerOptions(DatabaseOptions):
     """What a worker needs as well."""
 
-    broker_url: Annotated[str | None, _option("Use the broker memory:// or redis://….")] = None
-    log_format: Annotated[Literal["console", "json"] | None, _option("Set the format of log lines.")] = None
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"] | None, _option("Set the lowest severity of log lines.")
-    ] = None
+    broker_url: str | None = None
+    """Use the broker memory:// or redis://…."""
+    log_format: Literal["console", "json"] | None = None
+    """Set the format of log lines."""
+    log_level: Literal["debug", "info", "warning", "error"] | None = None
+    """Set the lowest severity of log lines."""
 
 
 @Parameter(name="*")
@@ -53,17 +53,20 @@ class WorkerOptions(DatabaseOptions):
 class ServeOptions(WorkerOptions):
     """What the control plane needs as well."""
 
-    host: Annotated[str | None, _option("Listen on this address; the default is loopback.")] = None
-    port: Annotated[int | None, _option("Listen on this port (8080); 0 takes a free one.")] = None
-    migrate: Annotated[bool | None, _option("Migrate the database schema first (default on SQLite).")] = None
-    tls_certificate: Annotated[Path | None, _option("Read the PEM certificate chain from this file.")] = None
-    tls_key: Annotated[Path | None, _option("Read the PEM private key from this file.")] = None
-    tls_client_ca: Annotated[
-        Path | None, _option("Require certificates of nodes that an authority in this PEM file signed.")
-    ] = None
-    insecure_listen: Annotated[
-        bool | None, Parameter(help="Listen beyond loopback without TLS (a proxy provides it).", negative="")
-    ] = None
+    host: str | None = None
+    """Listen on this address; the default is loopback."""
+    port: int | None = None
+    """Listen on this port (8080); 0 takes a free one."""
+    migrate: bool | None = None
+    """Migrate the database schema first (default on SQLite)."""
+    tls_certificate: Path | None = None
+    """Read the PEM certificate chain from this file."""
+    tls_key: Path | None = None
+    """Read the PEM private key from this file."""
+    tls_client_ca: Path | None = None
+    """Require certificates of nodes that an authority in this PEM file signed."""
+    insecure_listen: Annotated[bool | None, Parameter(negative="")] = None
+    """Listen beyond loopback without TLS (a proxy provides it)."""
 
 
 def serve(options: ServeOptions = ServeOptions()) -> None:
@@ -71,12 +74,14 @@ def serve(options: ServeOptions = ServeOptions()) -> None:
     _serve(options, "serve", extras=())
 
 
-def up(
-    options: ServeOptions = ServeOptions(),
-    *,
-    node: Annotated[bool, Parameter(help="Run the node daemon of this machine.")] = True,
-) -> None:
-    """Run all services locally: service, dashboard, worker, scheduler, and node daemon."""
+def up(options: ServeOptions = ServeOptions(), *, node: bool = True) -> None:
+    """Run all services locally: service, dashboard, worker, scheduler, and node daemon.
+
+    Parameters
+    ----------
+    node
+        Run the node daemon of this machine.
+    """
     from mainstay.service.celery_app import embedded
 
     _serve(options, "up", extras=(embedded,), own_probe=node)
@@ -129,11 +134,21 @@ def _welcome(settings: Settings, first_code: str | None) -> None:
 def worker(
     options: WorkerOptions = WorkerOptions(),
     *,
-    beat: Annotated[bool, Parameter(help="Schedule sweeps as well.", negative="")] = False,
-    beat_only: Annotated[bool, Parameter(help="Schedule sweeps and run no tasks.", negative="")] = False,
-    concurrency: Annotated[int, Parameter(help="Run this many tasks at the same time.")] = 2,
+    beat: Flag = False,
+    beat_only: Flag = False,
+    concurrency: int = 2,
 ) -> None:
-    """Run a Celery worker (and, with --beat, the scheduler)."""
+    """Run a Celery worker (and, with --beat, the scheduler).
+
+    Parameters
+    ----------
+    beat
+        Schedule sweeps as well.
+    beat_only
+        Schedule sweeps and run no tasks.
+    concurrency
+        Run this many tasks at the same time.
+    """
     from mainstay.service import server as server_module
     from mainstay.service.common import log
 
@@ -162,19 +177,35 @@ token = App(name="token", help="Manage tokens.")
 
 @token.command
 def create(
-    name: Annotated[str, Parameter(help="Name the token by its purpose.")],
+    name: str,
     options: DatabaseOptions = DatabaseOptions(),
     *,
-    scopes: Annotated[str, Parameter(help="Set the scopes, separated by commas: read, report, act, admin.")] = "read",
-    kind: Annotated[Literal["user", "job"], Parameter(help="Choose the kind; a job token only reports.")] = "user",
-    job: Annotated[str | None, Parameter(help="Bind a job token to one job.")] = None,
-    any_job: Annotated[bool, Parameter(help="Let a job token write the data of every job.", negative="")] = False,
-    expires_hours: Annotated[
-        float | None, Parameter(help="Set the lifetime in hours; the default is unlimited.")
-    ] = None,
-    quiet: Annotated[bool, Parameter(help="Print only the secret.", negative="")] = False,
+    scopes: str = "read",
+    kind: Literal["user", "job"] = "user",
+    job: str | None = None,
+    any_job: Flag = False,
+    expires_hours: float | None = None,
+    quiet: Flag = False,
 ) -> None:
-    """Create an access token and print it once."""
+    """Create an access token and print it once.
+
+    Parameters
+    ----------
+    name
+        Name the token by its purpose.
+    scopes
+        Set the scopes, separated by commas: read, report, act, admin.
+    kind
+        Choose the kind; a job token only reports.
+    job
+        Bind a job token to one job.
+    any_job
+        Let a job token write the data of every job.
+    expires_hours
+        Set the lifetime in hours; the default is unlimited.
+    quiet
+        Print only the secret.
+    """
     from mainstay.service.auth.service import NewToken
     from mainstay.service.auth.tokens import Scope, TokenKind
 
@@ -193,13 +224,21 @@ def create(
 def join(
     options: DatabaseOptions = DatabaseOptions(),
     *,
-    node: Annotated[
-        str | None, Parameter(help="Bind the token to one node (required to enroll a known node again).")
-    ] = None,
-    expires_hours: Annotated[float | None, Parameter(help="Set the lifetime in hours; the default is 24.")] = None,
-    quiet: Annotated[bool, Parameter(help="Print only the secret.", negative="")] = False,
+    node: str | None = None,
+    expires_hours: float | None = None,
+    quiet: Flag = False,
 ) -> None:
-    """Create a one-time token with which a node enrolls itself."""
+    """Create a one-time token with which a node enrolls itself.
+
+    Parameters
+    ----------
+    node
+        Bind the token to one node (required to enroll a known node again).
+    expires_hours
+        Set the lifetime in hours; the default is 24.
+    quiet
+        Print only the secret.
+    """
     from mainstay.service.auth.service import NewToken
     from mainstay.service.auth.tokens import Scope, TokenKind
 
@@ -209,15 +248,16 @@ def join(
 
 
 @token.command
-def login_link(
-    options: DatabaseOptions = DatabaseOptions(),
-    *,
-    url: Annotated[
-        str | None, Parameter(help="Begin the link with this URL; the default follows from the settings.")
-    ] = None,
-    quiet: Annotated[bool, Parameter(help="Print only the link.", negative="")] = False,
-) -> None:
-    """Print a link that signs an administrator in to the dashboard once, within minutes."""
+def login_link(options: DatabaseOptions = DatabaseOptions(), *, url: str | None = None, quiet: Flag = False) -> None:
+    """Print a link that signs an administrator in to the dashboard once, within minutes.
+
+    Parameters
+    ----------
+    url
+        Begin the link with this URL; the default follows from the settings.
+    quiet
+        Print only the link.
+    """
     from mainstay.service.auth import repository
     from mainstay.service.auth.links import sign_in_link
     from mainstay.service.auth.service import create_code
@@ -237,19 +277,27 @@ def login_link(
 def relay(
     options: DatabaseOptions = DatabaseOptions(),
     *,
-    name: Annotated[str, Parameter(help="Name the relay.")],
-    rack: Annotated[
-        tuple[str, ...], Parameter(help="Let the relay carry frames of nodes in this rack; may be repeated.")
-    ] = (),
-    all_racks: Annotated[
-        bool, Parameter(help="Let the relay carry frames of all nodes, with a rack or without.", negative="")
-    ] = False,
-    expires_hours: Annotated[
-        float | None, Parameter(help="Set the lifetime in hours; the default is unlimited.")
-    ] = None,
-    quiet: Annotated[bool, Parameter(help="Print only the secret.", negative="")] = False,
+    name: str,
+    rack: tuple[str, ...] = (),
+    all_racks: Flag = False,
+    expires_hours: float | None = None,
+    quiet: Flag = False,
 ) -> None:
-    """Create the token of a rack relay and print it once."""
+    """Create the token of a rack relay and print it once.
+
+    Parameters
+    ----------
+    name
+        Name the relay.
+    rack
+        Let the relay carry frames of nodes in this rack; may be repeated.
+    all_racks
+        Let the relay carry frames of all nodes, with a rack or without.
+    expires_hours
+        Set the lifetime in hours; the default is unlimited.
+    quiet
+        Print only the secret.
+    """
     from mainstay.service.auth.service import NewToken
     from mainstay.service.auth.tokens import ALL_RACKS, TokenKind
 
@@ -260,12 +308,14 @@ def relay(
 
 
 @token.command(name="list")
-def list_(
-    options: DatabaseOptions = DatabaseOptions(),
-    *,
-    json: Annotated[bool, Parameter(help="Print JSON.", negative="")] = False,
-) -> None:
-    """List valid tokens, newest first, without their secrets."""
+def list_(options: DatabaseOptions = DatabaseOptions(), *, json: Flag = False) -> None:
+    """List valid tokens, newest first, without their secrets.
+
+    Parameters
+    ----------
+    json
+        Print JSON.
+    """
     from sqlalchemy import select
 
     from mainstay.service.auth.models import TokenRow
@@ -286,11 +336,14 @@ def list_(
 
 
 @token.command
-def revoke(
-    token_id: Annotated[str, Parameter(help="Revoke the token with this ID (see 'mainstay token list').")],
-    options: DatabaseOptions = DatabaseOptions(),
-) -> None:
-    """Revoke a token and end its sessions."""
+def revoke(token_id: str, options: DatabaseOptions = DatabaseOptions()) -> None:
+    """Revoke a token and end its sessions.
+
+    Parameters
+    ----------
+    token_id
+        Revoke the token with this ID (see 'mainstay token list').
+    """
     from mainstay.service.auth.service import UnknownTokenError, revoke_token
     from mainstay.service.common.clock import SystemClock
 

@@ -13,17 +13,16 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import msgspec
-from cyclopts import Parameter
 
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
 from mainstay.detectors.finding import FindingKind
 from mainstay.detectors.hang.analysis import HangDiagnosis, diagnose
 from mainstay.detectors.hang.flight_recorder import Dump, DumpError, decode, dumps_of
 
 NAMED: Final = 0
-BAD_INPUT: Final = 2
 NOTHING: Final = 4
 
 _LARGEST: Final = 256 << 20
@@ -52,7 +51,8 @@ class _Read:
     """File name -> why it is no dump."""
 
 
-def analyze_hang(path: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", negative=())] = False) -> int:
+@one_line("mainstay analyze-hang", {DumpError: BAD_INPUT, OSError: BAD_INPUT})
+def analyze_hang(path: Path, /, *, as_json: AsJson = False) -> int:
     """Find the ranks that block a job from PyTorch flight-recorder dumps.
 
     Parameters
@@ -63,11 +63,7 @@ def analyze_hang(path: Path, /, *, as_json: Annotated[bool, Parameter(name="--js
     as_json
         Print only JSON on standard output.
     """
-    try:
-        read = _read(path)
-    except (DumpError, OSError) as error:
-        sys.stderr.write(f"mainstay analyze-hang: {error}\n")
-        return BAD_INPUT
+    read = _read(path)
     found = diagnose(read.dumps)
     if as_json:
         sys.stdout.write(msgspec.json.encode(_as_data(found, read)).decode() + "\n")

@@ -14,7 +14,9 @@ if TYPE_CHECKING:  # commands import what they need when they run
     from mainstay.service.config.load import LoadedSettings
 
 config = App(name="config", help="Check and show the settings of the service.")
-CONFIG_HELP = "Read this settings file (TOML); also MAINSTAY_CONFIG. See 'mainstay config'."
+ConfigFile = Annotated[
+    Path | None, Parameter(help="Read this settings file (TOML); also MAINSTAY_CONFIG. See 'mainstay config'.")
+]
 AsJson = Annotated[bool, Parameter(name="--json", help="Print only JSON.", negative="")]
 
 
@@ -23,8 +25,9 @@ AsJson = Annotated[bool, Parameter(name="--json", help="Print only JSON.", negat
 class ConfigOptions:
     """Where the settings file is."""
 
-    config: Annotated[Path | None, Parameter(help=CONFIG_HELP)] = None
-    data_dir: Annotated[Path | None, Parameter(help="Use the data directory of the service.")] = None
+    config: ConfigFile = None
+    data_dir: Path | None = None
+    """Use the data directory of the service."""
 
 
 @config.command

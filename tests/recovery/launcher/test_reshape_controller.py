@@ -17,7 +17,7 @@ from mainstay.recovery.launcher.options import RunOptions, parse
 from mainstay.recovery.launcher.recovery_executor import VERIFY_STEPS
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.recovery_plan import RestoreSource
-from mainstay.recovery.reshape_cli import run_reshape
+from mainstay.recovery.reshape_cli import reshape
 from mainstay.recovery.reshape_request import (
     ReshapeRequest,
     ReshapeResult,
@@ -206,7 +206,7 @@ def test_requests_that_are_none_are_thrown_away(tmp_path: Path, caplog: pytest.L
 
 def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def error_of(shape: tuple[int, int], state: Path) -> str:
-        assert run_reshape("job", shape, "", state, 0.2, as_json=False) == 2
+        assert reshape("job", dp=shape[0], pp=shape[1], state_dir=state, timeout=0.2) == 2
         (line,) = capsys.readouterr().err.splitlines()
         return line
 
@@ -215,7 +215,7 @@ def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pyte
     (tmp_path / "job.json").write_text(json.dumps({"state": "finished", "more": 1}))
     assert error_of((1, 1), tmp_path) == "mainstay reshape: job job has finished already"
     (tmp_path / "job.json").write_text(json.dumps({"state": "running"}))
-    assert run_reshape("job", (1, 1), "", tmp_path, 0.2, as_json=False) == 1
+    assert reshape("job", dp=1, pp=1, state_dir=tmp_path, timeout=0.2) == 1
     assert capsys.readouterr().err == "mainstay reshape: job job gave no answer within 0.2 s\n"
     assert len(read_requests(tmp_path)) == 1
 
