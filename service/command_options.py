@@ -1,0 +1,81 @@
+"""Options of ``mainstay serve``, ``up``, ``worker``, and ``token``, and the settings that follow from them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+
+from cyclopts import Parameter
+
+from mainstay.service.config.cli import ConfigFile
+
+if TYPE_CHECKING:  # commands import what they need when they run
+    from mainstay.service.settings import Settings
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseOptions:
+    """Settings as options: ``mainstay.service.config.load`` lists the other sources."""
+
+    config: ConfigFile = None
+    data_dir: Path | None = None
+    """Keep database, blocks, and the admin token in this directory."""
+    database_url: str | None = None
+    """Use the database sqlite:///FILE or postgresql://…."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerOptions(DatabaseOptions):
+    """What a worker needs as well."""
+
+    broker_url: str | None = None
+    """Use the broker memory:// or redis://…."""
+    log_format: Literal["console", "json"] | None = None
+    """Set the format of log lines."""
+    log_level: Literal["debug", "info", "warning", "error"] | None = None
+    """Set the lowest severity of log lines."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions(WorkerOptions):
+    """What the control plane needs as well."""
+
+    host: str | None = None
+    """Listen on this address; the default is loopback."""
+    port: int | None = None
+    """Listen on this port (8080); 0 takes a free one."""
+    migrate: bool | None = None
+    """Migrate the database schema first (default on SQLite)."""
+    tls_certificate: Path | None = None
+    """Read the PEM certificate chain from this file."""
+    tls_key: Path | None = None
+    """Read the PEM private key from this file."""
+    tls_client_ca: Path | None = None
+    """Require certificates of nodes that an authority in this PEM file signed."""
+    insecure_listen: Annotated[bool | None, Parameter(negative="")] = None
+    """Listen beyond loopback without TLS (a proxy provides it)."""
+
+
+def settings_of(options: DatabaseOptions, command: str) -> Settings:
+    """Load the settings; invalid ones end the command with one line."""
+    from mainstay.service.config.load import InvalidSettingsError, load  # noqa: PLC0415 - help needs no settings
+
+    given = {name: value for name, value in asdict(options).items() if value is not None}
+    file = given.pop("config", None)
+    if "broker_url" in given:
+        given["celery"] = {"broker_url": given.pop("broker_url")}
+    try:
+        return load(given, file).settings
+    except InvalidSettingsError as error:
+        fail(command, str(error))
+
+
+def fail(command: str, message: str, code: int = 2) -> NoReturn:
+    """End a command with one line on standard error."""
+    sys.stderr.write(f"mainstay {command}: {message}\n")
+    sys.exit(code)
