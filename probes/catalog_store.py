@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from mainstay.probes.decoding import UNREADABLE
-from mainstay.probes.segments import write_durably
+from mainstay.probes.durable_files import write_durably
 from mainstay.probes.signals import Catalog
 from mainstay.probes.transport import RejectedError, RetryableError
 
@@ -26,7 +26,7 @@ class CatalogStore:
     def store(self, catalog: Catalog) -> None:
         """Keep a catalog on disk; cheap when it is known."""
         if catalog.digest not in self._known:
-            write_durably(self._path(catalog.digest), msgspec.json.encode(catalog))
+            write_durably(self._path(catalog.digest), msgspec.json.encode(catalog), mode=0o600)
             self._known[catalog.digest] = catalog
 
     def load(self, digest: str) -> Catalog | None:

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from mainstay.probes.decoding import UNREADABLE
+from mainstay.probes.durable_files import replace_file
 from mainstay.probes.samplers.base import SourceEvent
 
 log = logging.getLogger(__name__)
@@ -61,10 +62,8 @@ class OutageLog:
             return set()
 
     def _keep(self) -> None:
-        scratch = self._path.with_suffix(".new")
         try:
-            scratch.write_bytes(msgspec.json.encode(sorted(self._open, key=str)))
-            scratch.replace(self._path)
+            replace_file(self._path, msgspec.json.encode(sorted(self._open, key=str)))
         except OSError as error:
             log.warning("cannot save the open outages: %s", error)
 

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
+from mainstay.probes.durable_files import replace_file
+
 log = logging.getLogger("mainstay.coordinator")
 
 DIRECTORY: Final = "advice"
@@ -113,6 +115,5 @@ def write_request(state_dir: Path, advice: MigrationRequest) -> Path:
     directory = state_dir / DIRECTORY
     directory.mkdir(exist_ok=True)
     path = directory / f"{advice.id}.json"
-    new = path.with_suffix(".new")
-    new.write_bytes(msgspec.json.encode(advice))
-    return new.replace(path)
+    replace_file(path, msgspec.json.encode(advice))
+    return path

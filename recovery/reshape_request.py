@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from mainstay.probes.durable_files import replace_file
 from mainstay.recovery.mesh_shape import MeshShape
 
 log = logging.getLogger("mainstay.coordinator")
@@ -83,7 +84,7 @@ def write_request(state_dir: Path, request: ReshapeRequest) -> Path:
     directory = state_dir / DIRECTORY
     directory.mkdir(exist_ok=True, mode=0o700)
     path = directory / f"{request.id}.json"
-    _write(path, msgspec.json.encode(request))
+    replace_file(path, msgspec.json.encode(request))
     return path.with_suffix(".answer")
 
 
@@ -105,7 +106,7 @@ def answer(state_dir: Path, given: ReshapeResult) -> None:
     """Leave ``given`` for whoever asked."""
     path = state_dir / DIRECTORY / f"{Path(given.id).name}.answer"
     try:
-        _write(path, msgspec.json.encode(given))
+        replace_file(path, msgspec.json.encode(given))
     except OSError as error:
         log.warning("%s cannot be written: %s", path, error)
 
@@ -116,9 +117,3 @@ def answered(path: Path) -> ReshapeResult | None:
         return msgspec.json.decode(path.read_bytes(), type=ReshapeResult)
     except FileNotFoundError:
         return None
-
-
-def _write(path: Path, body: bytes) -> None:
-    new = path.with_suffix(".new")
-    new.write_bytes(body)
-    new.replace(path)

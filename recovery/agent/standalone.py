@@ -18,6 +18,7 @@ from typing import Final
 
 import msgspec
 
+from mainstay.probes.durable_files import replace_file
 from mainstay.recovery.agent.client import greet
 from mainstay.recovery.agent.errors import AgentGoneError, ProtocolError
 from mainstay.recovery.agent.messages import Reply
@@ -95,10 +96,7 @@ def find_agent(environ: Mapping[str, str] = os.environ) -> AgentAddress | None:
 
 def publish_address(directory: Path, place: AgentAddress) -> None:
     """Write where the agent of ``directory`` is, in one piece."""
-    path = directory / _FILE
-    new = path.with_suffix(".new")
-    new.write_bytes(msgspec.json.encode(place))
-    new.replace(path)
+    replace_file(directory / _FILE, msgspec.json.encode(place))
 
 
 def remove_address(directory: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from mainstay.probes.data_dir import private_directory
+from mainstay.probes.durable_files import replace_file
 from mainstay.recovery.launcher.coordinator_state import CoordinatorState
 from mainstay.recovery.launcher.election_server import CoordinatorQuery, ElectionReply, send_election_request
 from mainstay.recovery.launcher.options import RunOptions
@@ -43,13 +44,10 @@ def keep(options: RunOptions, coordinator_state: CoordinatorState, promised: int
         e.election_endpoint for e in coordinator_state.electors if e.election_endpoint and e.node != options.node
     )
     path = options.state_dir / FILE
-    new = path.with_suffix(".new")
+    known = KnownLaunchers(job=options.job, endpoints=election_endpoints, voted_term=promised)
     try:
         private_directory(options.state_dir)
-        new.write_bytes(
-            msgspec.json.encode(KnownLaunchers(job=options.job, endpoints=election_endpoints, voted_term=promised))
-        )
-        new.replace(path)
+        replace_file(path, msgspec.json.encode(known))
     except OSError as error:
         log.warning("%s cannot be written: a launcher that is started again may not find this job: %s", path, error)
 

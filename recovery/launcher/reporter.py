@@ -18,6 +18,7 @@ import msgspec
 
 from mainstay.probes.core_types import Event, EventKind
 from mainstay.probes.data_dir import private_directory
+from mainstay.probes.durable_files import replace_file
 from mainstay.probes.ids import uuid7
 from mainstay.probes.outbox import EventOutbox
 from mainstay.probes.shipper import FrameSender
@@ -138,9 +139,7 @@ class Reporter:
             self._service.outbox.put(event)
 
     def _write_job(self, report: dict[str, Any]) -> None:
-        new = self._job_path.with_suffix(".new")
-        new.write_bytes(msgspec.json.encode({"id": self._options.job, **report}))
-        new.replace(self._job_path)
+        replace_file(self._job_path, msgspec.json.encode({"id": self._options.job, **report}))
         if self._service is not None:
             self._service.put_job(report)
 
@@ -208,7 +207,7 @@ class _Service:
         """
         if what in self._unwanted:
             return
-        if self._frame_spools[what].rejected >= _REFUSALS and not self._senders[what].shipper.delivered:
+        if self._frame_spools[what].rejected >= _REFUSALS and not self._senders[what].delivered:
             log.warning("the service takes no frames of %s: none are sent any more", what)
             self._unwanted.add(what)
             return
