@@ -8,11 +8,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
-from mainstay.probes.command_options import NodeOptions, RelayOptions, ServiceOptions
+from mainstay.probes.command_options import NodeOptions, RelayOptions, ServiceOptions, fail
 
 if TYPE_CHECKING:  # commands import what they need when they run
     from mainstay.probes.daemon import NodeDaemon
@@ -32,13 +32,13 @@ def node(options: NodeOptions = NodeOptions()) -> None:
     try:
         daemon = _daemon(options)
     except (ValueError, OSError, SpoolError) as error:
-        _fail("node", str(error))
+        fail("node", str(error))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: daemon.stop())
     give_up = time.monotonic() + _ONCE_S
     daemon.run(until=lambda d: options.once and (_sent(d) or time.monotonic() > give_up))
     if options.once and not _sent(daemon):
-        _fail("node", f"{options.service} did not receive the report and a frame within {_ONCE_S:.0f} s", 1)
+        fail("node", f"{options.service} did not receive the report and a frame within {_ONCE_S:.0f} s", 1)
 
 
 def relay(options: RelayOptions = RelayOptions()) -> None:
@@ -52,10 +52,10 @@ def relay(options: RelayOptions = RelayOptions()) -> None:
         check_options(options)
         transport = Transport(options.service, _token(options), tls=_tls(options))
         if not transport.token:
-            _fail("relay", "no token: pass --token-file ('mainstay token relay' creates the token)")
+            fail("relay", "no token: pass --token-file ('mainstay token relay' creates the token)")
         run_relay(options, transport, lambda name, url: print(f"Mainstay relay {name} is ready on {url}", flush=True))
     except (ValueError, OSError, SpoolError) as error:
-        _fail("relay", str(error))
+        fail("relay", str(error))
 
 
 def doctor(*, json: Annotated[bool, Parameter(negative="", help="Print the checks as JSON.")] = False) -> None:
@@ -145,8 +145,3 @@ def _enrollment(options: NodeOptions, name: str, directory: Path, transport: Tra
 
 def _sent(daemon: NodeDaemon) -> bool:
     return daemon.delivered > 0 and daemon.reported
-
-
-def _fail(command: str, message: str, code: int = 2) -> NoReturn:
-    print(f"mainstay {command}: {message}", file=sys.stderr)
-    sys.exit(code)

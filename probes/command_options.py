@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from cyclopts import Parameter
 
@@ -85,3 +86,9 @@ class RelayOptions(ServiceOptions):
     """Read the PEM private key from this file."""
     insecure_listen: Annotated[bool, _variable("MAINSTAY_RELAY_INSECURE_LISTEN")] = False
     """Listen beyond loopback without TLS, in a network that you trust."""
+
+
+def fail(command: str, message: str, code: int = 2) -> NoReturn:
+    """End a command with one line on standard error."""
+    sys.stderr.write(f"mainstay {command}: {message}\n")
+    sys.exit(code)

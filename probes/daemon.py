@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from mainstay.probes import outage_log, sampler_supervisor, shutdown_reason
 from mainstay.probes.command_options import NodeOptions
 from mainstay.probes.core_types import EventKind, validate_name
@@ -235,7 +237,7 @@ class NodeDaemon:
     def _silent(self, silence: sampler_supervisor.SamplerTimeout) -> None:
         self._batcher.flush()
         self._outages.open_outage(outage_log.OutageSubject(None, silence.sampler))
-        self._tell_silence(silence.as_data())
+        self._tell_silence(msgspec.to_builtins(silence))
 
     def _heard(self) -> None:
         """End the outage of a child once every sampler answers again, not while one is left out because it hung."""

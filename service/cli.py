@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from mainstay.detectors.cli_errors import Flag
+from mainstay.probes.command_options import fail
 from mainstay.probes.data_dir import keep_files_private
-from mainstay.service.command_options import ServeOptions, WorkerOptions, fail, settings_of
+from mainstay.service.command_options import ServeOptions, WorkerOptions, settings_of
 
 if TYPE_CHECKING:  # commands import what they need when they run
     from mainstay.service.services import Services

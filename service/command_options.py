@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from mainstay.probes.command_options import fail
 from mainstay.service.config.cli import ConfigFile
 
 if TYPE_CHECKING:  # commands import what they need when they run
@@ -73,9 +73,3 @@ def settings_of(options: DatabaseOptions, command: str) -> Settings:
         return load(given, file).settings
     except InvalidSettingsError as error:
         fail(command, str(error))
-
-
-def fail(command: str, message: str, code: int = 2) -> NoReturn:
-    """End a command with one line on standard error."""
-    sys.stderr.write(f"mainstay {command}: {message}\n")
-    sys.exit(code)

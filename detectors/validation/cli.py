@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from mainstay.detectors.cli_errors import AsJson, InputError, one_line, print_unfolded, read_json
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line, print_unfolded, read_json
 from mainstay.detectors.validation.criteria import (
     FALSE_ALARMS,
     Criteria,
@@ -146,7 +146,7 @@ def _part(suite: Suite, benchmarks: str) -> tuple[str, ...]:
 
 
 @criteria.command
-@one_line("mainstay criteria")
+@one_line("mainstay criteria", {ValueError: BAD_INPUT})
 def fit(
     files: list[Path],
     /,
@@ -190,10 +190,7 @@ def fit(
         )
     )
     estimator = {"auto": BestLimits, "cdf": Validator, "robust": RobustLimits}[method]
-    try:
-        learned = learn_criteria(samples, false_alarms=false_alarms, estimator=estimator)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    learned = learn_criteria(samples, false_alarms=false_alarms, estimator=estimator)
     if not learned.criteria:
         reason = learned.refused[0].reason if learned.refused else "the files hold no measurement"
         raise InputError(f"no criterion can be learned from {len(files)} files: {reason}")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 from cyclopts import App
 
 from mainstay.detectors.cli_errors import Flag
-from mainstay.service.command_options import DatabaseOptions, fail, settings_of
+from mainstay.probes.command_options import fail
+from mainstay.service.command_options import DatabaseOptions, settings_of
 
 if TYPE_CHECKING:  # commands import what they need when they run
     from mainstay.service.auth.models import TokenRow

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from mainstay.detectors.cli_errors import AsJson, Flag
-from mainstay.service.command_options import fail
+from mainstay.probes.command_options import fail
 from mainstay.service.demo.scenario import DemoError, DemoOptions, Scenario
 from mainstay.service.demo.stack import free_port
 from mainstay.service.demo.timeline import DemoTimeline
