@@ -19,7 +19,7 @@ from mainstay.probes.frame import FRAME_VERSION, Axis, Frame, checksum, decode, 
 from mainstay.probes.frame_route import FrameRoute
 from mainstay.probes.signals import Catalog
 from mainstay.probes.spool import Entry, Spool
-from mainstay.probes.transport import Backoff, FrameReceipt, RejectedError, RetryableError, Transport
+from mainstay.probes.transport import Backoff, RejectedError, RetryableError, Transport
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +146,6 @@ class FrameSender(Shipper):
 
     def __init__(self, spool: Spool, transport: Transport | FrameRoute, *, backoff: Backoff | None = None) -> None:
         super().__init__(spool, backoff=backoff)
-        self.duplicates = 0
         self._transport = transport
         self._catalogs = CatalogStore(spool.directory)
 
@@ -184,9 +183,9 @@ class FrameSender(Shipper):
 
     def deliver(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self.duplicates += self._send(entry.payload) is FrameReceipt.DUPLICATE
+            self._send(entry.payload)
 
-    def _send(self, body: bytes) -> FrameReceipt:
-        return self._catalogs.send_announced(
+    def _send(self, body: bytes) -> None:
+        self._catalogs.send_announced(
             lambda: self._transport.send_frame(body), self._transport.put_catalog, lambda: decode(body).catalog
         )

@@ -18,6 +18,7 @@ import msgspec
 from cyclopts import Parameter
 
 from mainstay.detectors.cli_errors import BAD_INPUT, NO_SERVICE, InputError, one_line, open_transport
+from mainstay.probes.decoding import read_if_whole
 from mainstay.probes.ids import uuid7
 from mainstay.probes.transport import RetryableError, Transport, TransportError
 from mainstay.recovery.migration_request import (
@@ -258,8 +259,4 @@ class _Files:
         return None if found is None else msgspec.convert(found, MigrationResult)
 
     def _read(self) -> dict[str, Any] | None:
-        try:
-            told: dict[str, Any] = msgspec.json.decode((self._directory / "job.json").read_bytes())
-        except (OSError, msgspec.DecodeError):
-            return None
-        return told
+        return read_if_whole(self._directory / "job.json", dict[str, Any])

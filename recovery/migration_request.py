@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mainstay.probes.decoding import UNREADABLE
 from mainstay.probes.durable_files import replace_file
 
 log = logging.getLogger("mainstay.coordinator")
@@ -101,7 +102,7 @@ def read_requests(state_dir: Path) -> list[MigrationRequest]:
                 body = file.read(MAX_BYTES + 1)
             path.unlink()
             found.append(msgspec.json.decode(body[:MAX_BYTES], type=MigrationRequest))
-        except (OSError, msgspec.DecodeError, msgspec.ValidationError) as error:
+        except (OSError, *UNREADABLE) as error:
             log.warning("%s is no advice: %s", path, error)
     return found
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from mainstay.probes.decoding import UNREADABLE
 from mainstay.probes.durable_files import replace_file
 from mainstay.recovery.mesh_shape import MeshShape
 
@@ -97,7 +98,7 @@ def read_requests(state_dir: Path) -> list[ReshapeRequest]:
                 body = file.read(MAX_BYTES)
             path.unlink()
             found.append(msgspec.json.decode(body, type=ReshapeRequest))
-        except (OSError, msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
+        except (OSError, *UNREADABLE) as error:
             log.warning("%s asks for no shape: %s", path, error)
     return sorted(found, key=lambda request: request.asked_at)
 

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from mainstay.probes.decoding import UNREADABLE
+from mainstay.probes.decoding import read_if_whole
 from mainstay.probes.durable_files import replace_file
 from mainstay.probes.kernel_log.parse import Fact, parse
 from mainstay.probes.kernel_log.records import Record
@@ -177,11 +177,8 @@ class KernelLog:
         self._tell(SourceEvent(kind=fact.kind, t=t, data=data))
 
     def _load(self) -> float:
-        try:
-            mark = msgspec.json.decode(self._path.read_bytes(), type=_Mark)
-        except (OSError, *UNREADABLE):
-            return -1.0
-        return mark.boot_seconds if mark.boot_id == self._clock.boot_id else -1.0
+        mark = read_if_whole(self._path, _Mark)
+        return mark.boot_seconds if mark is not None and mark.boot_id == self._clock.boot_id else -1.0
 
     def _keep(self, *, at_once: bool = False) -> None:
         now = self._clock.boot()
