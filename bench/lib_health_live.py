@@ -86,7 +86,7 @@ class Site:
 
     def _daemon(self, name: str, place: Path, env: dict[str, str]) -> None:
         join = self.stack.api.post("/auth/tokens", {"name": f"join {name}", "kind": "join", "scopes": ["report"]})
-        options = ["--service", self.stack.api.base_url, "--name", name, "--join-token", join["token"]]
+        options = ["--service", self.stack.api.url, "--name", name, "--join-token", join["token"]]
         options += ["--data-dir", str(place / "data"), "--kernel-log", str(place / "kmsg")]
         self.stack.children.start(f"node-{name}", mainstay_command("node", *options), env)
 

@@ -60,7 +60,7 @@ def _round(stack: Stack, number: int) -> list[float]:
 
 def _start(stack: Stack, name: str) -> None:
     join = stack.api.post("/auth/tokens", {"name": f"join {name}", "kind": "join", "scopes": ["report"]})["token"]
-    options = ["--service", stack.api.base_url, "--name", name, "--join-token", join]
+    options = ["--service", stack.api.url, "--name", name, "--join-token", join]
     options += ["--data-dir", str(stack.directory / name), "--interval", str(BEAT_SECONDS), "--batch", "1"]
     stack.children.start(f"node-{name}", mainstay_command("node", *options), stack.env)
 

@@ -94,14 +94,15 @@ def sweep_rows(fleet: FakeFleet, sampler: NvmlSampler) -> list[Row]:
 def live_row() -> Row:
     """The child's own loop at 1 Hz: a thread a card, the event thread, and the row that goes to the parent."""
     said: list[Any] = []
-    board = SampleCollector([NvmlConfig().build()], said.append)
+    sampler = NvmlConfig().build()
+    board = SampleCollector([sampler], said.append)
     board.sample(float(int(time.time())))
     before, started = busy(), time.monotonic()
     for tick in range(1, _LIVE_S + 1):
         time.sleep(max(0.0, started + tick - time.monotonic()))
         board.sample(float(int(time.time())))
     share = 100 * (busy() - before) / (time.monotonic() - started)
-    board.close()
+    sampler.close()
     return Row(
         claim=f"processor of the sampler at 1 Hz with {_CARDS} GPUs, in threads",
         figure=round(share, 2),

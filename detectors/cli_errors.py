@@ -14,6 +14,8 @@ from cyclopts import Parameter
 from mainstay.probes.decoding import UNREADABLE
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from mainstay.probes.transport import Transport
 
 BAD_INPUT: Final = 2
@@ -22,6 +24,8 @@ NO_SERVICE: Final = 5
 """Exit code of every command that needs the service and got no answer, or a refusal."""
 
 AsJson = Annotated[bool, Parameter(name="--json", negative=())]
+Flag = Annotated[bool, Parameter(negative=())]
+"""An option without a value and without a negative form."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,10 +33,6 @@ T = TypeVar("T")
 
 class InputError(ValueError):
     """What the user gave cannot be used; the message is one line and names what is wrong."""
-
-
-class ServiceError(Exception):
-    """The service cannot be reached, or refuses the request."""
 
 
 def one_line(
@@ -109,3 +109,14 @@ def parse_since(text: str, now: float) -> float:
         return float(text) if unit is None else now - float(text[:-1]) * unit
     except ValueError as error:
         raise InputError(f"--since {text!r} must be Unix seconds or a time like 90s, 10m, 2h, or 30d") from error
+
+
+def print_unfolded(*parts: RenderableType, width: int = 200) -> None:
+    """Print what rich renders; without a terminal lines are folded at ``width``, not at 80 columns."""
+    from rich.console import Console  # noqa: PLC0415 - a pipeline that asks for JSON does not pay for it
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = width
+    for part in parts:
+        console.print(part)

@@ -22,7 +22,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "serve": ("mainstay.service.cli:serve", "service", "Run the control plane."),
     "worker": ("mainstay.service.cli:worker", "service", "Run a Celery worker."),
     "config": ("mainstay.service.config.cli:config", "service", "Check and show the settings of the service."),
-    "token": ("mainstay.service.cli:token", "service", "Manage tokens."),
+    "token": ("mainstay.service.auth.cli:token", "service", "Manage tokens."),
     "node": ("mainstay.probes.cli:node", "node", "Run the node daemon."),
     "relay": ("mainstay.probes.cli:relay", "relay", "Run a rack relay."),
     "doctor": ("mainstay.probes.cli:doctor", "node", "Check this machine for missing requirements."),

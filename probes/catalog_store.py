@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from mainstay.probes.decoding import UNREADABLE
-from mainstay.probes.segments import write_durably
+from mainstay.probes.decoding import read_if_whole
+from mainstay.probes.durable_files import write_durably
 from mainstay.probes.signals import Catalog
 from mainstay.probes.transport import RejectedError, RetryableError
 
@@ -26,15 +26,14 @@ class CatalogStore:
     def store(self, catalog: Catalog) -> None:
         """Keep a catalog on disk; cheap when it is known."""
         if catalog.digest not in self._known:
-            write_durably(self._path(catalog.digest), msgspec.json.encode(catalog))
+            write_durably(self._path(catalog.digest), msgspec.json.encode(catalog), mode=0o600)
             self._known[catalog.digest] = catalog
 
     def load(self, digest: str) -> Catalog | None:
         """The catalog with this digest (a legal id), None when it was never stored or is unreadable."""
         if digest not in self._known:
-            try:
-                found = msgspec.json.decode(self._path(digest).read_bytes(), type=Catalog)
-            except (OSError, *UNREADABLE):
+            found = read_if_whole(self._path(digest), Catalog)
+            if found is None:
                 return None
             self._known[digest] = found
         return self._known[digest]

@@ -12,16 +12,18 @@ import threading
 import time
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from mainstay.probes import outage_log, sampler_supervisor, shutdown_reason
-from mainstay.probes.core_types import EventKind
+from mainstay.probes.command_options import NodeOptions
+from mainstay.probes.core_types import EventKind, validate_name
 from mainstay.probes.event_builder import EventBuilder
 from mainstay.probes.frame import Axis
 from mainstay.probes.frame_route import FrameRoute
-from mainstay.probes.identity import boot_id, describe_node
+from mainstay.probes.identity import boot_id, describe_node, read_switches
 from mainstay.probes.kernel_log.reader import BootClock, KernelLog
 from mainstay.probes.node_tasks import ResultOutbox, TaskLoop
 from mainstay.probes.outage_log import OutageLog
@@ -29,7 +31,7 @@ from mainstay.probes.outbox import EventOutbox
 from mainstay.probes.sampler_supervisor import SamplerProcessConfig, SamplerSupervisor
 from mainstay.probes.samplers.base import SourceEvent
 from mainstay.probes.samplers.protocol import Message, SamplerHello, SampleRow
-from mainstay.probes.shipper import FrameSender
+from mainstay.probes.shipper import FrameSender, Shipper
 from mainstay.probes.signals import Catalog
 from mainstay.probes.spool import Spool
 from mainstay.probes.transport import Transport
@@ -40,39 +42,25 @@ log = logging.getLogger(__name__)
 _POLL_S: Final = 5.0
 _FLUSH_S: Final = 3.0
 """How long an orderly stop tries to deliver; the rest stays in the spool."""
+_FRAME_SPOOL_BYTES: Final = 256 * 1024 * 1024
+"""About two weeks of a host without GPUs, a day of one with eight."""
 _EVENT_SPOOL_BYTES: Final = 8 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonConfig:
-    """One node's settings. Times in seconds."""
+def check_options(options: NodeOptions) -> None:
+    """Check what the command line and the environment say.
 
-    name: str
-    data_dir: Path
-    cohort: str | None = None
-    batch: int = 2
-    """Samples a frame: two halve the requests and cost a second of freshness."""
-    spool_bytes: int = 256 * 1024 * 1024
-    """About two weeks of a host without GPUs, a day of one with eight."""
-    rack: str = ""
-    """Where the node stands: causes that a rack shares are judged together."""
-    switches: tuple[str, ...] = ()
-    """The network switches above it, nearest first: slow ways between ranks are blamed on what they share."""
-    kernel_log: str = "auto"
-    """``auto``, ``off``, or the path of a file or pipe."""
-    child: SamplerProcessConfig = field(default_factory=SamplerProcessConfig)
-
-    def build(
-        self, transport: Transport, *, enroll: Callable[[], str] | None = None, relay: Transport | None = None
-    ) -> NodeDaemon:
-        """The daemon that these settings describe; ``enroll`` gets it a token when it has none yet.
-
-        Frames go through ``relay`` while it answers.
-
-        Raises:
-            SpoolError: another daemon uses the data directory.
-        """
-        return NodeDaemon(self, transport, enroll=enroll, relay=relay)
+    Raises:
+        ValueError: names the option and what is wrong.
+    """
+    if not 0.05 <= options.interval <= 3600:
+        raise ValueError(f"--interval {options.interval} must be from 0.05 to 3600 s")
+    if not 1 <= options.batch <= 3600:
+        raise ValueError(f"--batch {options.batch} must be from 1 to 3600 samples")
+    for value, what in ((options.name, "--name"), (options.cohort, "--cohort"), (options.rack, "--rack")):
+        if value:
+            validate_name(value, what)
+    read_switches(options.switches)
 
 
 class Batcher:
@@ -131,24 +119,36 @@ def interleave(rows: list[bytes], width: int) -> bytes:
 
 
 class NodeDaemon:
-    """Measures, spools, sends, and takes orders until ``stop``. ``run`` is called once, from one thread."""
+    """Measures, spools, sends, and takes orders until ``stop``. ``run`` is called once, from one thread.
+
+    Args:
+        options: what ``check_options`` accepts.
+        name: of this node.
+        directory: keeps spools and marks.
+        transport: the service.
+        enroll: gets a token when ``transport`` has none yet.
+        relay: takes the frames while it answers.
+
+    Raises:
+        SpoolError: another daemon uses the data directory.
+    """
 
     def __init__(
         self,
-        config: DaemonConfig,
+        options: NodeOptions,
+        name: str,
+        directory: Path,
         transport: Transport,
         *,
-        validator: ValidationProcess | None = None,
         enroll: Callable[[], str] | None = None,
         relay: Transport | None = None,
     ) -> None:
-        self.config = config
+        self._options = options
         self._transport = transport
         self._relay = relay
         self._stopping = threading.Event()
-        directory = config.data_dir
         self._spools = [
-            Spool(directory / "frames", config.spool_bytes),
+            Spool(directory / "frames", _FRAME_SPOOL_BYTES),
             Spool(directory / "events", _EVENT_SPOOL_BYTES),
             Spool(directory / "results", _EVENT_SPOOL_BYTES),
         ]
@@ -156,20 +156,20 @@ class NodeDaemon:
         self.sender = FrameSender(frames, FrameRoute(relay, transport) if relay else transport)
         self.outbox = EventOutbox(events, transport)
         self._results = ResultOutbox(results, transport)
-        self._control = TaskLoop(config.name, transport, validator or ValidationProcess(), self._results, enroll=enroll)
-        self._batcher = Batcher(config.name, config.child.interval, config.batch, self.sender)
-        self.supervisor = SamplerSupervisor(config.child, self._silent)
+        self._control = TaskLoop(name, transport, ValidationProcess(), self._results, enroll=enroll)
+        self._batcher = Batcher(name, options.interval, options.batch, self.sender)
+        self.supervisor = SamplerSupervisor(SamplerProcessConfig(interval=options.interval), self._silent)
         self._started_at = time.time()
         self._outages = OutageLog(directory / "outages.json")
-        self.event_builder = EventBuilder(config.name, self.outbox.put, logged=lambda: self.kernel_log.reading)
+        self.event_builder = EventBuilder(name, self.outbox.put, logged=lambda: self.kernel_log.reading)
         clock = BootClock(boot_id())
-        self.kernel_log = KernelLog(config.kernel_log, self.event_builder.submit, directory / "kernel-log.json", clock)
+        self.kernel_log = KernelLog(options.kernel_log, self.event_builder.submit, directory / "kernel-log.json", clock)
 
     def run(self, *, until: Callable[[NodeDaemon], bool] = lambda _: False) -> bool:
         """Work until ``stop`` is called or ``until`` holds; True when everything was delivered."""
         self.sender.start()
         self.outbox.start()
-        self._results.shipper.start()
+        self._results.start()
         self._control.start()
         self.event_builder.start()
         self.event_builder.submit(
@@ -192,7 +192,7 @@ class NodeDaemon:
     @property
     def delivered(self) -> int:
         """Frames that the service has acknowledged in this life of the daemon."""
-        return self.sender.shipper.delivered
+        return self.sender.delivered
 
     @property
     def reported(self) -> bool:
@@ -217,10 +217,10 @@ class NodeDaemon:
         report = describe_node(
             hello.devices,
             hello.catalog,
-            cohort=self.config.cohort,
+            cohort=self._options.cohort,
             started_at=self._started_at,
-            rack=self.config.rack,
-            switches=self.config.switches,
+            rack=self._options.rack,
+            switches=read_switches(self._options.switches),
         )
         self._control.report(report)
 
@@ -237,7 +237,7 @@ class NodeDaemon:
     def _silent(self, silence: sampler_supervisor.SamplerTimeout) -> None:
         self._batcher.flush()
         self._outages.open_outage(outage_log.OutageSubject(None, silence.sampler))
-        self._tell_silence(silence.as_data())
+        self._tell_silence(msgspec.to_builtins(silence))
 
     def _heard(self) -> None:
         """End the outage of a child once every sampler answers again, not while one is left out because it hung."""
@@ -258,7 +258,7 @@ class NodeDaemon:
         self._batcher.flush()
         self._control.stop()
         deadline = time.monotonic() + _FLUSH_S
-        shippers = (self.outbox.shipper, self._results.shipper, self.sender.shipper)
+        shippers: tuple[Shipper, ...] = (self.outbox, self._results, self.sender)
         delivered = [shipper.stop(max(0.0, deadline - time.monotonic())) for shipper in shippers]
         for spool in self._spools:
             spool.close()

@@ -5,9 +5,20 @@ msgspec checks UTF-8 lazily and recurses: it also raises ``UnicodeDecodeError`` 
 
 from __future__ import annotations
 
-from typing import Final
+from pathlib import Path
+from typing import Final, TypeVar
 
 import msgspec
 
+T = TypeVar("T")
+
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Truncated, of another shape, not UTF-8, or nested deeper than the stack."""
+
+
+def read_if_whole(path: Path, shape: type[T]) -> T | None:
+    """The content of a JSON file; None when it is missing, damaged, or of another shape."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=shape)
+    except (OSError, *UNREADABLE):
+        return None

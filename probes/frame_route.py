@@ -14,7 +14,7 @@ from http import HTTPStatus
 from typing import Final
 
 from mainstay.probes.signals import Catalog
-from mainstay.probes.transport import FrameReceipt, RejectedError, RetryableError, Transport, TransportError
+from mainstay.probes.transport import RejectedError, RetryableError, Transport, TransportError
 
 log = logging.getLogger(__name__)
 
@@ -52,20 +52,18 @@ class FrameRoute:
         self._asked = service
         """Who answered last: a catalog is announced to whom does not know it."""
 
-    def send_frame(self, body: bytes) -> FrameReceipt:
+    def send_frame(self, body: bytes) -> None:
         """Deliver one encoded frame; on return it is durable at the relay or at the service.
 
         Raises:
             RejectedError: the service will never take it, or the receiver does not know its catalog.
             RetryableError: no answer, or one that may change.
         """
-        if self._direct_until is None or self._clock() >= self._direct_until:
-            receipt = self._send_to_relay(body)
-            if receipt is not None:
-                return receipt
+        if (self._direct_until is None or self._clock() >= self._direct_until) and self._send_to_relay(body):
+            return
         self._asked = self._service
         try:
-            return self._service.send_frame(body)
+            self._service.send_frame(body)
         except RetryableError:
             if self._direct_until is not None:
                 self._direct_until = self._clock()  # neither of them: the relay may be the first to return
@@ -81,26 +79,26 @@ class FrameRoute:
             self._leave(error)
             raise RetryableError(f"the relay does not take the catalog: {error}") from error
 
-    def _send_to_relay(self, body: bytes) -> FrameReceipt | None:
-        """Return None when the frame has to go directly."""
+    def _send_to_relay(self, body: bytes) -> bool:
+        """Return False when the frame has to go directly."""
         self._relay.token = self._service.token
         self._asked = self._relay
         try:
-            receipt = self._relay.send_frame(body)
+            self._relay.send_frame(body)
         except RejectedError as error:
             if error.slug == "unknown-catalog":
                 raise
             log.warning("the relay rejects a frame, which goes directly: %s", error)
             if error.status == HTTPStatus.FORBIDDEN:  # it takes no frames of this node
                 self._stay_away()
-            return None
+            return False
         except RetryableError as error:
             self._leave(error)
-            return None
+            return False
         if self._direct_until is not None:
             log.info("frames go through the relay %s again", self._relay.url)
         self._failing_since = self._direct_until = None
-        return receipt
+        return True
 
     def _leave(self, error: TransportError) -> None:
         """Raise ``error`` for a while; then leave the relay, and stay away a while longer."""

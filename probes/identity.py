@@ -11,14 +11,15 @@ import os
 import socket
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from platform import freedesktop_os_release
 from typing import Final
 
 import msgspec
 
 from mainstay.probes.core_types import validate_name
 from mainstay.probes.decoding import UNREADABLE
+from mainstay.probes.durable_files import write_durably
 from mainstay.probes.samplers.base import DeviceIdentity
-from mainstay.probes.segments import write_durably
 from mainstay.probes.signals import Catalog
 from mainstay.probes.transport import RetryableError, TlsFiles, Transport
 
@@ -146,7 +147,7 @@ def enroll(url: str, name: str, join_token: str, data_dir: Path, tls: TlsFiles |
     finally:
         transport.close()
     credential = Credential(service=url, node=answer.node, token=answer.token)
-    write_durably(data_dir / _CREDENTIAL, msgspec.json.encode(credential))
+    write_durably(data_dir / _CREDENTIAL, msgspec.json.encode(credential), mode=0o600)
     log.info("enrolled as %s at %s", answer.node, url)
     return answer.token
 
@@ -178,11 +179,10 @@ def _version() -> str:
 
 
 def _os_name() -> str:
-    for line in _read(Path("/etc/os-release")).splitlines():
-        key, _, value = line.partition("=")
-        if key == "PRETTY_NAME":
-            return value.strip('"')
-    return os.uname().sysname
+    try:
+        return freedesktop_os_release()["PRETTY_NAME"]
+    except OSError:
+        return os.uname().sysname
 
 
 def _read(path: Path) -> str:

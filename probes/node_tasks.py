@@ -47,21 +47,20 @@ class _Posted(msgspec.Struct, frozen=True):
     pair: PairReport | None = None
 
 
-class ResultOutbox:
+class ResultOutbox(Shipper):
     """Results of validations and pairs on their way to the service; they wait on disk while it is away."""
 
     def __init__(self, spool: Spool, transport: Transport) -> None:
-        self._spool = spool
+        super().__init__(spool)
         self._transport = transport
-        self.shipper = Shipper(spool, self._deliver)
 
     def put(self, validation_id: str, result: ValidationReport) -> None:
-        self._spool.append(msgspec.json.encode(_Posted(validation_id, result)))
+        self.spool.append(msgspec.json.encode(_Posted(validation_id, result)))
 
     def put_pair(self, order_id: str, report: PairReport) -> None:
-        self._spool.append(msgspec.json.encode(_Posted(order_id, pair=report)))
+        self.spool.append(msgspec.json.encode(_Posted(order_id, pair=report)))
 
-    def _deliver(self, entries: Sequence[Entry]) -> None:
+    def deliver(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             posted = msgspec.json.decode(entry.payload, type=_Posted)
             kind = "validations" if posted.pair is None else "fault-localizations/tasks"

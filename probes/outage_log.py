@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from mainstay.probes.decoding import UNREADABLE
+from mainstay.probes.decoding import read_if_whole
+from mainstay.probes.durable_files import replace_file
 from mainstay.probes.samplers.base import SourceEvent
 
 log = logging.getLogger(__name__)
@@ -55,16 +56,11 @@ class OutageLog:
         return [silence for silence in self._open if not silence.channel]
 
     def _load(self) -> set[OutageSubject]:
-        try:
-            return set(msgspec.json.decode(self._path.read_bytes(), type=list[OutageSubject])[:_MAX])
-        except (OSError, *UNREADABLE):
-            return set()
+        return set((read_if_whole(self._path, list[OutageSubject]) or [])[:_MAX])
 
     def _keep(self) -> None:
-        scratch = self._path.with_suffix(".new")
         try:
-            scratch.write_bytes(msgspec.json.encode(sorted(self._open, key=str)))
-            scratch.replace(self._path)
+            replace_file(self._path, msgspec.json.encode(sorted(self._open, key=str)))
         except OSError as error:
             log.warning("cannot save the open outages: %s", error)
 

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from mainstay.probes.core_types import Event
-from mainstay.probes.shipper import Shipper, SpoolSender
+from mainstay.probes.shipper import Shipper
 from mainstay.probes.spool import Entry, Spool
 from mainstay.probes.transport import Backoff, Transport
 
@@ -19,14 +19,13 @@ _BATCH: Final = 100
 """The service takes 500 a request; events with plans inside are kilobytes."""
 
 
-class EventOutbox(SpoolSender):
+class EventOutbox(Shipper):
     """Where a node or a job puts what happened: ``with EventOutbox(spool, transport) as outbox: outbox.put(event)``."""
 
     def __init__(self, spool: Spool, transport: Transport, *, backoff: Backoff | None = None) -> None:
-        self._spool = spool
-        self._transport = transport
         # Short waits: an incident is opened by what travels here.
-        self.shipper = Shipper(spool, self._deliver, batch=_BATCH, backoff=backoff or Backoff(base=0.1, cap=2.0))
+        super().__init__(spool, batch=_BATCH, backoff=backoff or Backoff(base=0.1, cap=2.0))
+        self._transport = transport
 
     def put(self, event: Event) -> None:
         """Queue an event; the sending thread wakes at once.
@@ -35,8 +34,8 @@ class EventOutbox(SpoolSender):
             TypeError: the event's data holds something that JSON cannot carry.
             OSError: the disk refuses.
         """
-        self._spool.append(msgspec.json.encode(event))
+        self.spool.append(msgspec.json.encode(event))
 
-    def _deliver(self, entries: Sequence[Entry]) -> None:
+    def deliver(self, entries: Sequence[Entry]) -> None:
         body = b'{"items":[' + b",".join(entry.payload for entry in entries) + b"]}"
         self._transport.request("POST", "/events", content=body)

@@ -8,8 +8,6 @@ would be measured along with the network; a rejected task is an error result, wh
 from __future__ import annotations
 
 import logging
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -23,6 +21,7 @@ import msgspec
 from mainstay.probes.benchmarks.pair import MARGIN_SECONDS, failed
 from mainstay.probes.benchmarks.pair_protocol import PairReport, PairTask
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState
+from mainstay.probes.child_process import kill_session, last_line
 from mainstay.probes.decoding import UNREADABLE
 from mainstay.probes.recent import Recent
 
@@ -92,7 +91,7 @@ class PairTaskRunner:
             self._stopped = True
             running, threads = list(self._running), list(self._threads)
         for process in running:
-            _end(process)
+            kill_session(process)
         until = time.monotonic() + _STOP_SECONDS
         for thread in threads:
             thread.join(max(0.0, until - time.monotonic()))
@@ -143,7 +142,7 @@ class PairTaskRunner:
         return self._read(order, process.returncode, said, complaints)
 
     def _over(self, process: subprocess.Popen[bytes]) -> None:
-        _end(process)
+        kill_session(process)
         for pipe in (process.stdin, process.stdout, process.stderr):
             if pipe is not None:
                 with suppress(OSError):
@@ -157,15 +156,5 @@ class PairTaskRunner:
         try:
             return msgspec.json.decode(said, type=BenchmarkResult)
         except UNREADABLE:
-            last = complaints.decode("utf-8", "replace").strip().splitlines()[-1:] or ["it said nothing"]
-            return failed(
-                order, BenchmarkState.ERROR, f"its process ended with status {status} and no result: {last[0]}"
-            )
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with suppress(subprocess.TimeoutExpired):  # stuck in the kernel: abandoned
-            process.wait(1.0)
+            reason = f"its process ended with status {status} and no result: {last_line(complaints)}"
+            return failed(order, BenchmarkState.ERROR, reason)

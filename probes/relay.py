@@ -9,15 +9,16 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Final
 
 import uvicorn
 
 from mainstay.probes.catalog_store import CatalogStore
-from mainstay.probes.data_dir import keep_files_private, private_directory
+from mainstay.probes.command_options import RelayOptions
+from mainstay.probes.core_types import validate_name
+from mainstay.probes.data_dir import default_data_dir, keep_files_private, private_directory
+from mainstay.probes.identity import default_name
 from mainstay.probes.relay_app import RelayApp
 from mainstay.probes.relay_credentials import NodeCredentials
 from mainstay.probes.relay_intake import FrameIntake
@@ -35,72 +36,55 @@ _LEAST_SPOOL_BYTES: Final = 16 * 1024 * 1024
 """An entry may take a quarter, and a frame's body a mebibyte."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelayConfig:
-    """One relay's settings."""
+def check_options(options: RelayOptions) -> None:
+    """Refuse to take tokens in clear text beyond this machine, unless told to.
 
-    name: str
-    data_dir: Path
-    host: str = "127.0.0.1"
-    port: int = 8081
-    spool_bytes: int = 1024 * 1024 * 1024
-    """About three hours of 128 nodes with eight GPUs at 1 Hz."""
-    gather: float = 0.5
-    """Seconds that frames wait for those of other nodes. Nodes sample at the same moments, so most arrive within it."""
-    tls_certificate: Path | None = None
-    tls_key: Path | None = None
-    insecure_listen: bool = False
-
-    def check(self) -> None:
-        """Refuse to take tokens in clear text beyond this machine, unless told to.
-
-        Raises:
-            ValueError: says what is wrong.
-        """
-        if not 0 <= self.gather <= 10:
-            raise ValueError(f"--gather {self.gather} must be from 0 to 10 s")
-        if self.spool_bytes < _LEAST_SPOOL_BYTES:
-            raise ValueError(f"--spool-bytes {self.spool_bytes} must be at least {_LEAST_SPOOL_BYTES} (16 MiB)")
-        if (self.tls_certificate is None) != (self.tls_key is None):
-            raise ValueError("TLS needs both --tls-certificate and --tls-key")
-        for path in (self.tls_certificate, self.tls_key):
-            if path is not None and not path.is_file():
-                raise ValueError(f"{path} is not a file")
-        if not (_is_loopback(self.host) or self.tls_certificate or self.insecure_listen):
-            raise ValueError(
-                f"{self.host} is not a loopback address: give --tls-certificate and --tls-key,"
-                " or --insecure-listen if the network of the rack is trusted"
-            )
-
-    def bind(self) -> socket.socket:
-        """The listening socket; port 0 takes a free one."""
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        return socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
+    Raises:
+        ValueError: says what is wrong.
+    """
+    if options.name:
+        validate_name(options.name, "--name")
+    if not 0 <= options.gather <= 10:
+        raise ValueError(f"--gather {options.gather} must be from 0 to 10 s")
+    if options.spool_bytes < _LEAST_SPOOL_BYTES:
+        raise ValueError(f"--spool-bytes {options.spool_bytes} must be at least {_LEAST_SPOOL_BYTES} (16 MiB)")
+    if (options.tls_certificate is None) != (options.tls_key is None):
+        raise ValueError("TLS needs both --tls-certificate and --tls-key")
+    for path in (options.tls_certificate, options.tls_key):
+        if path is not None and not path.is_file():
+            raise ValueError(f"{path} is not a file")
+    if not (_is_loopback(options.host) or options.tls_certificate or options.insecure_listen):
+        raise ValueError(
+            f"{options.host} is not a loopback address: give --tls-certificate and --tls-key,"
+            " or --insecure-listen if the network of the rack is trusted"
+        )
 
 
-def run_relay(config: RelayConfig, transport: Transport, on_ready: Callable[[str], None]) -> bool:
+def run_relay(options: RelayOptions, transport: Transport, on_ready: Callable[[str, str], None]) -> bool:
     """Work until SIGTERM or SIGINT; True when everything was delivered.
 
     Args:
-        config: what ``RelayConfig.check`` accepts.
+        options: what ``check_options`` accepts.
         transport: the service, with the relay's token.
-        on_ready: called with the relay's URL when it listens.
+        on_ready: called with the relay's name and URL when it listens.
 
     Raises:
         SpoolError: another relay uses the data directory.
         OSError: the address is taken, or the directory cannot be written.
+        ValueError: the host has no name that would do for a relay.
     """
+    name = options.name or default_name()
     keep_files_private()
-    private_directory(config.data_dir)
-    with Spool(config.data_dir / "frames", config.spool_bytes) as spool, config.bind() as listener:
+    directory = private_directory(options.data_dir or default_data_dir().with_name("relay"))
+    with Spool(directory / "frames", options.spool_bytes) as spool, _bind(options) as listener:
         catalogs = CatalogStore(spool.directory)
         intake = FrameIntake(spool, catalogs)
         credentials = NodeCredentials(transport)
         sender = BundleSender(
-            spool, transport, catalogs, relay=config.name, gather=config.gather, on_refused=credentials.forget
+            spool, transport, catalogs, relay=name, gather=options.gather, on_refused=credentials.forget
         )
         app = RelayApp(credentials, intake, sender, catalogs)
-        server = _RelayServer(app, config, lambda: on_ready(_url(config, listener)))
+        server = _RelayServer(app, options, lambda: on_ready(name, _url(options, listener)))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(
                 number, lambda *_: None
@@ -114,7 +98,7 @@ def run_relay(config: RelayConfig, transport: Transport, on_ready: Callable[[str
 
 
 class _RelayServer(uvicorn.Server):
-    def __init__(self, app: RelayApp, config: RelayConfig, on_ready: Callable[[], None]) -> None:
+    def __init__(self, app: RelayApp, options: RelayOptions, on_ready: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -129,8 +113,8 @@ class _RelayServer(uvicorn.Server):
                 proxy_headers=False,
                 timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=_GRACE_SECONDS,
-                ssl_certfile=config.tls_certificate,
-                ssl_keyfile=config.tls_key,
+                ssl_certfile=options.tls_certificate,
+                ssl_keyfile=options.tls_key,
             )
         )
         self._on_ready = on_ready
@@ -141,9 +125,15 @@ class _RelayServer(uvicorn.Server):
             self._on_ready()
 
 
-def _url(config: RelayConfig, listener: socket.socket) -> str:
+def _bind(options: RelayOptions) -> socket.socket:
+    """The listening socket; port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    return socket.create_server((options.host, options.port), family=family, backlog=_BACKLOG)
+
+
+def _url(options: RelayOptions, listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
-    return f"{'https' if config.tls_certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{'https' if options.tls_certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _is_loopback(host: str) -> bool:

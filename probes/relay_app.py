@@ -19,7 +19,7 @@ from mainstay.probes.decoding import UNREADABLE
 from mainstay.probes.frame import decode
 from mainstay.probes.relay_credentials import NodeCredentials
 from mainstay.probes.relay_intake import MAX_BODY_BYTES, FrameIntake
-from mainstay.probes.relay_problem import RelayProblemError
+from mainstay.probes.relay_problem import RelayProblemError, unavailable
 from mainstay.probes.relay_sender import BundleSender
 from mainstay.probes.signals import Catalog
 
@@ -92,10 +92,10 @@ class RelayApp:
         """Refuse early what could not be kept, or would only wait here."""
         since = self._sender.cut_off_since
         if since is not None and time.monotonic() - since > PATIENCE_SECONDS:
-            reason = self._sender.shipper.trouble
-            raise _unavailable("cut-off", f"this relay cannot reach the service: {reason}")
+            reason = self._sender.trouble
+            raise unavailable("cut-off", f"this relay cannot reach the service: {reason}")
         if not self._intake.has_room():
-            raise _unavailable("spool-full", "the spool of this relay is full")
+            raise unavailable("spool-full", "the spool of this relay is full")
 
     def _keep_catalog(self, digest: str, body: bytes) -> None:
         try:
@@ -111,10 +111,10 @@ class RelayApp:
         try:
             self._catalogs.store(catalog)
         except OSError as error:
-            raise _unavailable("disk-error", f"the relay cannot write: {error}") from error
+            raise unavailable("disk-error", f"the relay cannot write: {error}") from error
 
     def _metrics(self) -> str:
-        spool = self._sender.shipper.spool
+        spool = self._sender.spool
         oldest = spool.peek(1)
         age = max(0.0, time.time() - decode(oldest[0].payload).t0) if oldest else 0.0
         lines = [
@@ -136,10 +136,6 @@ class RelayApp:
 def _metric(name: str, kind: str, about: str, value: float) -> tuple[str, str, str]:
     name = f"mainstay_relay_{name}"
     return f"# HELP {name} {about}", f"# TYPE {name} {kind}", f"{name} {value}"
-
-
-def _unavailable(slug: str, detail: str) -> RelayProblemError:
-    return RelayProblemError(HTTPStatus.SERVICE_UNAVAILABLE, slug, detail, retry_after=2)
 
 
 def _bearer(scope: Message) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from mainstay.probes.relay_problem import RelayProblemError
+from mainstay.probes.relay_problem import RelayProblemError, unavailable
 from mainstay.probes.transport import RetryableError, Transport, TransportError
 
 FRESH_SECONDS: Final = 600.0
@@ -65,7 +65,10 @@ class NodeCredentials:
             await asyncio.shield(self._ask(key, token))
             known = self._known.get(key)
             if known is None or known.ends <= now:
-                raise _unchecked()
+                raise unavailable(
+                    "unchecked-token",
+                    "the service does not answer, and this relay does not know the token: send to the service directly",
+                )
         elif known.until <= now:
             self._ask(key, token)  # meanwhile the old answer holds
         if known.refusal is not None:
@@ -130,12 +133,3 @@ class NodeCredentials:
 
 def _refused() -> RelayProblemError:
     return RelayProblemError(HTTPStatus.UNAUTHORIZED, "unauthorized", "this token is not the credential of a node")
-
-
-def _unchecked() -> RelayProblemError:
-    return RelayProblemError(
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        "unchecked-token",
-        "the service does not answer, and this relay does not know the token: send to the service directly",
-        retry_after=2,
-    )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final
 
 from mainstay.probes.catalog_store import CatalogStore
 from mainstay.probes.frame import Axis, Frame, FrameError, check_shape, decode
-from mainstay.probes.relay_problem import RelayProblemError
+from mainstay.probes.relay_problem import RelayProblemError, unavailable
 from mainstay.probes.spool import Spool
 
 COMMIT_SECONDS: Final = 0.02
@@ -30,8 +29,6 @@ class FrameIntake:
 
     def __init__(self, spool: Spool, catalogs: CatalogStore, *, clock: Callable[[], float] = time.time) -> None:
         self.accepted = 0
-        self.refused: Counter[str] = Counter()
-        """By problem slug."""
         self._spool = spool
         self._catalogs = catalogs
         self._clock = clock
@@ -87,18 +84,14 @@ class FrameIntake:
 
     async def _store(self, body: bytes) -> None:
         if not self.has_room(len(body)):
-            raise RelayProblemError(
-                HTTPStatus.SERVICE_UNAVAILABLE, "spool-full", "the relay's spool is full", retry_after=2
-            )
+            raise unavailable("spool-full", "the relay's spool is full")
         done: asyncio.Future[OSError | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((body, done))
         self._queued += len(body)
         if self._commit is None:
             self._commit = asyncio.create_task(self._write_waiting())
         if (error := await done) is not None:
-            raise RelayProblemError(
-                HTTPStatus.SERVICE_UNAVAILABLE, "disk-error", f"the relay cannot write: {error}", retry_after=2
-            ) from error
+            raise unavailable("disk-error", f"the relay cannot write: {error}") from error
 
     async def _write_waiting(self) -> None:
         await asyncio.sleep(COMMIT_SECONDS)

@@ -26,3 +26,8 @@ class RelayProblemError(Exception):
                 "detail": str(self),
             }
         )
+
+
+def unavailable(slug: str, detail: str) -> RelayProblemError:
+    """Return the problem of a relay that cannot take a request now: the node sends to the service directly."""
+    return RelayProblemError(HTTPStatus.SERVICE_UNAVAILABLE, slug, detail, retry_after=2)

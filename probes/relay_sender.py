@@ -19,7 +19,7 @@ from mainstay.probes.catalog_store import CatalogStore
 from mainstay.probes.decoding import UNREADABLE
 from mainstay.probes.frame import Frame, FrameError, decode
 from mainstay.probes.ids import uuid7
-from mainstay.probes.shipper import Shipper, SpoolSender
+from mainstay.probes.shipper import Shipper
 from mainstay.probes.spool import Entry, Spool
 from mainstay.probes.transport import Backoff, RejectedError, RetryableError, Transport
 
@@ -46,7 +46,7 @@ class _Rejections(msgspec.Struct):
     rejected: tuple[_RejectedFrame, ...] = ()
 
 
-class BundleSender(SpoolSender):
+class BundleSender(Shipper):
     """Drains a relay's spool of frames.
 
     Args:
@@ -70,14 +70,13 @@ class BundleSender(SpoolSender):
         on_refused: Callable[[str], None],
         backoff: Backoff | None = None,
     ) -> None:
+        super().__init__(spool, batch=_BATCH, gather=gather, backoff=backoff)
         self.bundles = 0
         """Sent and acknowledged."""
         self.refused: Counter[str] = Counter()
         """Frames that the service refused, by problem slug."""
         self.cut_off_since: float | None = None
         """Monotonic seconds since when the service does not answer this relay, or not let it in."""
-        self.shipper = Shipper(spool, self._deliver, batch=_BATCH, gather=gather, backoff=backoff)
-        self._spool = spool
         self._transport = transport
         self._catalogs = catalogs
         self._relay = relay
@@ -88,7 +87,7 @@ class BundleSender(SpoolSender):
         self._entries: Sequence[Entry] = ()
         self._ready: deque[_Prepared] = deque()
 
-    def _deliver(self, entries: Sequence[Entry]) -> None:
+    def deliver(self, entries: Sequence[Entry]) -> None:
         if entries is not self._entries:
             self._ready.extend(_Prepared(members) for members in self._arrange(entries))
             self._entries = entries
@@ -160,13 +159,13 @@ class BundleSender(SpoolSender):
         if slug in _NOT_YET:
             self._on_refused(frame.subject)
             if time.time() - frame.t0 < _NOT_YET_SECONDS:
-                self._spool.append(entry.payload)  # its turn comes again
+                self.spool.append(entry.payload)  # its turn comes again
                 return
         self._set_aside(entry, slug, f"{slug}: {frame.subject} {frame.sequence}: {detail}")
 
     def _set_aside(self, entry: Entry, slug: str, reason: str) -> None:
         self.refused[slug or "rejected"] += 1
-        self._spool.set_aside(entry, reason)
+        self.spool.set_aside(entry, reason)
 
 
 class _Prepared:

@@ -111,15 +111,6 @@ class SampleCollector:
         self._say(self._row(t, readings))
         self._channel_supervisor.close(0.9 * self._interval - (self._clock() - started))
 
-    def close(self) -> None:
-        """Let idle threads end, and the sources go."""
-        for handle in self._handles:
-            for _, watched in handle.channels.values():
-                self._channel_supervisor.forget(watched)
-            self._channel_supervisor.forget(handle.watched)
-            if not handle.watched.busy:
-                handle.sampler.close()
-
     def _tell(self, happened: SourceEvent) -> None:
         self._say(happened)
 

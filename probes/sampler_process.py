@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from mainstay.probes.sample_collector import DEADLINE_S, SampleCollector
+from mainstay.probes.sample_collector import SampleCollector
 from mainstay.probes.samplers.base import SourceEvent, registry
 from mainstay.probes.samplers.protocol import Message, pack
 
@@ -72,7 +72,6 @@ def _claim_stdout() -> int:
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m mainstay.probes.sampler_process")
     parser.add_argument("--interval", type=float, default=1.0)
-    parser.add_argument("--deadline", type=float, default=DEADLINE_S)
     parser.add_argument("--without", action="append", default=[], metavar="SAMPLER")
     parser.add_argument("--try", dest="channel", metavar="CHANNEL")
     return parser.parse_args(argv)
@@ -86,7 +85,7 @@ def main(argv: Sequence[str]) -> int:
     if arguments.channel is not None:
         return try_channel(arguments.channel)
     samplers = [config().build() for name, config in registry().items() if name not in arguments.without]
-    board = SampleCollector(samplers, pipe.send_message, interval=arguments.interval, deadline=arguments.deadline)
+    board = SampleCollector(samplers, pipe.send_message, interval=arguments.interval)
     try:
         for t in ticks(arguments.interval, time.time, time.sleep):
             board.sample(t)

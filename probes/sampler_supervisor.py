@@ -18,9 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
-
-import msgspec
+from typing import Final
 
 from mainstay.probes.core_types import EventKind
 from mainstay.probes.hang_retest import HangRetester
@@ -53,10 +51,6 @@ class SamplerTimeout:
     killed: bool
     """False when it could not be killed and was left behind."""
     retry_seconds: float
-
-    def as_data(self) -> dict[str, Any]:
-        data: dict[str, Any] = msgspec.to_builtins(self)
-        return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from mainstay.probes.durable_files import sync_directory
+
 _MAGIC: Final = b"MSSPOOL1"
 _HEADER: Final = struct.Struct("<8s36s")
 _RECORD: Final = struct.Struct("<IIQ")
@@ -100,23 +102,3 @@ def read(segment: Segment, offset: int, end: int) -> Iterator[tuple[Entry, int]]
             if check != crc(sequence, payload):
                 return
             yield Entry(sequence, payload), offset
-
-
-def sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Replace a small file whole: after a crash it holds the old content or the new, on disk, never a part."""
-    scratch = path.with_suffix(".tmp")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    scratch.rename(path)
-    sync_directory(path.parent)

@@ -9,15 +9,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
 from mainstay.probes.catalog_store import CatalogStore
 from mainstay.probes.frame import FRAME_VERSION, Axis, Frame, checksum, decode, encode
+from mainstay.probes.frame_route import FrameRoute
 from mainstay.probes.signals import Catalog
 from mainstay.probes.spool import Entry, Spool
-from mainstay.probes.transport import Backoff, FrameReceipt, RejectedError, RetryableError
+from mainstay.probes.transport import Backoff, RejectedError, RetryableError, Transport
 
 log = logging.getLogger(__name__)
 
@@ -25,29 +27,17 @@ _RESYNC_S: Final = 1.0
 """While the service is away, what is appended becomes durable at least this often."""
 
 
-class Shipper:
-    """A thread that drains ``spool`` through ``deliver``.
+class Shipper(ABC):
+    """A thread that drains ``spool`` through ``deliver``; a context manager: it delivers while the block lasts.
 
-    ``deliver`` gets the oldest entries (at most ``batch``); it returns when they are durable at the other end, or
-    raises ``RetryableError`` or ``RejectedError`` (see ``mainstay.probes.transport``). After ``RetryableError`` it gets
-    the same entries again; a rejected batch is tried again entry by entry. ``gather`` seconds pass after the first
-    entry, unless there are enough for a batch.
+    ``gather`` seconds pass after the first entry, unless there are ``batch`` entries.
     """
 
-    def __init__(
-        self,
-        spool: Spool,
-        deliver: Callable[[Sequence[Entry]], None],
-        *,
-        batch: int = 1,
-        gather: float = 0.0,
-        backoff: Backoff | None = None,
-    ) -> None:
+    def __init__(self, spool: Spool, *, batch: int = 1, gather: float = 0.0, backoff: Backoff | None = None) -> None:
         self.spool = spool
         self.delivered = 0
         self.trouble = ""
         """Why nothing is being delivered just now; empty while all is well."""
-        self._deliver = deliver
         self._batch = batch
         self._gather = gather
         self._kept: list[Entry] = []
@@ -55,6 +45,15 @@ class Shipper:
         self._singly = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"ship-{spool.directory.name}", daemon=True)
+
+    @abstractmethod
+    def deliver(self, entries: Sequence[Entry]) -> None:
+        """Deliver the oldest entries, at most ``batch``; on return they are durable at the other end.
+
+        Raises:
+            RetryableError: it gets the same entries again.
+            RejectedError: a batch is tried again entry by entry; a single entry is set aside.
+        """
 
     def start(self) -> Self:
         self._thread.start()
@@ -101,7 +100,7 @@ class Shipper:
 
     def _hand_over(self, entries: list[Entry]) -> None:
         try:
-            self._deliver(entries)
+            self.deliver(entries)
         except RejectedError as error:
             self._kept = []
             if len(entries) > 1:
@@ -138,47 +137,15 @@ class Shipper:
             log.exception("%s: the disk refuses to sync", self.spool.directory.name)
 
 
-class SpoolSender:
-    """A context manager: its shipper delivers a spool while the block lasts."""
-
-    shipper: Shipper
-
-    def start(self) -> Self:
-        self.shipper.start()
-        return self
-
-    def stop(self, timeout: float = 3.0) -> bool:
-        """Drain for at most ``timeout`` seconds; True when nothing was left behind."""
-        return self.shipper.stop(timeout)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
-        self.stop()
-
-
-class FrameTransport(Protocol):
-    """Where frames go: a service, or a relay with the service behind it."""
-
-    def send_frame(self, body: bytes) -> FrameReceipt:
-        """Deliver one encoded frame; on return it is durable at the other end."""
-
-    def put_catalog(self, catalog: Catalog) -> None:
-        """Announce what the frames with this digest carry."""
-
-
-class FrameSender(SpoolSender):
+class FrameSender(Shipper):
     """Frames, spooled and delivered in order: ``with FrameSender(spool, transport) as sender: sender.put(...)``.
 
     Used by the node daemon (time axis) and by the coordinator of a job (step axis). The spool numbers the frames, so
     a frame's ``stream`` and ``sequence`` are always the spool's.
     """
 
-    def __init__(self, spool: Spool, transport: FrameTransport, *, backoff: Backoff | None = None) -> None:
-        self.duplicates = 0
-        self.shipper = Shipper(spool, self._deliver, backoff=backoff)
-        self._spool = spool
+    def __init__(self, spool: Spool, transport: Transport | FrameRoute, *, backoff: Backoff | None = None) -> None:
+        super().__init__(spool, backoff=backoff)
         self._transport = transport
         self._catalogs = CatalogStore(spool.directory)
 
@@ -206,19 +173,19 @@ class FrameSender(SpoolSender):
         def body(sequence: int) -> bytes:
             return encode(
                 Frame(
-                    version=FRAME_VERSION, subject=subject, axis=axis, stream=self._spool.stream, sequence=sequence,
+                    version=FRAME_VERSION, subject=subject, axis=axis, stream=self.spool.stream, sequence=sequence,
                     t0=t0, dt=dt, catalog=catalog.digest, entities=entities, samples=samples,
                     crc32=checksum(values, wide), values=values, wide=wide,
                 )
             )  # fmt: skip
 
-        return self._spool.append(body)
+        return self.spool.append(body)
 
-    def _deliver(self, entries: Sequence[Entry]) -> None:
+    def deliver(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self.duplicates += self._send(entry.payload) is FrameReceipt.DUPLICATE
+            self._send(entry.payload)
 
-    def _send(self, body: bytes) -> FrameReceipt:
-        return self._catalogs.send_announced(
+    def _send(self, body: bytes) -> None:
+        self._catalogs.send_announced(
             lambda: self._transport.send_frame(body), self._transport.put_catalog, lambda: decode(body).catalog
         )

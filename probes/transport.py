@@ -16,7 +16,6 @@ import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +33,7 @@ _PASSING: Final = frozenset({401, 403, 404, 408, 425, 429})
 _FINAL: Final = frozenset({"wrong-node", "wrong-rack"})
 """Problems of these statuses that concern the data: it belongs to another sender."""
 _DETAIL_BYTES: Final = 4096
+_CONNECT_S: Final = 3.0
 _ABOUT_THE_HOST: Final = "wrong-host"
 """A 400 that an operator ends by a setting of the service: the data is good."""
 
@@ -57,13 +57,6 @@ class RejectedError(TransportError):
 
 class RetryableError(TransportError):
     """The request may be accepted another time."""
-
-
-class FrameReceipt(StrEnum):
-    """How a frame was accepted."""
-
-    STORED = "stored"
-    DUPLICATE = "duplicate"
 
 
 class ProblemDocument(msgspec.Struct):
@@ -133,7 +126,6 @@ class Transport:
         url: where the service listens, ``http://host:port`` or ``https://…``.
         token: bearer token; may be replaced at any time.
         tls: files for ``https``; the default is what the environment names (``MAINSTAY_CA_FILE``).
-        connect_s: seconds to wait for a connection.
         read_s: seconds to wait for an answer.
 
     Raises:
@@ -146,7 +138,6 @@ class Transport:
         token: str = "",
         *,
         tls: TlsFiles | None = None,
-        connect_s: float = 3.0,
         read_s: float = 10.0,
     ) -> None:
         parts = urlsplit(url)
@@ -154,7 +145,6 @@ class Transport:
             raise ValueError(f"service URL {url!r} must look like http://host:port or https://host:port")
         self.url = url.rstrip("/")
         self.token = token
-        self._connect_s = connect_s
         self._read_s = read_s
         files = tls or TlsFiles.from_environment()
         files.check()
@@ -186,7 +176,7 @@ class Transport:
         """
         data = msgspec.json.encode(body) if content is None and body is not None else content
         sent = {"Authorization": f"Bearer {self.token}", "Content-Type": content_type, **(headers or {})}
-        timeout = urllib3.Timeout(connect=self._connect_s, read=read_s or self._read_s)
+        timeout = urllib3.Timeout(connect=_CONNECT_S, read=read_s or self._read_s)
         try:
             answer = self._pool.request(
                 method, f"{self.url}/v1{path}", body=data, headers=sent, timeout=timeout, redirect=False
@@ -205,10 +195,9 @@ class Transport:
         except UNREADABLE as error:
             raise RetryableError(f"{method} {path}: the answer is not JSON: {error}", status=answer.status) from error
 
-    def send_frame(self, body: bytes) -> FrameReceipt:
+    def send_frame(self, body: bytes) -> None:
         """Deliver one encoded frame; on return it is durable at the service."""
-        answer = self.request("POST", "/telemetry/frames", content=body, content_type="application/msgpack")
-        return FrameReceipt.DUPLICATE if answer.headers.get("X-Mainstay-Duplicate") else FrameReceipt.STORED
+        self.request("POST", "/telemetry/frames", content=body, content_type="application/msgpack")
 
     def put_catalog(self, catalog: Catalog) -> None:
         """Tell the service what the frames with this digest carry."""

@@ -24,6 +24,7 @@ import msgspec
 
 from mainstay.probes.benchmarks.progress import Progress, read_log
 from mainstay.probes.benchmarks.result import BenchmarkResult
+from mainstay.probes.child_process import kill_session, last_line
 from mainstay.probes.decoding import UNREADABLE
 from mainstay.probes.recent import Recent
 
@@ -134,7 +135,7 @@ class ValidationProcess:
         with self._lock:
             self._stopped = True
             if self._process is not None:
-                _end(self._process)
+                kill_session(self._process)
 
     def _measure(self, running: _Run, seconds: float) -> tuple[list[dict[str, Any]], str | None]:
         if seconds <= 0:
@@ -177,7 +178,7 @@ class ValidationProcess:
             why = self._canceled.get(running.order.validation_id)
             retry = retry or (now + _RETRY_S if why else None)
             if now > deadline or (retry is not None and now > retry):
-                _end(process)
+                kill_session(process)
                 said = f"canceled: {why}" if why else f"did not end within its {seconds:.0f} s"
                 raise ValueError(f"the validation {said} and was killed")
         if self._stopped:
@@ -237,8 +238,8 @@ class _Run:
         try:
             document = msgspec.json.decode(_read(self.output))
         except UNREADABLE:
-            last = _read(self.complaints).decode("utf-8", "replace").strip().splitlines()[-1:] or ["it said nothing"]
-            raise ValueError(f"mainstay validate ended with status {status} and no result: {last[0]}") from None
+            last = last_line(_read(self.complaints))
+            raise ValueError(f"mainstay validate ended with status {status} and no result: {last}") from None
         benchmarks = document.get("benchmarks") if isinstance(document, dict) else None
         if not isinstance(benchmarks, list) or not all(isinstance(b, dict) for b in benchmarks):
             raise ValueError("mainstay validate printed a result without benchmarks")
@@ -273,12 +274,6 @@ def _ended(process: subprocess.Popen[bytes], seconds: float) -> bool:
     except subprocess.TimeoutExpired:
         return False
     return True
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(5)
 
 
 class ValidationRunner:

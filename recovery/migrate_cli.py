@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,8 @@ from typing import Annotated, Any, Final
 import msgspec
 from cyclopts import Parameter
 
-from mainstay.detectors.cli_errors import BAD_INPUT, NO_SERVICE, InputError, ServiceError, one_line, open_transport
+from mainstay.detectors.cli_errors import BAD_INPUT, NO_SERVICE, InputError, one_line, open_transport
+from mainstay.probes.decoding import read_if_whole
 from mainstay.probes.ids import uuid7
 from mainstay.probes.transport import RetryableError, Transport, TransportError
 from mainstay.recovery.migration_request import (
@@ -45,7 +45,7 @@ class _NoAnswerError(Exception):
     """The job has not answered the request in time."""
 
 
-_one_line = one_line("mainstay migrate", {InputError: BAD_INPUT, ServiceError: NO_SERVICE, _NoAnswerError: NO_ANSWER})
+_one_line = one_line("mainstay migrate", {InputError: BAD_INPUT, TransportError: NO_SERVICE, _NoAnswerError: NO_ANSWER})
 
 
 @Parameter(name="*")
@@ -53,19 +53,14 @@ _one_line = one_line("mainstay migrate", {InputError: BAD_INPUT, ServiceError: N
 class JobAddress:
     """How to reach the job: through the service, or where its coordinator runs."""
 
-    service: Annotated[
-        str | None, Parameter(env_var="MAINSTAY_SERVICE", help="Connect to the service at this URL.")
-    ] = None
-    token: Annotated[
-        str | None,
-        Parameter(env_var="MAINSTAY_TOKEN", help="Use this token with scope act; prefer a file."),
-    ] = None
-    token_file: Annotated[
-        Path | None, Parameter(env_var="MAINSTAY_TOKEN_FILE", help="Read the token from this file.")
-    ] = None
-    state_dir: Annotated[
-        Path | None, Parameter(help="Use, without a service, the --state-dir of the coordinator on its node.")
-    ] = None
+    service: Annotated[str | None, Parameter(env_var="MAINSTAY_SERVICE")] = None
+    """Connect to the service at this URL."""
+    token: Annotated[str | None, Parameter(env_var="MAINSTAY_TOKEN")] = None
+    """Use this token with scope act; prefer a file."""
+    token_file: Annotated[Path | None, Parameter(env_var="MAINSTAY_TOKEN_FILE")] = None
+    """Read the token from this file."""
+    state_dir: Path | None = None
+    """Use, without a service, the --state-dir of the coordinator on its node."""
 
 
 @_one_line
@@ -159,28 +154,9 @@ def _check_standbys(job: str, standbys: dict[str, int], moving: int, source: str
 # requesting and waiting
 
 
-class JobChannel(ABC):
-    """A connection to the coordinator of a job."""
-
-    @abstractmethod
-    def job(self) -> dict[str, Any]:
-        """The job as last reported.
-
-        Raises:
-            InputError: no such job exists.
-            ServiceError: the service does not answer.
-        """
-
-    @abstractmethod
-    def send_request(self, request: MigrationRequest) -> str:
-        """Send the request and return its ID."""
-
-    @abstractmethod
-    def answer(self, request_id: str) -> MigrationResult | None:
-        """The latest result of the request; None before the first."""
-
-
-def _follow(channel: JobChannel, request_id: str, timeout: float, sleep: Callable[[float], None] = time.sleep) -> int:
+def _follow(
+    channel: _Service | _Files, request_id: str, timeout: float, sleep: Callable[[float], None] = time.sleep
+) -> int:
     until, state = time.monotonic() + timeout, MigrationState.PENDING
     while time.monotonic() < until:
         answer = channel.answer(request_id)
@@ -206,7 +182,7 @@ def _end(answer: MigrationResult) -> int:
     return NOT_MOVED
 
 
-def _open_channel(job: str, where: JobAddress) -> JobChannel:
+def _open_channel(job: str, where: JobAddress) -> _Service | _Files:
     if where.state_dir is not None:
         return _Files(job, where.state_dir)
     if where.service is None:
@@ -214,29 +190,37 @@ def _open_channel(job: str, where: JobAddress) -> JobChannel:
     return _Service(job, open_transport(where.service, where.token, where.token_file))
 
 
-class _Service(JobChannel):
-    """Through the control plane."""
+class _Service:
+    """The way to the coordinator of a job through the control plane."""
 
     def __init__(self, job: str, transport: Transport) -> None:
         self._job = job
         self._transport = transport
 
     def job(self) -> dict[str, Any]:
+        """The job as last reported.
+
+        Raises:
+            InputError: no such job exists.
+            TransportError: the service does not answer.
+        """
         try:
             told: dict[str, Any] = self._transport.json("GET", f"/jobs/{self._job}")
         except TransportError as error:
             if error.slug != "unknown-job":
-                raise ServiceError(str(error)) from error
-            running = self._ask("GET", "/jobs?state=running")["items"]
+                raise
+            running = self._transport.json("GET", "/jobs?state=running")["items"]
             names = ", ".join(sorted(one["id"] for one in running)[:20]) or "none"
             raise InputError(f"there is no job {self._job}; running now: {names}") from error
         return told
 
     def send_request(self, request: MigrationRequest) -> str:
+        """Send the request and return its ID."""
         body = {"node": request.node, "rank": request.rank, "target": request.target, "reason": request.reason[:200]}
-        return str(self._ask("POST", f"/jobs/{self._job}/migration-requests", body)["id"])
+        return str(self._transport.json("POST", f"/jobs/{self._job}/migration-requests", body)["id"])
 
     def answer(self, request_id: str) -> MigrationResult | None:
+        """The latest result of the request; None before the first."""
         try:
             items = self._transport.json("GET", f"/jobs/{self._job}/migration-requests")["items"]
         except RetryableError:
@@ -244,15 +228,9 @@ class _Service(JobChannel):
         found = next((one for one in items if one["id"] == request_id), None)
         return None if found is None else msgspec.convert(found, MigrationResult)
 
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        try:
-            return self._transport.json(method, path, body)
-        except TransportError as error:
-            raise ServiceError(str(error)) from error
 
-
-class _Files(JobChannel):
-    """Through the state directory of the launcher that coordinates."""
+class _Files:
+    """The same through the state directory of the launcher that coordinates."""
 
     def __init__(self, job: str, directory: Path) -> None:
         self._job = job
@@ -281,8 +259,4 @@ class _Files(JobChannel):
         return None if found is None else msgspec.convert(found, MigrationResult)
 
     def _read(self) -> dict[str, Any] | None:
-        try:
-            told: dict[str, Any] = msgspec.json.decode((self._directory / "job.json").read_bytes())
-        except (OSError, msgspec.DecodeError):
-            return None
-        return told
+        return read_if_whole(self._directory / "job.json", dict[str, Any])

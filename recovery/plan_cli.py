@@ -33,14 +33,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
-from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
+from mainstay.detectors.cli_errors import AsJson, Flag, InputError, one_line
 from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.cost_model.allocation import Tenant
 from mainstay.recovery.cost_model.redundancy import RedundancyScheme
@@ -60,9 +59,7 @@ from mainstay.recovery.save_intervals import NODE_MTBF_HOURS, FailureRate, Prote
 from mainstay.recovery.scenario_assumptions import ScenarioAssumptions, cost_inputs_of
 from mainstay.recovery.strategy_choice import choose_strategy
 
-
-class ScenarioError(ValueError):
-    """The file is no scenario; the message names the file and the field or line."""
+_clear = one_line("mainstay plan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +126,7 @@ def read_scenario(path: Path) -> PlannerInput:
     """Read and check a scenario file.
 
     Raises:
-        ScenarioError: unreadable, not JSON, a field missing, unknown or of the wrong type, or values that contradict
+        InputError: unreadable, not JSON, a field missing, unknown or of the wrong type, or values that contradict
             one another; one line that names file and field.
     """
     return _read(path)[0]
@@ -144,25 +141,25 @@ def _read(path: Path) -> tuple[PlannerInput, ScenarioAssumptions | None]:
         scenario = msgspec.convert(raw, Scenario, str_keys=True)
         return _situation(scenario), scenario.cost_inputs
     except OSError as error:
-        raise ScenarioError(f"cannot read {path}: {error.strerror}") from error
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ScenarioError(f"{path}: not UTF-8 text (byte {error.start})") from error
+        raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from error
     except json.JSONDecodeError as error:
-        raise ScenarioError(f"{path}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from error
+        raise InputError(f"{path}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from error
     except RecursionError as error:
-        raise ScenarioError(f"{path}: nested too deeply to be a scenario") from error
+        raise InputError(f"{path}: nested too deeply to be a scenario") from error
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$")
-        raise ScenarioError(f"{path}: {where.strip('.`')}: {what}" if where else f"{path}: {what}") from error
+        raise InputError(f"{path}: {where.strip('.`')}: {what}" if where else f"{path}: {what}") from error
     except ValueError as error:
-        raise ScenarioError(f"{path}: {error}") from error
+        raise InputError(f"{path}: {error}") from error
 
 
 def _cost_inputs(path: Path, situation: PlannerInput, assumptions: ScenarioAssumptions) -> CostInputs:
     try:
         return cost_inputs_of(situation, assumptions)
     except ValueError as error:
-        raise ScenarioError(f"{path}: cost_inputs: {error}") from error
+        raise InputError(f"{path}: cost_inputs: {error}") from error
 
 
 _LEAST, _MOST = 1e-12, 1e18
@@ -279,15 +276,8 @@ def _disk(disk: tuple[HeldCheckpoint, ...] | Epochs, size: int) -> tuple[HeldChe
     return tuple(HeldCheckpoint(rank=rank, epoch=epoch) for rank in range(size) for epoch in disk.epochs)
 
 
-_clear = one_line("mainstay plan", {ScenarioError: BAD_INPUT})
-
-
 def plan(
-    *,
-    scenario: str,
-    tiers: Annotated[bool, Parameter(negative=())] = False,
-    node_mtbf_hours: float = NODE_MTBF_HOURS,
-    as_json: AsJson = False,
+    *, scenario: Path, tiers: Flag = False, node_mtbf_hours: float = NODE_MTBF_HOURS, as_json: AsJson = False
 ) -> int:
     """Estimate the cost of each recovery strategy for a failure.
 
@@ -301,7 +291,7 @@ def plan(
 
 
 @_clear
-def run_plan(path: str | Path, as_json: bool = False, *, console: Console | None = None) -> int:
+def run_plan(path: Path, as_json: bool = False, *, console: Console | None = None) -> int:
     """Print the plan for a scenario file, as a table or as JSON (``mainstay.recovery.recovery_plan.RecoveryPlan``).
 
     With cost inputs a second table evaluates every recovery strategy; in JSON it is ``decision``.
@@ -309,8 +299,8 @@ def run_plan(path: str | Path, as_json: bool = False, *, console: Console | None
     Returns:
         Exit code: 0 with a chosen strategy, 1 if nothing is feasible, 2 for a bad file (one line on stderr).
     """
-    situation, assumptions = _read(Path(path))
-    cost_inputs = None if assumptions is None else _cost_inputs(Path(path), situation, assumptions)
+    situation, assumptions = _read(path)
+    cost_inputs = None if assumptions is None else _cost_inputs(path, situation, assumptions)
     made, decision = plan_recovery(situation), None if cost_inputs is None else choose_strategy(cost_inputs)
     if as_json:
         _print_json(msgspec.to_builtins(made) | ({} if decision is None else {"decision": decision}))
@@ -323,17 +313,17 @@ def run_plan(path: str | Path, as_json: bool = False, *, console: Console | None
 
 
 @_clear
-def run_tiers(path: str | Path, mtbf_hours: float, as_json: bool = False, *, console: Console | None = None) -> int:
+def run_tiers(path: Path, mtbf_hours: float, as_json: bool = False, *, console: Console | None = None) -> int:
     """Print the best save interval of each protection tier in the job of a scenario file.
 
     Returns:
         Exit code: 0, or 2 for bad input (one line on stderr).
     """
-    situation = read_scenario(Path(path))
+    situation = read_scenario(path)
     if not mtbf_hours > 0.0:
-        raise ScenarioError(f"--node-mtbf-hours must be above 0, not {mtbf_hours:g}")
+        raise InputError(f"--node-mtbf-hours must be above 0, not {mtbf_hours:g}")
     if not situation.step_seconds:
-        raise ScenarioError(f"{path}: step_seconds: saves are counted in steps, which must take time")
+        raise InputError(f"{path}: step_seconds: saves are counted in steps, which must take time")
     made = tiers_of(situation, mtbf_hours)
     if as_json:
         _print_json(made)

@@ -11,6 +11,7 @@ import msgspec
 
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
 from mainstay.probes.core_types import validate_name
+from mainstay.probes.decoding import read_if_whole
 from mainstay.probes.ids import uuid7
 from mainstay.recovery.launcher.option_values import state_directory
 from mainstay.recovery.reshape_request import ReshapeRequest, ReshapeResult, ReshapeStatus, answered, write_request
@@ -25,7 +26,7 @@ class _Job(msgspec.Struct):
     state: str
 
 
-@one_line("mainstay reshape", dict.fromkeys((ValueError, OSError), BAD_INPUT))
+@one_line("mainstay reshape", {ValueError: BAD_INPUT, OSError: BAD_INPUT})
 def reshape(
     job: str,
     *,
@@ -48,6 +49,9 @@ def reshape(
         state_dir: Use the --state-dir of the launcher that coordinates, if it has one.
         timeout: Wait this many seconds for the answer.
         as_json: Print only JSON.
+
+    Returns:
+        Exit code: 0 done; 1 rejected, failed, or no answer; 2 invalid input.
     """
     request = _request(dp, pp, stages)
     directory = _directory(job, state_dir)
@@ -98,10 +102,8 @@ def _directory(job: str, given: Path | None) -> Path:
 
 
 def _state(directory: Path) -> str:
-    try:
-        return msgspec.json.decode((directory / "job.json").read_bytes(), type=_Job).state
-    except (OSError, msgspec.MsgspecError):  # being written, or gone: the answer decides
-        return ""
+    job = read_if_whole(directory / "job.json", _Job)
+    return "" if job is None else job.state  # being written, or gone: the answer decides
 
 
 def _wait(path: Path, directory: Path, timeout: float) -> ReshapeResult | None:

@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from mainstay.probes.decoding import UNREADABLE
+from mainstay.probes.durable_files import replace_file
+
 T = TypeVar("T")
 
 log = logging.getLogger("mainstay.coordinator")
@@ -19,9 +22,7 @@ def write_json(path: Path, content: Any) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    new = path.with_suffix(".new")
-    new.write_bytes(msgspec.json.encode(content))
-    new.replace(path)
+    replace_file(path, msgspec.json.encode(content))
 
 
 def write_request(directory: Path, request_id: str, request: msgspec.Struct) -> Path:
@@ -52,6 +53,6 @@ def read_requests(directory: Path, kind: type[T], max_bytes: int, problem: str) 
                 body = file.read(max_bytes)
             path.unlink()
             found.append(msgspec.json.decode(body, type=kind))
-        except (OSError, msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
+        except (OSError, *UNREADABLE) as error:
             log.warning("%s %s: %s", path, problem, error)
     return found

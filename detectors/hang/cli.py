@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mainstay.detectors.cli_errors import BAD_INPUT, AsJson
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
 from mainstay.detectors.finding import FindingKind, some
 from mainstay.detectors.hang.analysis import LISTED, HangDiagnosis, diagnose
 from mainstay.detectors.hang.flight_recorder import Dump, DumpError, decode, dumps_of
@@ -52,6 +52,7 @@ class _Read:
     """File name -> why it is no dump."""
 
 
+@one_line("mainstay analyze-hang", {DumpError: BAD_INPUT, OSError: BAD_INPUT})
 def analyze_hang(path: Path, /, *, as_json: AsJson = False) -> int:
     """Find the ranks that block a job from PyTorch flight-recorder dumps.
 
@@ -63,11 +64,7 @@ def analyze_hang(path: Path, /, *, as_json: AsJson = False) -> int:
     as_json
         Print only JSON on standard output.
     """
-    try:
-        read = _read(path)
-    except (DumpError, OSError) as error:
-        sys.stderr.write(f"mainstay analyze-hang: {error}\n")
-        return BAD_INPUT
+    read = _read(path)
     found = diagnose(read.dumps)
     if as_json:
         sys.stdout.write(msgspec.json.encode(_as_data(found, read)).decode() + "\n")

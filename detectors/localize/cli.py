@@ -14,7 +14,7 @@ from typing import Annotated, Final
 import msgspec
 from cyclopts import Parameter
 
-from mainstay.detectors.cli_errors import BAD_INPUT, AsJson
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line, read_json
 from mainstay.detectors.finding import some
 from mainstay.detectors.localize import plan
 from mainstay.detectors.localize.model import (
@@ -35,10 +35,6 @@ _LARGEST: Final = 256 << 20
 _SHOWN: Final = 12
 
 
-class BadPairsError(ValueError):
-    """A file that cannot be used; the message names the line and what is wrong."""
-
-
 class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One line of the file."""
 
@@ -54,6 +50,7 @@ class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     round: int = 0
 
 
+@one_line("mainstay localize", {ValueError: BAD_INPUT, OSError: BAD_INPUT})
 def localize(
     pairs: Path,
     /,
@@ -82,16 +79,12 @@ def localize(
     as_json
         Print only JSON on standard output.
     """
-    try:
-        results = list(_results(pairs))
-        chart = _topology(topology, results)
-        state = plan.start_localization(chart, known_good=known_good, settings=LocalizationConfig(slower=min_slowdown))
-        state = msgspec.structs.replace(state, results=tuple(results), round=max(r.round for r in results))
-        verdict = plan.verdict(state)
-        step = plan.next_round(state)
-    except (ValueError, OSError) as error:
-        sys.stderr.write(f"mainstay localize: {error}\n")
-        return BAD_INPUT
+    results = list(_results(pairs))
+    chart = _topology(topology, results)
+    state = plan.start_localization(chart, known_good=known_good, settings=LocalizationConfig(slower=min_slowdown))
+    state = msgspec.structs.replace(state, results=tuple(results), round=max(r.round for r in results))
+    verdict = plan.verdict(state)
+    step = plan.next_round(state)
     if as_json:
         further = step.pairs if isinstance(step, Round) else ()
         sys.stdout.write(msgspec.json.encode({"verdict": verdict, "next": further}).decode() + "\n")
@@ -104,9 +97,9 @@ def localize(
 
 def _results(path: Path) -> Iterator[PairResult]:
     if not path.exists():
-        raise BadPairsError(f"{path} does not exist")
+        raise InputError(f"{path} does not exist")
     if path.stat().st_size > _LARGEST:
-        raise BadPairsError(f"{path} is larger than {_LARGEST >> 20} MiB")
+        raise InputError(f"{path} is larger than {_LARGEST >> 20} MiB")
     found = False
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         if not line.strip():
@@ -114,10 +107,10 @@ def _results(path: Path) -> Iterator[PairResult]:
         try:
             yield _result(msgspec.json.decode(line, type=_Line))
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise BadPairsError(f"{path}, line {number}: {error}") from error
+            raise InputError(f"{path}, line {number}: {error}") from error
         found = True
     if not found:
-        raise BadPairsError(f"{path} holds no pair")
+        raise InputError(f"{path} holds no pair")
 
 
 def _result(line: _Line) -> PairResult:
@@ -125,7 +118,7 @@ def _result(line: _Line) -> PairResult:
     speeds = {} if line.bandwidth is None else _by_size(line.bandwidth)
     for size, seconds in ({} if line.seconds is None else _by_size(line.seconds)).items():
         if not seconds > 0:
-            raise BadPairsError(f"a transfer takes more than {seconds} s")
+            raise InputError(f"a transfer takes more than {seconds} s")
         speeds.setdefault(size, max(1, int(size)) / seconds)
     return PairResult(
         a=ends[0], b=ends[1], via=line.via, outcome=line.outcome, bandwidth=speeds, note=line.note, round=line.round
@@ -139,10 +132,7 @@ def _by_size(given: dict[str, float] | float) -> dict[str, float]:
 def _topology(path: Path | None, results: Iterable[PairResult]) -> FabricTopology:
     """As the file has it, or the nodes of the pairs under one switch."""
     if path is not None:
-        try:
-            return msgspec.json.decode(path.read_bytes(), type=FabricTopology)
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise BadPairsError(f"{path}: {error}") from error
+        return read_json(path, FabricTopology)
     nics: dict[str, dict[str, str]] = {}
     for result in results:
         for end in (result.a, result.b):

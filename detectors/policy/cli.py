@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from cyclopts import App, Parameter
@@ -19,19 +19,17 @@ from mainstay.detectors.cli_errors import (
     NO_SERVICE,
     AsJson,
     InputError,
-    ServiceError,
     one_line,
     open_transport,
     parse_since,
+    print_unfolded,
 )
 from mainstay.detectors.policy.comparison import Comparison, compare
 from mainstay.detectors.policy.load import load
 from mainstay.detectors.policy.model import XidPolicy, XidRule
 from mainstay.detectors.policy.toml_reader import PolicyError
 from mainstay.probes.core_types import Event
-
-if TYPE_CHECKING:  # commands import what they need when they run
-    from mainstay.probes.transport import Transport
+from mainstay.probes.transport import TransportError
 
 _TEST_SECONDS: Final = 120.0
 """The time limit of the service for a test with 10,000 events."""
@@ -42,7 +40,7 @@ Token = Annotated[str | None, Parameter(env_var="MAINSTAY_TOKEN")]
 TokenFile = Annotated[Path | None, Parameter(env_var="MAINSTAY_TOKEN_FILE")]
 
 
-_one_line = one_line("mainstay policy", {InputError: BAD_INPUT, PolicyError: BAD_INPUT, ServiceError: NO_SERVICE})
+_one_line = one_line("mainstay policy", {InputError: BAD_INPUT, PolicyError: BAD_INPUT, TransportError: NO_SERVICE})
 """Invalid input and a rejected request end a command with one clear line on standard error."""
 
 
@@ -64,7 +62,7 @@ def show(file: Path | None = None, /, *, code: str | None = None, as_json: AsJso
     if as_json:
         print(msgspec.json.encode([_as_dict(rule) for rule in rules]).decode())
         return 0
-    _print(_rule_table(rules))
+    print_unfolded(_rule_table(rules))
     return 0
 
 
@@ -130,7 +128,8 @@ def evaluate_overrides(
         told = _offline(compare(load(), after, taken), taken)
     elif service is not None:
         body = {"overrides": overrides} | ({} if start is None else {"since": start})
-        told = _ask(open_transport(service, token, token_file), "POST", "/policies/xid:test", body)
+        transport = open_transport(service, token, token_file)
+        told = transport.json("POST", "/policies/xid:test", body, read_s=_TEST_SECONDS)
     else:
         raise InputError("give --events FILE, or --service URL with a token")
     if as_json:
@@ -174,7 +173,8 @@ def upload(
     if service is None:
         raise InputError("give --service URL with a token")
     body = {"overrides": overrides, "mode": mode, "reason": reason}
-    told = _ask(open_transport(service, token, token_file), "PUT", "/policies/xid/overrides", body)
+    transport = open_transport(service, token, token_file)
+    told = transport.json("PUT", "/policies/xid/overrides", body, read_s=_TEST_SECONDS)
     print(f"version {told['version']} is {told['mode']} (digest {told['digest'][:12]})")
     return 0
 
@@ -206,16 +206,6 @@ def _events(file: Path) -> list[Event]:
         except (msgspec.DecodeError, RecursionError) as error:
             raise InputError(f"{file}: line {number}: no event: {error}") from error
     return found
-
-
-def _ask(transport: Transport, method: str, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    from mainstay.probes.transport import TransportError
-
-    try:
-        told: dict[str, Any] = transport.json(method, path, body, read_s=_TEST_SECONDS)
-    except TransportError as error:
-        raise ServiceError(str(error)) from error
-    return told
 
 
 def _sorted(made: XidPolicy) -> list[XidRule]:
@@ -305,15 +295,6 @@ def _show_changes(told: dict[str, Any]) -> None:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(change["time"]))
         row = (at, change["node"], change["device"] or "", str(change["code"]), change["before"], change["after"])
         table.add_row(*map(escape, row))
-    _print(table)
+    print_unfolded(table)
     if told["changes_total"] > len(told["changes"]):
         print(f"… and {told['changes_total'] - len(told['changes'])} more")
-
-
-def _print(what: object) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 200  # do not fold a log to the 80 columns of an absent terminal
-    console.print(what)

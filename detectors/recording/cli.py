@@ -10,13 +10,12 @@ from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
-from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, parse_since
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line, parse_since, print_unfolded
 from mainstay.detectors.finding import ADVICE, Finding
-from mainstay.detectors.recording.reader import RecordingDirectory, RecordingError
+from mainstay.detectors.recording.reader import RecordingDirectory
 from mainstay.detectors.recording.replay import replay as replay_recording
 from mainstay.probes.core_types import Severity
 from mainstay.probes.frame import FrameError
@@ -27,6 +26,7 @@ _SHOWN = 200
 _STYLE = {Severity.CRITICAL: "bold red", Severity.WARNING: "yellow", Severity.INFO: "dim"}
 
 
+@one_line("mainstay replay", {ValueError: BAD_INPUT})
 def replay(
     directory: Path,
     /,
@@ -55,21 +55,18 @@ def replay(
         found = replay_recording(recording, detectors)
         if output is not None:
             output.write_bytes(lines(found))
-    except (RecordingError, ValueError) as error:
-        print(f"mainstay replay: {error}", file=sys.stderr)
-        return BAD_INPUT
     except OSError as error:
-        print(f"mainstay replay: {error.filename}: {error.strerror}", file=sys.stderr)
-        return BAD_INPUT
+        raise InputError(f"{error.filename}: {error.strerror}") from error
     for column in recording.ignored:
         print(f"mainstay replay: ignored column {column}: it is not a signal", file=sys.stderr)
     if as_json:
         sys.stdout.write(lines(found).decode())
         return 0
-    _print(table(found, recording.fleet.start), summary(found, output))
+    print_unfolded(table(found, recording.fleet.start), summary(found, output))
     return 0
 
 
+@one_line("mainstay record", {TransportError: 1, FrameError: 1, OSError: BAD_INPUT, ValueError: BAD_INPUT})
 def record(
     directory: Path,
     /,
@@ -103,17 +100,9 @@ def record(
     from mainstay.detectors.recording.recorder import record as write_recording
 
     now = time.time()
-    try:
-        secret = token if token_file is None else token_file.read_text().strip()
-        rows = write_recording(
-            RecordingSource(Transport(service, secret)), directory, parse_since(since, now), now, job
-        )
-    except (TransportError, FrameError) as error:
-        print(f"mainstay record: {error}", file=sys.stderr)
-        return 1
-    except (OSError, ValueError) as error:
-        print(f"mainstay record: {error}", file=sys.stderr)
-        return BAD_INPUT
+    secret = token if token_file is None else token_file.read_text().strip()
+    source = RecordingSource(Transport(service, secret))
+    rows = write_recording(source, directory, parse_since(since, now), now, job)
     recorded = ", ".join(f"{count} rows of {name.removesuffix('.parquet')}" for name, count in rows.items() if count)
     print(f"{directory}: {recorded or 'the service has no data to record'}")
     return 0
@@ -154,11 +143,3 @@ def summary(found: Sequence[Finding], output: Path | None) -> Text:
     text += f"; {len(active)} are still active at the end" if active else ""
     text += f"; the first {_SHOWN} are shown" if len(begun) > _SHOWN else ""
     return Text(text + (f". All are in {output}." if output else ". --output FILE keeps them."))
-
-
-def _print(*parts: RenderableType) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 200  # do not fold a log to the 80 columns of an absent terminal
-    for part in parts:
-        console.print(part)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from cyclopts import App, Parameter
 
-from mainstay.detectors.cli_errors import AsJson, InputError, one_line, read_json
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line, read_json
 
 if TYPE_CHECKING:  # commands import what they need when they run
     from rich.table import Table
@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # commands import what they need when they run
 _NODES_LISTED: Final = 8
 
 select = App(name="select", help="Choose benchmarks for nodes.")
-_one_line = one_line("mainstay select")
+_one_line = one_line("mainstay select", {ValueError: BAD_INPUT})
 
 
 @Parameter(name="*")
@@ -80,12 +80,9 @@ def plan(
     start = max((h.until for h in past.nodes), default=0.0) if at is None else at
     if not hours > 0:
         raise InputError(f"--hours is {hours:g}: a job takes more than 0")
-    try:
-        so_far = past.until(start + 1e-3)
-        occasion = ValidationOpportunity(at=start, nodes=names, job_hours=hours)
-        decision = decide(so_far, learn_from(so_far), occasion, wanted)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    so_far = past.until(start + 1e-3)
+    occasion = ValidationOpportunity(at=start, nodes=names, job_hours=hours)
+    decision = decide(so_far, learn_from(so_far), occasion, wanted)
     if as_json:
         print(msgspec.json.encode(decision).decode())
     else:
@@ -116,10 +113,7 @@ def backtest(
     past, wanted = _past(history), _wanted(goal)
     if not past.occasions:
         raise InputError(f"{history}: no occasion to decide again")
-    try:
-        outcome = replay(past, wanted)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    outcome = replay(past, wanted)
     print(msgspec.json.encode(outcome).decode() if as_json else _summary(outcome))
     return 0
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from cyclopts import App, Parameter
 
-from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, Flag, InputError, one_line
 from mainstay.detectors.superbench.baseline import (
     Generated,
     generate_fixed,
@@ -44,7 +44,6 @@ _HELP: Final = "Find defective nodes in SuperBench results."
 
 superbench = App(name="superbench", help=_HELP)
 T = TypeVar("T")
-Flag = Annotated[bool, Parameter(negative=())]
 _one_line = one_line("mainstay superbench", {InputError: BAD_INPUT, OSError: BAD_INPUT})
 
 

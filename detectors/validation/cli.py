@@ -7,8 +7,7 @@ UNKNOWN and no metric fails. UNKNOWN is never a zero.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from mainstay.detectors.cli_errors import AsJson, InputError, one_line, read_json
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line, print_unfolded, read_json
 from mainstay.detectors.validation.criteria import (
     FALSE_ALARMS,
     Criteria,
@@ -80,7 +79,7 @@ def validate(
     as_json
         Print only JSON on standard output.
     """
-    from mainstay.probes.benchmarks.runner import BenchmarkForkServerError
+    from mainstay.probes.benchmarks.runner import BenchmarkForkServerError, run_suite
     from mainstay.probes.benchmarks.suites import SUITES
 
     chosen = _chosen(SUITES, suite)
@@ -89,9 +88,9 @@ def validate(
     part = _part(chosen, benchmarks)
     _check_writable(output)
     _check_writable(log)
-    options = _Options(device=device, directory=disk_test_dir, part=part, remeasure=remeasure, log=log, quiet=as_json)
+    run = partial(run_suite, chosen, device=device, directory=str(disk_test_dir or ""))
     try:
-        result = _measure(chosen, known, options)
+        result = _measure(run, known, part, remeasure, log, quiet=as_json)
     except BenchmarkForkServerError as error:
         print(f"mainstay validate: no benchmark can run: {error}; pip install 'mainstay[bench]'", file=sys.stderr)
         return 3
@@ -102,38 +101,22 @@ def validate(
     return EXIT_CODES[judged.verdict]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Options:
-    """How a suite is to be measured."""
-
-    device: str
-    directory: Path | None
-    part: tuple[str, ...]
-    remeasure: int
-    log: Path | None
-    quiet: bool
-
-
-def _measure(suite: Suite, known: Criteria, options: _Options) -> SuiteResult:
+def _measure(
+    run: Callable[..., SuiteResult],
+    known: Criteria,
+    part: tuple[str, ...],
+    remeasure: int,
+    log: Path | None,
+    *,
+    quiet: bool,
+) -> SuiteResult:
     """Run the suite, and again what is slower than it may be; SIGTERM or SIGINT ends it with what there is."""
     from mainstay.probes.benchmarks.cancellation import cancel_on_signals
     from mainstay.probes.benchmarks.progress import logged, watching
-    from mainstay.probes.benchmarks.runner import run_suite
 
-    with (
-        cancel_on_signals() as interrupt,
-        watching(quiet=options.quiet) as watcher,
-        logged(options.log, watcher) as told,
-    ):
-        run = partial(
-            run_suite,
-            suite,
-            device=options.device,
-            directory=str(options.directory or ""),
-            watcher=told,
-            interrupt=interrupt,
-        )
-        return confirm_failures(run(only=options.part), known, lambda names: run(only=names), options.remeasure)
+    with cancel_on_signals() as interrupt, watching(quiet=quiet) as watcher, logged(log, watcher) as told:
+        run = partial(run, watcher=told, interrupt=interrupt)
+        return confirm_failures(run(only=part), known, lambda names: run(only=names), remeasure)
 
 
 def _chosen(suites: Mapping[str, Suite], name: str) -> Suite:
@@ -163,7 +146,7 @@ def _part(suite: Suite, benchmarks: str) -> tuple[str, ...]:
 
 
 @criteria.command
-@one_line("mainstay criteria")
+@one_line("mainstay criteria", {ValueError: BAD_INPUT})
 def fit(
     files: list[Path],
     /,
@@ -207,10 +190,7 @@ def fit(
         )
     )
     estimators: dict[str, type[LimitEstimator]] = {"auto": BestLimits, "cdf": Validator, "robust": RobustLimits}
-    try:
-        learned = learn_criteria(samples, false_alarms=false_alarms, estimator=estimators[method])
-    except ValueError as error:
-        raise InputError(str(error)) from error
+    learned = learn_criteria(samples, false_alarms=false_alarms, estimator=estimators[method])
     if not learned.criteria:
         reason = learned.refused[0].reason if learned.refused else "the files hold no measurement"
         raise InputError(f"no criterion can be learned from {len(files)} files: {reason}")
@@ -227,7 +207,7 @@ def _show_learned(learned: Criteria, output: Path, busy: str) -> None:
     """Print the table and how good its limits are."""
     from mainstay.detectors.validation.report import criteria_table
 
-    _print(criteria_table(learned))
+    print_unfolded(criteria_table(learned), width=160)
     print(f"\n{len(learned.criteria)} criteria written to {output}; {len(learned.refused)} metrics stay UNKNOWN.")
     if busy:
         print(f"{busy} runs were taken on a busy machine: idle runs give tighter limits.")
@@ -343,7 +323,7 @@ def _report(names: Sequence[str], rows: Sequence[Sequence[str]], document: objec
         return
     from mainstay.detectors.validation.report import rows_table
 
-    _print(rows_table(names, rows))
+    print_unfolded(rows_table(names, rows), width=160)
 
 
 def _check_writable(output: Path | None) -> None:
@@ -367,14 +347,4 @@ def _show(judged: list[SuiteVerdict], *, as_json: bool, document: object) -> Non
         return
     from mainstay.detectors.validation.report import render
 
-    for one in judged:
-        _print(render(one))
-
-
-def _print(what: object) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 160  # a log is not folded to the eighty columns of a terminal that is not there
-    console.print(what)
+    print_unfolded(*map(render, judged), width=160)

@@ -78,13 +78,13 @@ def demo() -> None:
             scenario.kill_a_rank()
             scenario.watch_recovery()
             stack.until(lambda: _incident(stack)["state"] == "closed", 180.0, "the end of the incident")
-            with _page(stack.api.base_url, stack.token, (1280, 800)) as page:
+            with _page(stack.api.url, stack.token, (1280, 800)) as page:
                 _shoot(page, "/", "overview", "No active incidents.")
                 _shoot(page, f"/incidents/{_incident(stack)['id']}", "incident", "First step", full=True)
             pid = next(rank["pid"] for rank in stack.api.get(f"/jobs/{JOB}")["topology"]["ranks"] if rank["rank"] == 1)
             os.kill(pid, signal.SIGSTOP)
             try:
-                with _page(stack.api.base_url, stack.token, (1280, 900)) as page:
+                with _page(stack.api.url, stack.token, (1280, 900)) as page:
                     _shoot(page, f"/jobs/{JOB}?tab=progress", "progress", "No collective has completed for")
             finally:
                 os.kill(pid, signal.SIGCONT)
@@ -104,13 +104,13 @@ def nodes() -> None:
         lost.fleet[6].lose()
         api = here.stack.api
         here.stack.until(lambda: api.get("/remediations")["items"], 60.0, "a proposal")
-        with _page(api.base_url, here.stack.token, (1240, 1000)) as page:
+        with _page(api.url, here.stack.token, (1240, 1000)) as page:
             _shoot(page, "/nodes/sim-00", "node", "GPU temperature", click="Load")
-        with _page(api.base_url, here.stack.token, (1280, 780)) as page:
+        with _page(api.url, here.stack.token, (1280, 780)) as page:
             _shoot(
                 page, f"/incidents/{_incident(here.stack, node='sim-01')['id']}", "gpu-lost", "Remediation proposals"
             )
-        with _page(api.base_url, here.stack.token, (1280, 900), "dark") as page:
+        with _page(api.url, here.stack.token, (1280, 900), "dark") as page:
             _shoot(page, "/policies/xid?only=evicts", "policy", "The GPU fell off the bus")
 
 

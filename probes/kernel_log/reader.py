@@ -18,7 +18,8 @@ from typing import Final
 
 import msgspec
 
-from mainstay.probes.decoding import UNREADABLE
+from mainstay.probes.decoding import read_if_whole
+from mainstay.probes.durable_files import replace_file
 from mainstay.probes.kernel_log.parse import Fact, parse
 from mainstay.probes.kernel_log.records import Record
 from mainstay.probes.kernel_log.sources import KernelLogSource, PlainFile, SourceError, open_source
@@ -95,7 +96,7 @@ class KernelLog:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(4 * _WAIT_S)
-        self._keep(max_concurrent=True)
+        self._keep(at_once=True)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -176,24 +177,16 @@ class KernelLog:
         self._tell(SourceEvent(kind=fact.kind, t=t, data=data))
 
     def _load(self) -> float:
-        try:
-            mark = msgspec.json.decode(self._path.read_bytes(), type=_Mark)
-        except (OSError, *UNREADABLE):
-            return -1.0
-        return mark.boot_seconds if mark.boot_id == self._clock.boot_id else -1.0
+        mark = read_if_whole(self._path, _Mark)
+        return mark.boot_seconds if mark is not None and mark.boot_id == self._clock.boot_id else -1.0
 
-    def _keep(self, *, max_concurrent: bool = False) -> None:
+    def _keep(self, *, at_once: bool = False) -> None:
         now = self._clock.boot()
-        if (
-            self._told_until < 0
-            or not (max_concurrent or now - self._kept >= _KEEP_S)
-            or self._told_until == self._kept_until
-        ):
+        due = at_once or now - self._kept >= _KEEP_S
+        if self._told_until < 0 or not due or self._told_until == self._kept_until:
             return
         self._kept, self._kept_until = now, self._told_until
-        scratch = self._path.with_suffix(".new")
         try:
-            scratch.write_bytes(msgspec.json.encode(_Mark(self._clock.boot_id, self._told_until)))
-            scratch.replace(self._path)
+            replace_file(self._path, msgspec.json.encode(_Mark(self._clock.boot_id, self._told_until)))
         except OSError as error:
             log.warning("kernel log: how far it was read cannot be kept: %s", error)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any, Final
 
 from mainstay.probes.core_types import validate_name
 from mainstay.probes.nvml.batch import FieldBatch
 from mainstay.probes.nvml.errors import NeverError, call_driver
-from mainstay.probes.nvml.fields import status_reference
 from mainstay.probes.pci import canonical
 from mainstay.probes.samplers.base import DeviceIdentity
 
@@ -84,5 +84,5 @@ def _margins(nvml: Any, handle: Any) -> dict[str, float]:
 def _place(nvml: Any, handle: Any) -> dict[str, str | int]:
     """Where the card sits in a rack-scale system."""
     info = nvml.c_nvmlPlatformInfo_v2_t()
-    nvml.nvmlDeviceGetPlatformInfo(handle, status_reference(info))
+    nvml.nvmlDeviceGetPlatformInfo(handle, ctypes.byref(info))
     return {"chassis": info.chassisSerialNumber, "slot": ord(info.slotNumber), "tray": ord(info.trayIndex)}

@@ -61,19 +61,14 @@ def _processes(n: Any, h: Any) -> float:
 
 def _sram(n: Any, h: Any) -> float:
     status = n.c_nvmlEccSramErrorStatus_v1_t()
-    n.nvmlDeviceGetSramEccErrorStatus(h, status_reference(status))
+    n.nvmlDeviceGetSramEccErrorStatus(h, ctypes.byref(status))
     return float(bool(status.bThresholdExceeded))
-
-
-def status_reference(structure: Any) -> Any:
-    """How pynvml wants a structure that the driver fills in."""
-    return ctypes.byref(structure)
 
 
 def _fabric(structure: str) -> Way:
     def read(n: Any, h: Any) -> tuple[float | None, ...]:
         info = getattr(n, structure)()
-        n.nvmlDeviceGetGpuFabricInfoV(h, status_reference(info))
+        n.nvmlDeviceGetGpuFabricInfoV(h, ctypes.byref(info))
         return info.state, info.healthMask
 
     return read
@@ -81,7 +76,7 @@ def _fabric(structure: str) -> Way:
 
 def _fabric_old(n: Any, h: Any) -> tuple[float | None, ...]:
     info = n.c_nvmlGpuFabricInfo_t()
-    n.nvmlDeviceGetGpuFabricInfo(h, status_reference(info))
+    n.nvmlDeviceGetGpuFabricInfo(h, ctypes.byref(info))
     return info.state, None
 
 

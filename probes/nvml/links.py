@@ -72,27 +72,24 @@ class Links:
         return [state for state in called if state is not None]
 
     def _call_state(self, handle: Any, link: int) -> float | None:
-        try:
-            return call_driver(self._nvml, lambda: float(self._nvml.nvmlDeviceGetNvLinkState(handle, link)))
-        except NeverError:
-            return None
+        return self._call("nvmlDeviceGetNvLinkState", handle, link)
 
     def _call_counters(self, handle: Any) -> dict[Key, float]:
         """The old way: one call a link and counter."""
         counters: dict[Key, float] = {}
         for field, number in LINK_CALLS.items() if self._error_calls else ():
             for link in range(self._count or 0):
-                value = self._call_counter(handle, link, number)
+                value = self._call("nvmlDeviceGetNvLinkErrorCounter", handle, link, number)
                 if value is None:
                     break
                 counters[field, link] = value
         self._error_calls = bool(counters)
         return counters
 
-    def _call_counter(self, handle: Any, link: int, number: int) -> float | None:
-        nvml = self._nvml
+    def _call(self, name: str, *arguments: Any) -> float | None:
+        """What one of the driver's calls answers; None when it does not."""
         try:
-            return call_driver(nvml, lambda: float(nvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, number)))
+            return call_driver(self._nvml, lambda: float(getattr(self._nvml, name)(*arguments)))
         except NeverError:
             return None
 

@@ -65,7 +65,6 @@ class NicConfig:
     """Where the kernel's files are. ``SYSFS_PATH`` is what the RDMA user-space libraries obey, too."""
 
     sys: Path = field(default_factory=lambda: Path(os.environ.get("SYSFS_PATH", "/sys")))
-    proc: Path = Path("/proc")
 
     @property
     def infiniband(self) -> Path:
@@ -180,15 +179,7 @@ class NicSampler:
     def _say(self, t: float, device: str | None, said: Iterable[Said], **more: str) -> None:
         for kind, data in said:
             if self._tell is not None:
-                uptime = self._uptime()
-                known = {} if uptime is None else {"uptime": uptime}
-                self._tell(SourceEvent(kind=kind, t=t, device=device, data={**data, **more, **known}))
-
-    def _uptime(self) -> float | None:
-        try:
-            return float((self.config.proc / "uptime").read_text().split()[0])
-        except (OSError, ValueError, IndexError):
-            return None
+                self._tell(SourceEvent(kind=kind, t=t, device=device, data={**data, **more}))
 
 
 class _Port:

@@ -18,13 +18,14 @@ from typing import Final
 import msgspec
 
 from mainstay.probes.core_types import validate_name
+from mainstay.probes.durable_files import write_durably
 from mainstay.recovery.agent.errors import CorruptError, NoSuchSlotError
 from mainstay.recovery.agent.messages import ConfigureDisk, Fetched, LoadDisk, SaveCheckpoint
 from mainstay.recovery.agent.node import AgentNode
 from mainstay.recovery.agent.periodic_thread import PeriodicThread
 from mainstay.recovery.checkpoint.catalog import PartFile, RunDirectory
 from mainstay.recovery.checkpoint.load import read_part
-from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, DiskConfig, holds, write_file
+from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, DiskConfig, holds
 from mainstay.recovery.checkpoint.writer import WriteRequest, WriteResult
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import digest
@@ -156,7 +157,7 @@ class CheckpointWriter(PeriodicThread):
             raise ValueError(f"a job of dp={config.dp} pp={config.pp} tp={config.tp} cannot be")
         if config.every < 0:
             raise ValueError("the disk level writes every so many epochs, 0 for never")
-        write_file(self._remembered, msgspec.json.encode(config))
+        write_durably(self._remembered, msgspec.json.encode(config))
         self.config = config
         self._apply(config)
         self.wake()

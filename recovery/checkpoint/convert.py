@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from mainstay.probes.core_types import validate_name
+from mainstay.probes.durable_files import sync_directory, write_durably
 from mainstay.probes.ids import uuid7
 from mainstay.recovery.checkpoint import dcp, save
 from mainstay.recovery.checkpoint.catalog import ResumeSource
@@ -28,8 +29,6 @@ from mainstay.recovery.checkpoint.manifest import (
     CheckpointPart,
     DiskConfig,
     Manifest,
-    sync_directory,
-    write_file,
 )
 from mainstay.recovery.checkpoint.save import WriteTarget
 from mainstay.recovery.memory.digest import Bytes
@@ -60,7 +59,7 @@ def export_dcp(source: ResumeSource, out: Path) -> list[str]:
             if part.rank in wanted:
                 verify_part(source.run, part)
                 shutil.copyfile(source.run.step(part.epoch) / part.file, new / part.file)
-        write_file(new / METADATA, dcp.metadata(parts, plain=True))
+        write_durably(new / METADATA, dcp.metadata(parts, plain=True))
         new.replace(out)
     finally:
         shutil.rmtree(new, ignore_errors=True)

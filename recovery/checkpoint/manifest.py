@@ -10,13 +10,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import threading
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
 
+from mainstay.probes.durable_files import write_durably
 from mainstay.recovery.memory.digest import digest
 from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.memory.model_names import MARK
@@ -242,30 +241,8 @@ def write_checked(path: Path, content: T) -> T:
         OSError: the disk refused; nothing is left behind.
     """
     made = msgspec.structs.replace(content, check=_check_of(content))
-    write_file(path, msgspec.json.encode(made))
+    write_durably(path, msgspec.json.encode(made))
     return made
-
-
-def write_file(path: Path, body: bytes) -> None:
-    """The same for plain bytes."""
-    new = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.new")
-    try:
-        with new.open("wb") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    finally:
-        new.unlink(missing_ok=True)
-    sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def read_checked(path: Path, kind: type[T]) -> T:

@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import xxhash
 
+from mainstay.probes.durable_files import sync_directory, write_durably
 from mainstay.recovery.checkpoint import dcp
 from mainstay.recovery.checkpoint.catalog import PartFile, RunDirectory
 from mainstay.recovery.checkpoint.manifest import (
@@ -39,9 +40,7 @@ from mainstay.recovery.checkpoint.manifest import (
     read_checked,
     remove_file,
     run_name,
-    sync_directory,
     write_checked,
-    write_file,
 )
 from mainstay.recovery.checkpoint.torchfile import Archive
 from mainstay.recovery.memory.arena import Arena
@@ -244,7 +243,7 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
         depths=shape.depths or msgspec.UNSET, replicated=alike,
         time=time.time(), parts=entries, model_names=all(p.has_model_names for p in parts) or msgspec.UNSET,
     )  # fmt: skip
-    write_file(run.step(epoch) / METADATA, dcp.metadata(parts))
+    write_durably(run.step(epoch) / METADATA, dcp.metadata(parts))
     return write_checked(run.step(epoch) / MANIFEST, manifest)
 
 

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from mainstay.probes.data_dir import private_directory
+from mainstay.probes.decoding import UNREADABLE
 from mainstay.recovery.launcher.coordinator_state import CoordinatorState
 from mainstay.recovery.launcher.election_server import CoordinatorQuery, ElectionReply, send_election_request
 from mainstay.recovery.launcher.options import RunOptions
@@ -82,6 +83,6 @@ def _read(path: Path) -> KnownLaunchers | None:
             return msgspec.json.decode(file.read(MAX_BYTES), type=KnownLaunchers)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNREADABLE) as error:
         log.warning("%s is not read: %s", path, error)
         return None

@@ -25,19 +25,12 @@ def main(words: Sequence[str]) -> int:
     """Run the job on this node; returns its exit code, 2 for bad input."""
     try:
         options = parse(words)
-    except OptionsError as error:
-        print(f"mainstay run: {error}", file=sys.stderr)  # noqa: T201 - this is a command
-        return 2
-    logging.basicConfig(level=logging.INFO, format=f"[{options.node}] %(message)s")
-    try:
+        logging.basicConfig(level=logging.INFO, format=f"[{options.node}] %(message)s")
         private_directory(options.state_dir)
         return asyncio.run(_serve(options))
-    except CheckpointError as error:
+    except (OptionsError, CheckpointError, OSError, SpoolError) as error:
         print(f"mainstay run: {error}", file=sys.stderr)  # noqa: T201 - this is a command
-        return 2
-    except (OSError, SpoolError) as error:
-        print(f"mainstay run: {error}", file=sys.stderr)  # noqa: T201 - this is a command
-        return 1
+        return 2 if isinstance(error, OptionsError | CheckpointError) else 1
 
 
 async def _serve(options: RunOptions) -> int:

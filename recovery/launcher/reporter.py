@@ -207,7 +207,7 @@ class _Service:
         """
         if what in self._unwanted:
             return
-        if self._frame_spools[what].rejected >= _REFUSALS and not self._senders[what].shipper.delivered:
+        if self._frame_spools[what].rejected >= _REFUSALS and not self._senders[what].delivered:
             log.warning("the service takes no frames of %s: none are sent any more", what)
             self._unwanted.add(what)
             return

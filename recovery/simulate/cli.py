@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
 
-from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, Flag, InputError, one_line
 
 if TYPE_CHECKING:  # commands import what they need when they run
     from rich.table import Table
@@ -27,41 +27,47 @@ _MORE = 1_000_000
 """A number of nodes above the limit of a scenario."""
 
 
-def _option(about: str) -> Any:
-    return Parameter(help=about)
-
-
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulateOptions:
     """Options of a simulation; the defaults are the job of Llama 3."""
 
-    nodes: Annotated[int, _option("Set the nodes of the job.")] = 2048
-    gpus: Annotated[int, _option("Set the GPUs of a node.")] = 8
-    dp: Annotated[int | None, _option("Set the replicas; the default is as many as fit the GPUs.")] = None
-    pp: Annotated[int, _option("Set the stages of a pipeline.")] = 16
-    tp: Annotated[int, _option("Set the ranks that share a layer.")] = 8
-    micro_batches: Annotated[int, _option("Set the micro-batches of each pipeline in one step.")] = 16
-    step_seconds: Annotated[float, _option("Set the duration of a training step.")] = 4.0
-    node_mtbf_hours: Annotated[float, _option("Set the mean time between failures of one node.")] = 6000.0
-    mtbf_hours: Annotated[float | None, _option("Set, instead, the mean time between failures of the job.")] = None
-    repair_hours: Annotated[float, _option("Set the time from a node failure until the node is available again.")] = (
-        12.0
-    )
-    spares: Annotated[int, _option("Set the spare nodes.")] = 20
-    days: Annotated[float, _option("Set the length of a run.")] = 54.0
-    seeds: Annotated[int, _option("Set the runs of each policy; more runs narrow the interval.")] = 200
-    seed: Annotated[int, _option("Set the seed of the first run.")] = 0
-    save_seconds: Annotated[
-        float | None, _option("Set the pause of training for a save; with --restart-seconds, a policy of your own.")
-    ] = None
-    restart_seconds: Annotated[float | None, _option("Set the time from a failure until training continues.")] = None
-    save_interval_seconds: Annotated[
-        float | None, _option("Set the training time between saves; the default is the best interval.")
-    ] = None
-    sweep: Annotated[Literal["mtbf_hours", "spares"] | None, _option("Vary this value (mtbf_hours: of one node).")] = (
-        None
-    )
+    nodes: int = 2048
+    """Set the nodes of the job."""
+    gpus: int = 8
+    """Set the GPUs of a node."""
+    dp: int | None = None
+    """Set the replicas; the default is as many as fit the GPUs."""
+    pp: int = 16
+    """Set the stages of a pipeline."""
+    tp: int = 8
+    """Set the ranks that share a layer."""
+    micro_batches: int = 16
+    """Set the micro-batches of each pipeline in one step."""
+    step_seconds: float = 4.0
+    """Set the duration of a training step."""
+    node_mtbf_hours: float = 6000.0
+    """Set the mean time between failures of one node."""
+    mtbf_hours: float | None = None
+    """Set, instead, the mean time between failures of the job."""
+    repair_hours: float = 12.0
+    """Set the time from a node failure until the node is available again."""
+    spares: int = 20
+    """Set the spare nodes."""
+    days: float = 54.0
+    """Set the length of a run."""
+    seeds: int = 200
+    """Set the runs of each policy; more runs narrow the interval."""
+    seed: int = 0
+    """Set the seed of the first run."""
+    save_seconds: float | None = None
+    """Set the pause of training for a save; with --restart-seconds, a policy of your own."""
+    restart_seconds: float | None = None
+    """Set the time from a failure until training continues."""
+    save_interval_seconds: float | None = None
+    """Set the training time between saves; the default is the best interval."""
+    sweep: Literal["mtbf_hours", "spares"] | None = None
+    """Vary this value (mtbf_hours: of one node)."""
 
 
 @_clear
@@ -71,7 +77,7 @@ def simulate(
     trace: Path | None = None,
     plot: Path | None = None,
     as_json: AsJson = False,
-    quiet: Annotated[bool, Parameter(negative=())] = False,
+    quiet: Flag = False,
 ) -> int:
     """Simulate recovery policies: the effective training time ratio of each, and where the lost time goes.
 

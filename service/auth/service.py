@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from mainstay.probes.durable_files import write_durably
 from mainstay.probes.ids import uuid7
 from mainstay.service.auth import repository
 from mainstay.service.auth.models import SessionRow, TokenRow
@@ -193,10 +193,4 @@ def ensure_admin(session: WriteSession, data_dir: Path, *, now: float) -> str | 
 def write_secret(path: Path, secret: str) -> None:
     """Write a file that only its owner can read; replace an existing one."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(secret + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_durably(path, f"{secret}\n".encode(), mode=0o600)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
-from mainstay.service.config.options import ConfigOptions, Flag
+from mainstay.detectors.cli_errors import AsJson, Flag
+from mainstay.service.config.options import ConfigOptions
 
 if TYPE_CHECKING:  # commands import what they need when they run
     from mainstay.service.config.load import LoadedSettings
 
 config = App(name="config", help="Check and show the settings of the service.")
-AsJson = Annotated[bool, Parameter(name="--json", help="Print only JSON.", negative="")]
 
 
 @config.command

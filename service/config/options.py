@@ -1,14 +1,17 @@
-"""Settings that are options of commands."""
+"""Options of commands that are settings, and the settings that follow from them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-Flag = Annotated[bool, Parameter(negative="")]
+from mainstay.probes.command_options import fail
+
+if TYPE_CHECKING:  # commands import what they need when they run
+    from mainstay.service.settings import Settings
 
 
 @Parameter(name="*")
@@ -65,3 +68,17 @@ class ServeOptions(WorkerOptions):
     """Require certificates of nodes that an authority in this PEM file signed."""
     insecure_listen: Annotated[bool | None, Parameter(negative="")] = None
     """Listen beyond loopback without TLS (a proxy provides it)."""
+
+
+def settings_of(options: DatabaseOptions, command: str) -> Settings:
+    """Load the settings; invalid ones end the command with one line."""
+    from mainstay.service.config.load import InvalidSettingsError, load  # noqa: PLC0415 - help needs no settings
+
+    given = {name: value for name, value in asdict(options).items() if value is not None}
+    file = given.pop("config", None)
+    if "broker_url" in given:
+        given["celery"] = {"broker_url": given.pop("broker_url")}
+    try:
+        return load(given, file).settings
+    except InvalidSettingsError as error:
+        fail(command, str(error))

@@ -15,6 +15,8 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
+from mainstay.detectors.cli_errors import AsJson, Flag
+from mainstay.probes.command_options import fail
 from mainstay.service.demo.scenario import DemoError, DemoOptions, Scenario
 from mainstay.service.demo.stack import free_port
 from mainstay.service.demo.timeline import DemoTimeline
@@ -26,13 +28,13 @@ DEFAULT_PORT = 8080
 def demo(
     *,
     exit_: Annotated[bool, Parameter(name="--exit", negative=())] = False,
-    json_: Annotated[bool, Parameter(name="--json", negative=())] = False,
+    json_: AsJson = False,
     port: int | None = None,
     steps: int = 60,
     kill_rank: int = 3,
     kill_at_step: int = 15,
     seed: int = 7,
-    keep: Annotated[bool, Parameter(negative=())] = False,
+    keep: Flag = False,
 ) -> None:
     """Run a local demo: train, kill a rank, recover.
 
@@ -114,8 +116,7 @@ def _check(port: int | None, steps: int, kill_rank: int, kill_at_step: int) -> N
     }
     for problem, holds in problems.items():
         if holds:
-            print(f"mainstay demo: {problem}", file=sys.stderr)
-            sys.exit(2)
+            fail("demo", problem)
 
 
 def _choose_port(asked: int | None, console: Console) -> int:
@@ -124,11 +125,7 @@ def _choose_port(asked: int | None, console: Console) -> int:
         console.print(f"port {DEFAULT_PORT} is in use; using {free}")
         return free
     if asked is not None and asked and not _port_is_free(asked):
-        print(
-            f"mainstay demo: --port {asked} is in use: stop the process there, or use --port 0 for a free port",
-            file=sys.stderr,
-        )
-        sys.exit(2)
+        fail("demo", f"--port {asked} is in use: stop the process there, or use --port 0 for a free port")
     return asked or (DEFAULT_PORT if asked is None else free_port())
 
 

@@ -2,63 +2,38 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
+from urllib.parse import urlencode
 
-import urllib3
+from urllib3.exceptions import HTTPError
+
+from mainstay.probes.transport import Transport
 
 Json = dict[str, Any]
 
 
-class ApiError(RuntimeError):
-    """The service answered with a problem; the message is its title and detail."""
-
-
-class ApiClient:
-    """Bearer-token JSON calls against one service."""
-
-    def __init__(self, base_url: str, token: str | None = None) -> None:
-        self.base_url = base_url.rstrip("/")
-        self._pool = urllib3.PoolManager(timeout=urllib3.Timeout(connect=2.0, read=10.0), retries=False)
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+class ApiClient(Transport):
+    """JSON calls against one service; each raises ``TransportError`` for any answer but 2xx, or none."""
 
     def ready(self) -> bool:
         """Whether the service answers that it is ready."""
         try:
-            return self._pool.request("GET", f"{self.base_url}/readyz").status == 200
-        except urllib3.exceptions.HTTPError:
+            return self._pool.request("GET", f"{self.url}/readyz", timeout=10.0).status == 200
+        except HTTPError:
             return False
 
     def get(self, path: str, **query: str | int) -> Json:
-        """GET ``/v1`` + path.
-
-        Raises:
-            ApiError: any answer but 2xx, or none.
-        """
-        return self._call("GET", path, fields={k: str(v) for k, v in query.items()})
+        """GET ``/v1`` + path."""
+        return self._json("GET", f"{path}?{urlencode(query)}" if query else path)
 
     def post(self, path: str, body: Json) -> Json:
-        """POST JSON to ``/v1`` + path.
-
-        Raises:
-            ApiError: any answer but 2xx, or none.
-        """
-        return self._call("POST", path, json=body)
+        """POST JSON to ``/v1`` + path."""
+        return self._json("POST", path, body)
 
     def put(self, path: str, body: Json) -> Json:
-        """PUT JSON to ``/v1`` + path.
+        """PUT JSON to ``/v1`` + path."""
+        return self._json("PUT", path, body)
 
-        Raises:
-            ApiError: any answer but 2xx, or none.
-        """
-        return self._call("PUT", path, json=body)
-
-    def _call(self, method: str, path: str, **how: Any) -> Json:
-        try:
-            answer = self._pool.request(method, f"{self.base_url}/v1{path}", headers=self._headers, **how)
-        except urllib3.exceptions.HTTPError as error:
-            raise ApiError(f"{method} {path}: {error}") from error
-        body: Json = json.loads(answer.data) if answer.data else {}
-        if answer.status >= 300:
-            raise ApiError(f"{method} {path}: {answer.status} {body.get('title', '')}: {body.get('detail', '')}")
-        return body
+    def _json(self, method: str, path: str, body: Json | None = None) -> Json:
+        answer: Json = self.json(method, path, body) or {}
+        return answer

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mainstay.service.demo.client import ApiError, Json
+from mainstay.probes.transport import TransportError
+from mainstay.service.demo.client import Json
 from mainstay.service.demo.processes import ChildFailedError
 from mainstay.service.demo.reference import compare_parameters, start_reference
 from mainstay.service.demo.stack import JOB, NODES, Stack, free_port
@@ -58,7 +59,7 @@ class Scenario:
             self.watch_recovery()
             self.finish()
             self.compare()
-        except (ChildFailedError, ApiError, TimeoutError) as error:
+        except (ChildFailedError, TransportError, TimeoutError) as error:
             raise DemoError(str(error)) from error
 
     # Acts
@@ -67,7 +68,7 @@ class Scenario:
         """Service, dashboard, worker, beat and this machine's own node daemon, with embedded defaults."""
         self.story.add_line("starting the service with embedded defaults (SQLite, Celery in memory)")
         self.stack.start_service()
-        self.story.url = self.stack.api.base_url
+        self.story.url = self.stack.api.url
         self.story.sign_in = self.stack.sign_in_link()
         self.story.add_line(f"service is ready: {self.story.sign_in}", "good")
 
@@ -158,7 +159,7 @@ class Scenario:
         """The job as the API shows it now; an empty job before it is known."""
         try:
             self.story.job = self.stack.api.get(f"/jobs/{JOB}")
-        except ApiError:
+        except TransportError:
             if self.story.job:
                 raise
         return self.story.job

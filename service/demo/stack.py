@@ -70,17 +70,17 @@ class Stack:
         self.children.start("service", line, self.env)
         self.until(self.api.ready, seconds, "the service to be ready", vital=("service",))
         self.token = (self.data_dir / "admin-token").read_text().strip()
-        self.api = ApiClient(self.api.base_url, self.token)
+        self.api = ApiClient(self.api.url, self.token)
 
     def sign_in_link(self) -> str:
         """A link that signs a browser in as the administrator, once."""
-        return sign_in_link(self.api.base_url, self.api.post("/auth/sign-in-codes", {})["code"])
+        return sign_in_link(self.api.url, self.api.post("/auth/sign-in-codes", {})["code"])
 
     def start_node(self, name: str) -> None:
         """Enroll and start a node daemon with a one-time join token."""
         join = self.api.post("/auth/tokens", {"name": f"join {name}", "kind": "join", "scopes": ["report"]})["token"]
         data = self.directory / f"node-{name}"
-        options = ["--service", self.api.base_url, "--name", name, "--join-token", join, "--data-dir", str(data)]
+        options = ["--service", self.api.url, "--name", name, "--join-token", join, "--data-dir", str(data)]
         self.children.start(f"node-{name}", mainstay_command("node", *options), self.env)
 
     def start_job(self, *, steps: int, seed: int, save: Path, options: Mapping[str, object] | None = None) -> None:
@@ -96,7 +96,7 @@ class Stack:
                 "--node-name": node,
                 "--job-id": JOB,
                 "--parity-interval": 5,
-                "--service": self.api.base_url,
+                "--service": self.api.url,
                 "--service-token-file": token,
                 "--state-dir": self.directory / f"run-{node}",
                 **(options or {}),

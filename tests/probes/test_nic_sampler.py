@@ -61,12 +61,11 @@ def world(directory: Path) -> dict[str, str]:
 
 @pytest.fixture
 def sys(tmp_path: Path) -> Path:
-    (tmp_path / "uptime").write_text("4711.5 100.0\n")
     return tmp_path
 
 
 def build(sys: Path) -> NicSampler:
-    return NicConfig(sys=sys, proc=sys).build()
+    return NicConfig(sys=sys).build()
 
 
 def read(sys: Path, name: str = "nic:mlx5_0:1") -> Readings:
@@ -195,7 +194,7 @@ def test_a_port_that_falls_and_comes_back_is_told_in_the_same_second(sys: Path) 
     (folder / "phys_state").write_text("2: Polling\n")
     (down,) = listener.run()
     assert (down.kind, down.t, down.device) == (DOWN, 31.0, "nic:mlx5_0:1")
-    assert down.data == {"link": "mlx5_0:1", "since_up": 30.0, "state": "DOWN, Polling", "uptime": 4711.5}
+    assert down.data == {"link": "mlx5_0:1", "since_up": 30.0, "state": "DOWN, Polling"}
     assert listener.run(5) == []
     (folder / "state").write_text("4: ACTIVE\n")
     (folder / "phys_state").write_text("5: LinkUp\n")

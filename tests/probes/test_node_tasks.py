@@ -252,7 +252,7 @@ def loop(receiver: Receiver, directory: Path, validator: ValidationProcess, **op
     with Spool(directory) as spool:
         results = ResultOutbox(spool, transport)
         control = TaskLoop("node-1", transport, validator, results, **options)
-        with results.shipper:
+        with results:
             control.start()
             try:
                 yield control
@@ -285,7 +285,7 @@ def test_a_result_waits_for_a_service_that_is_away(tmp_path: Path) -> None:
         outbox = ResultOutbox(spool, Transport(receiver.url))
         outbox.put("v1", says("pass").run(order()))
     receiver.start()
-    with Spool(tmp_path) as spool, ResultOutbox(spool, Transport(receiver.url)).shipper:
+    with Spool(tmp_path) as spool, ResultOutbox(spool, Transport(receiver.url)):
         receiver.wait(lambda r: "v1" in r.results)
     assert "no result" in receiver.results["v1"]["error"]
     receiver.away()
@@ -295,7 +295,7 @@ def test_a_result_that_nobody_waits_for_is_set_aside(receiver: Receiver, tmp_pat
     receiver.answer = lambda *_: problem(404, "unknown-validation", "no such validation")
     with Spool(tmp_path) as spool:
         outbox = ResultOutbox(spool, Transport(receiver.url))
-        with outbox.shipper:
+        with outbox:
             outbox.put("gone", says("pass").run(order()))
             assert spool.wait_empty(10)
         assert spool.rejected == 1

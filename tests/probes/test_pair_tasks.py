@@ -239,7 +239,7 @@ def test_the_control_loop_hears_on_while_a_pair_hangs(tmp_path: Path) -> None:
     with Spool(tmp_path) as spool:
         outbox = ResultOutbox(spool, transport)
         control = TaskLoop("n0", transport, validator, outbox, pair_command=says("time.sleep(600)"))
-        with outbox.shipper:
+        with outbox:
             control.start()
             control.report(who)
             receiver.orders = [msgspec.to_builtins(one) for one in (order(id="p1", deadline_at=deadline), validate)]

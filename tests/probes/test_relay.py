@@ -129,7 +129,7 @@ def test_a_node_sends_its_own_frames_only(service: Receiver, tmp_path: Path) -> 
         for token, name in strangers.items():
             with running_nodes({token: name}, tmp_path / token, relay.url, relay.url) as nodes:
                 nodes[0].put()
-                _until(lambda node=nodes[0]: bool(node.sender.shipper.trouble) or node.spool.rejected == 1)
+                _until(lambda node=nodes[0]: bool(node.sender.trouble) or node.spool.rejected == 1)
         text = relay.get("/metrics")
         assert "frames_accepted_total 0" in text
         assert 'requests_refused_total{reason="unauthorized"}' in text

@@ -39,7 +39,7 @@ class Relay:
 
     def __init__(self, service: Receiver, directory: Path) -> None:
         self.clock, self.wall = ManualClock(0.0), ManualClock(1000.0)
-        self.transport = Transport(service.url, "relay-token", connect_s=1.0, read_s=5.0)
+        self.transport = Transport(service.url, "relay-token", read_s=5.0)
         self.spool = Spool(directory, 16 * 1024 * 1024)
         self.catalogs = CatalogStore(directory)
         self.catalogs.store(CATALOG)

@@ -56,9 +56,9 @@ def bodies(receiver: Receiver, fail: int = 0) -> list[bytes]:
 def test_frames_of_one_moment_make_one_bundle_and_each_node_keeps_its_order(receiver: Receiver, tmp_path: Path) -> None:
     frames = [frame(f"n{k}", sequence, t0=1000.0 + sequence) for sequence in (1, 2, 3) for k in range(100)]
     with sending(receiver, tmp_path, frames) as sender:
-        assert sender.shipper.spool.wait_empty(20)
+        assert sender.spool.wait_empty(20)
         assert sender.bundles == 3
-        assert sender.shipper.delivered == 300
+        assert sender.delivered == 300
     assert [len(subjects) for subjects in receiver.bundles.values()] == [100, 100, 100]
     assert {(f.subject, f.sequence) for f in receiver.all_frames} == {(f.subject, f.sequence) for f in frames}
     assert [f.sequence for f in receiver.frames["n7", "s-n7"].values()] == [1, 2, 3]
@@ -72,7 +72,7 @@ def test_a_node_stays_with_the_same_others(receiver: Receiver, tmp_path: Path) -
     everyone = [f"n{k:03}" for k in range(200)]
     later = [frame(name, 2) for name in reversed(everyone) if name != "n005"]
     with sending(receiver, tmp_path, [*map(frame, everyone), *later]) as sender:
-        assert sender.shipper.spool.wait_empty(20)
+        assert sender.spool.wait_empty(20)
     layouts = [bytes(decode_bundle(body).layout) for body in posted]
     assert [len(decode_layout(layout).subjects) for layout in layouts] == [128, 72, 127, 72]
     assert layouts[1] == layouts[3], "a node that is missing changes the bundle of its own group only"
@@ -87,7 +87,7 @@ def test_frames_that_do_not_fit_together_go_apart(receiver: Receiver, tmp_path: 
         frame("e", samples=2, values=bytes(8), wide=bytes(16)),
     ]
     with sending(receiver, tmp_path, frames) as sender:
-        assert sender.shipper.spool.wait_empty(20)
+        assert sender.spool.wait_empty(20)
     assert sorted(receiver.bundles.values()) == [["a", "b"], ["c"], ["d"], ["e"]]
 
 
@@ -95,8 +95,8 @@ def test_a_retry_sends_the_same_bytes_and_what_came_since_follows(receiver: Rece
     posted = bodies(receiver, fail=4)
     with sending(receiver, tmp_path, [frame("a"), frame("b")]) as sender:
         receiver.wait(lambda _: len(posted) >= 2)
-        sender.shipper.spool.append(encode(frame("c")))
-        assert sender.shipper.spool.wait_empty(20)
+        sender.spool.append(encode(frame("c")))
+        assert sender.spool.wait_empty(20)
         assert sender.cut_off_since is None
     tries = [body for body in posted if decode_bundle(body).sequence == 1]
     assert len(tries) >= 5
@@ -108,7 +108,7 @@ def test_a_retry_sends_the_same_bytes_and_what_came_since_follows(receiver: Rece
 def test_a_later_process_numbers_its_bundles_anew(receiver: Receiver, tmp_path: Path) -> None:
     for sequence in (1, 2):
         with sending(receiver, tmp_path, [frame("a", sequence)]) as sender:
-            assert sender.shipper.spool.wait_empty(20)
+            assert sender.spool.wait_empty(20)
     (_, first, _), (_, second, _) = receiver.bundles
     assert first != second
 
@@ -121,7 +121,7 @@ def test_refused_members_are_set_aside_with_the_reason(receiver: Receiver, tmp_p
     ]
     receiver.catalogs[CATALOG.digest] = CATALOG
     with sending(receiver, tmp_path, [frame(name) for name in "abc"], away.append) as sender:
-        assert sender.shipper.spool.wait_empty(20)
+        assert sender.spool.wait_empty(20)
         assert dict(sender.refused) == {"value-out-of-range": 1, "wrong-rack": 1}
     assert [f.subject for f in receiver.all_frames] == ["a"]
     assert away == ["c"]
@@ -144,7 +144,7 @@ def test_frames_of_a_node_that_is_not_registered_yet_are_sent_again(
         receiver.rejections = [{"subject": "a", "sequence": 1, "slug": slug, "detail": "not yet"}]
     with sending(receiver, tmp_path, [frame("a", t0=time.time())], away.append) as sender:
         receiver.wait(lambda r: len(r.all_frames) == 1)
-        assert sender.shipper.spool.wait_empty(20)
+        assert sender.spool.wait_empty(20)
         assert not sender.refused
         assert sender.cut_off_since is None
     assert away == ["a"]
@@ -157,7 +157,7 @@ def test_of_a_refused_bundle_only_the_bad_frame_is_set_aside(receiver: Receiver,
 
     receiver.answer = poisoned
     with sending(receiver, tmp_path, [frame(f"n{k}") for k in range(100)]) as sender:
-        assert sender.shipper.spool.wait_empty(20)
+        assert sender.spool.wait_empty(20)
         assert dict(sender.refused) == {"invalid-bundle": 1}
     assert {f.subject for f in receiver.all_frames} == {f"n{k}" for k in range(100)} - {"n37"}
     assert "poison" in (tmp_path / "rejected" / "0000000000000038.reason").read_text()
@@ -165,17 +165,17 @@ def test_of_a_refused_bundle_only_the_bad_frame_is_set_aside(receiver: Receiver,
 
 def test_a_catalog_that_the_service_lost_is_announced_again(receiver: Receiver, tmp_path: Path) -> None:
     with sending(receiver, tmp_path, [frame("a")]) as sender:
-        assert sender.shipper.spool.wait_empty(20)
+        assert sender.spool.wait_empty(20)
         receiver.catalogs.clear()
-        sender.shipper.spool.append(encode(frame("a", 2)))
-        assert sender.shipper.spool.wait_empty(20)
+        sender.spool.append(encode(frame("a", 2)))
+        assert sender.spool.wait_empty(20)
     assert [f.sequence for f in receiver.all_frames] == [1, 2]
 
 
 def test_a_catalog_that_nobody_knows_costs_its_frames_only(receiver: Receiver, tmp_path: Path) -> None:
     other = Catalog(("load_1m",), ("oom_kills_total",)).digest
     with sending(receiver, tmp_path, [frame("a"), frame("b", catalog=other)]) as sender:
-        assert sender.shipper.spool.wait_empty(20)
+        assert sender.spool.wait_empty(20)
     assert [f.subject for f in receiver.all_frames] == ["a"]
     assert "neither here nor at the service" in (tmp_path / "rejected" / "0000000000000002.reason").read_text()
 
@@ -186,10 +186,10 @@ def test_a_relay_knows_whether_the_service_lets_it_in(
 ) -> None:
     receiver.answer = lambda *_: problem(status, "x", "no")
     with sending(receiver, tmp_path, [frame("a")]) as sender:
-        receiver.wait(lambda _: bool(sender.shipper.trouble))
+        receiver.wait(lambda _: bool(sender.trouble))
         assert (sender.cut_off_since is not None) is cut_off
         receiver.answer = lambda *_: None
-        assert sender.shipper.spool.wait_empty(20)
+        assert sender.spool.wait_empty(20)
         receiver.wait(lambda _: sender.cut_off_since is None)
 
 
@@ -197,5 +197,5 @@ def test_an_answer_that_is_none_is_asked_for_again(receiver: Receiver, tmp_path:
     left = [(200, {}, b"<html>")]
     receiver.answer = lambda _m, path, _b: left.pop() if left and path.endswith("/bundles") else None
     with sending(receiver, tmp_path, [frame("a")]) as sender:
-        assert sender.shipper.spool.wait_empty(20)
+        assert sender.spool.wait_empty(20)
     assert [f.subject for f in receiver.all_frames] == ["a"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,7 +27,7 @@ from mainstay.probes.read_channels import ChannelSupervisor
 from mainstay.probes.sampler_process import ticks
 from mainstay.probes.sampler_supervisor import SamplerProcessConfig, SamplerSupervisor
 from mainstay.probes.shipper import Shipper
-from mainstay.probes.spool import Spool
+from mainstay.probes.spool import Entry, Spool
 from mainstay.probes.validation_tasks import ValidationProcess
 
 pytestmark = pytest.mark.timeout(60)
@@ -49,7 +50,12 @@ def test_a_spool_and_who_empties_it(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         spool.append(b"a")
         assert not spool.wait_empty(seconds)
         assert spool.wait(seconds)
-        shipper = Shipper(spool, lambda entries: delivered.extend(entry.sequence for entry in entries))
+
+        class _Shipper(Shipper):
+            def deliver(self, entries: Sequence[Entry]) -> None:
+                delivered.extend(entry.sequence for entry in entries)
+
+        shipper = _Shipper(spool)
         assert not shipper.stop(seconds)
         synced: list[int] = []
         monkeypatch.setattr(shipper, "_resync", lambda: synced.append(1))

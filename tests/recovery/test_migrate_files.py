@@ -56,3 +56,10 @@ def test_a_directory_that_is_none(tmp_path: Path, capsys: Any) -> None:
     write(tmp_path)
     assert migrate("other", JobAddress(state_dir=tmp_path), rank=1) == 2
     assert "belongs to job demo, not other" in capsys.readouterr().err
+
+
+def test_advice_that_is_no_text_is_thrown_away(tmp_path: Path) -> None:
+    (tmp_path / "advice").mkdir()
+    (tmp_path / "advice" / "a.json").write_bytes(b'{"id": "\xff", "kind": "migrate", "rank": 1}')
+    assert read_requests(tmp_path) == []
+    assert list((tmp_path / "advice").iterdir()) == []

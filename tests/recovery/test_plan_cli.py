@@ -45,7 +45,7 @@ def test_the_documented_example_is_priced(tmp_path: Path, capsys: pytest.Capture
     assert made.failed_ranks == (2, 3)
     assert {a.strategy for a in made.alternatives} == set(RestoreStrategyName)
     out = Console(file=io.StringIO(), width=200)
-    assert run_plan(str(path), console=out) == 0
+    assert run_plan(path, console=out) == 0
     shown = out.file.getvalue()  # type: ignore[attr-defined]
     assert made.explanation in shown.replace("\n", " ")
     assert all(name in shown for name in RestoreStrategyName)

@@ -62,11 +62,11 @@ def test_a_rank_leaves_a_node_whose_memory_forgets(warm: Warm, stack: Stack, tmp
     api = stack.api
     token = tmp_path / "token"
     token.write_text(api.post("/auth/tokens", {"name": "job", "kind": "job", "any_job": True})["token"])
-    options = ["--standbys", "1", "--service", api.base_url, "--service-token-file", str(token)]
+    options = ["--standbys", "1", "--service", api.url, "--service-token-file", str(token)]
     with warm.job(directory=tmp_path / "job", arguments=ARGUMENTS, nodes=2, per_node=1, options=options) as job:
         job.wait_step(5)
         before = job.pids()
-        ApiClient(api.base_url, token.read_text()).post("/events", damages("node-1"))
+        ApiClient(api.url, token.read_text()).post("/events", damages("node-1"))
 
         def proposed() -> Any:
             items = api.get("/remediations")["items"]
@@ -93,7 +93,7 @@ def test_a_rank_leaves_a_node_whose_memory_forgets(warm: Warm, stack: Stack, tmp
         admin.write_text(stack.token)
         waiting = lambda: api.get("/jobs/job")["topology"]["standbys"].get("node-1")  # noqa: E731
         job.until(waiting, 60.0, "a warm standby where the rank was")
-        where = JobAddress(service=api.base_url, token_file=admin)
+        where = JobAddress(service=api.url, token_file=admin)
         assert migrate("job", where, rank=1, target="node-1", reason="its memory was changed", timeout=60.0) == 0
         assert "Done: ranks [1] moved" in capsys.readouterr().out
         assert nodes(job) == ["node-0", "node-1"]

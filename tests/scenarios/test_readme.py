@@ -143,7 +143,7 @@ def test_a_job_is_recorded_and_replayed(stack: Stack, tmp_path: Path) -> None:
     stack.until(lambda: (stack.api.get("/jobs")["items"] or [{}])[0].get("last_step", 0) > 5, 90.0, "five steps")
     recorded = run(
         f"mainstay record --since 30m --job {JOB} rec/", tmp_path,
-        MAINSTAY_SERVICE=stack.api.base_url, MAINSTAY_TOKEN_FILE=str(stack.data_dir / "admin-token"),
+        MAINSTAY_SERVICE=stack.api.url, MAINSTAY_TOKEN_FILE=str(stack.data_dir / "admin-token"),
     )  # fmt: skip
     assert recorded.returncode == 0, recorded.stderr
     assert "rows of steps" in recorded.stdout

@@ -55,7 +55,7 @@ def test_what_was_live_is_said_again(stack: Stack, tmp_path: Path) -> None:
     stack.until(lambda: bool(exits(stack)), 30.0, "the finding")
     [live] = exits(stack)
     stack.until(lambda: stack.api.get(f"/jobs/{JOB}")["state"] == "running", 60.0, "the recovery")
-    service = ("--service", stack.api.base_url, "--token-file", str(stack.data_dir / "admin-token"))
+    service = ("--service", stack.api.url, "--token-file", str(stack.data_dir / "admin-token"))
     place = tmp_path / "recording"
 
     written = command(stack, "record", str(place), "--since", "10m", "--job", JOB, *service)

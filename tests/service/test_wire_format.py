@@ -172,7 +172,7 @@ def test_a_node_takes_tasks_of_an_older_and_of_a_later_service(release: str, tmp
         transport = Transport(receiver.url, "t")
         results = ResultOutbox(spool, transport)
         control = TaskLoop("node-1", transport, validator, results)
-        with results.shipper:
+        with results:
             control.start()
             devices = HostConfig().build().devices()
             control.report(describe_node(devices, catalog(SignalSource.HOST), cohort=None, started_at=1.0))

@@ -42,7 +42,7 @@ def broken_pages(
     ``prepare`` may replace responses of the service.
     """
     context = browser.new_context(
-        base_url=dashboard.api.base_url,
+        base_url=dashboard.api.url,
         color_scheme=scheme,  # type: ignore[arg-type]
         reduced_motion="reduce",
         viewport={"width": width, "height": 900},

@@ -50,7 +50,7 @@ def browser(chromium_path: str) -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser, dashboard: Stack) -> Iterator[Page]:
     """Open a signed-in page. An error on the page fails the test."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900}, base_url=dashboard.api.base_url)
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, base_url=dashboard.api.url)
     context.set_default_timeout(15_000)
     page = context.new_page()
     errors: list[str] = []

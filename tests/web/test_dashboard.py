@@ -25,7 +25,7 @@ def test_sign_in_takes_the_code_out_of_the_address_and_uses_it_up(page: Page, da
 
 
 def test_a_wrong_code_is_rejected_with_a_reason(browser: Browser, dashboard: Stack) -> None:
-    context = browser.new_context(base_url=dashboard.api.base_url)
+    context = browser.new_context(base_url=dashboard.api.url)
     page = context.new_page()
     page.goto("/sign-in#code=mst_code_wrong")
     expect(page.get_by_role("alert")).to_contain_text("not valid")
@@ -124,7 +124,7 @@ def test_an_unknown_incident_shows_a_problem(page: Page) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_light_and_dark_both_follow_the_system(browser: Browser, dashboard: Stack, scheme: str) -> None:
-    context = browser.new_context(base_url=dashboard.api.base_url, color_scheme=scheme)  # type: ignore[arg-type]
+    context = browser.new_context(base_url=dashboard.api.url, color_scheme=scheme)  # type: ignore[arg-type]
     page = context.new_page()
     page.goto(dashboard.sign_in_link())
     page.get_by_role("heading", name="Overview").wait_for()

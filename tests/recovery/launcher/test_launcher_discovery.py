@@ -97,12 +97,15 @@ def test_a_job_that_takes_nobody_back_neither_keeps_nor_asks(options: RunOptions
     assert asyncio.run(launcher_discovery.find_coordinator(options)) is None
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"job": 3, "endpoints": []}', '{"job": "job", "endpoints": [], "more": 1}'])
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b'{"job": "\xff"}', b'{"job": 3, "endpoints": []}', b'{"job": "job", "endpoints": [], "more": 1}'],
+)
 def test_a_damaged_file_is_said_and_no_hindrance(
-    dropping: RunOptions, text: str, caplog: pytest.LogCaptureFixture
+    dropping: RunOptions, text: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     dropping.state_dir.mkdir(parents=True)
-    (dropping.state_dir / launcher_discovery.FILE).write_text(text)
+    (dropping.state_dir / launcher_discovery.FILE).write_bytes(text)
     with caplog.at_level(logging.WARNING):
         assert asyncio.run(launcher_discovery.find_coordinator(dropping)) is None
     assert "known_launchers.json is not read" in caplog.text

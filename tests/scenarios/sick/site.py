@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.lib_job import Job
-from mainstay.service.demo.client import ApiError
+from mainstay.probes.transport import TransportError
 from mainstay.service.demo.stack import Stack, free_port
 from tests.fork_server.processes import Warm
 
@@ -48,7 +48,7 @@ class Site:
         """Each detector's own account; none before the service knows the job."""
         try:
             return self.stack.api.get(f"/jobs/{self.job.name}/detectors")
-        except ApiError:  # it has not heard of the job yet
+        except TransportError:  # it has not heard of the job yet
             return {"detectors": []}
 
     def account(self, name: str) -> Json:
@@ -131,7 +131,7 @@ def training(
     script: Path | None = None,
 ) -> Iterator[Site]:
     """A job of ``ranks``, with ``arguments`` for the example script, that reports to the service."""
-    to_service = ["--service", stack.api.base_url, "--service-token-file", str(stack.directory / "job-token")]
+    to_service = ["--service", stack.api.url, "--service-token-file", str(stack.directory / "job-token")]
     made = (warm.job if warm else Job)(
         directory=stack.directory / name,
         arguments=[str(word) for word in arguments],

@@ -53,7 +53,7 @@ def at_work(service: Any, report: Json, directory: Path, late: dict[str, tuple[f
             assert client.put(f"/v1/nodes/{name}", json=report).status_code == 200
             transport = Transport(service.url, client.headers["Authorization"].removeprefix("Bearer "))
             outbox = ResultOutbox(stack.enter_context(Spool(directory / name)), transport)
-            stack.enter_context(outbox.shipper)
+            stack.enter_context(outbox)
             code = _PATH.format(late=seconds, above=above, usual=USUAL)
             loop = TaskLoop(name, transport, ValidationProcess(), outbox, pair_command=(sys.executable, "-c", code))
             loop.report(msgspec.convert(report, NodeReport))

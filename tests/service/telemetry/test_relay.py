@@ -91,9 +91,9 @@ def test_everything_arrives_through_a_relay_that_is_killed(
             writer = threading.Thread(target=_put_slowly, args=(nodes, range(first + 10, first + 3400), ended))
             writer.start()
             relay.kill()
-            before = [node.sender.shipper.delivered for node in nodes]
+            before = [node.sender.delivered for node in nodes]
             _until(
-                lambda: all(n.sender.shipper.delivered >= b + 3 for n, b in zip(nodes, before, strict=True)),
+                lambda: all(n.sender.delivered >= b + 3 for n, b in zip(nodes, before, strict=True)),
                 "the nodes send directly",
             )
             relay.start()

@@ -88,7 +88,7 @@ def test_a_real_daemon_carries_it_out(service: Any, admin: httpx.Client, criteri
     with Spool(tmp_path / "spool") as spool:
         results = ResultOutbox(spool, transport)
         control = TaskLoop("n1", transport, ValidationProcess((sys.executable, "-c", VALIDATE)), results)
-        with results.shipper:
+        with results:
             control.start()
             control.report(describe_node(devices, catalog(SignalSource.HOST), cohort="cpu", started_at=1.0))
             assert control.reported.wait(30)

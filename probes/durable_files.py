@@ -1,0 +1,50 @@
+"""Small files that are replaced in one step: who reads one finds the old content or the new, never a part."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replace a file; a loss of power may bring the old content back.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    scratch = path.with_suffix(".new")
+    scratch.write_bytes(content)
+    scratch.replace(path)
+
+
+def write_durably(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Replace a file so that a loss of power cannot bring the old content back.
+
+    Args:
+        path: The file; other threads and processes may write it at the same time.
+        content: Its new content.
+        mode: Permissions of the file, less the umask.
+
+    Raises:
+        OSError: the disk refused; nothing is left behind.
+    """
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.new")
+    try:
+        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names of new and replaced files in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
