@@ -2855,7 +2855,7 @@ export interface components {
         };
         /**
          * FabricComponentKind
-         * @description Kinds of parts that are exchanged in a repair. ``part`` is the term of fabric components for the same.
+         * @description Kinds of parts that are exchanged in a repair.
          * @enum {string}
          */
         FabricComponentKind: "node" | "nic" | "gpu" | "cable" | "uplink" | "switch" | "path";
