@@ -89,6 +89,9 @@ class NodeOptions(ServiceOptions):
         str,
         _option("MAINSTAY_SWITCHES", "List the network switches above the node, nearest first: leaf-3,spine-1."),
     ] = ""
+    power_domain: Annotated[
+        str, _option("MAINSTAY_POWER_DOMAIN", "Name the PDU, busway, or UPS that feeds the node and its neighbors.")
+    ] = ""
     kernel_log: Annotated[
         str,
         _option(
@@ -238,6 +241,7 @@ def _config(options: NodeOptions) -> DaemonConfig:
         batch=options.batch,
         rack=validate_name(options.rack, "--rack") if options.rack else "",
         switches=read_switches(options.switches),
+        power_domain=validate_name(options.power_domain, "--power-domain") if options.power_domain else "",
         kernel_log=options.kernel_log,
         child=SamplerProcessConfig(interval=options.interval),
     )

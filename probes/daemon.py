@@ -58,6 +58,8 @@ class DaemonConfig:
     """Where the node stands: causes that a rack shares are judged together."""
     switches: tuple[str, ...] = ()
     """The network switches above it, nearest first: slow ways between ranks are blamed on what they share."""
+    power_domain: str = ""
+    """What feeds it and its neighbors: faults that nodes of one feed have alike are one incident."""
     kernel_log: str = "auto"
     """``auto``, ``off``, or the path of a file or pipe."""
     child: SamplerProcessConfig = field(default_factory=SamplerProcessConfig)
@@ -221,6 +223,7 @@ class NodeDaemon:
             started_at=self._started_at,
             rack=self.config.rack,
             switches=self.config.switches,
+            power_domain=self.config.power_domain,
         )
         self._control.report(report)
 

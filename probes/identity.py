@@ -46,6 +46,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     rack: str = ""
     switches: tuple[str, ...] = ()
     """The network switches above it, nearest first."""
+    power_domain: str = ""
     booted_at: float | None = None
 
 
@@ -88,6 +89,7 @@ def describe_node(
     started_at: float,
     rack: str = "",
     switches: tuple[str, ...] = (),
+    power_domain: str = "",
 ) -> NodeReport:
     """The report of this machine with the devices that its samplers found."""
     uname = os.uname()
@@ -105,6 +107,7 @@ def describe_node(
         started_at=started_at,
         rack=rack,
         switches=switches,
+        power_domain=power_domain,
         booted_at=_booted_at(),
     )
 

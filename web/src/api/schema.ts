@@ -2600,6 +2600,8 @@ export interface components {
             /** Os */
             os: string;
             owner: components["schemas"]["Owner"];
+            /** Power Domain */
+            power_domain: string;
             /** Rack */
             rack: string;
             /** Started At */
@@ -2855,7 +2857,7 @@ export interface components {
         };
         /**
          * FabricComponentKind
-         * @description Kinds of parts that are exchanged in a repair. ``part`` is the term of fabric components for the same.
+         * @description Kinds of parts that are exchanged in a repair.
          * @enum {string}
          */
         FabricComponentKind: "node" | "nic" | "gpu" | "cable" | "uplink" | "switch" | "path";
@@ -3611,6 +3613,8 @@ export interface components {
             /** Os */
             os: string;
             owner: components["schemas"]["Owner"];
+            /** Power Domain */
+            power_domain: string;
             /** Rack */
             rack: string;
             /** Started At */
@@ -3651,6 +3655,11 @@ export interface components {
             memory_bytes: number;
             /** Os */
             os: string;
+            /**
+             * Power Domain
+             * @default
+             */
+            power_domain: string;
             /**
              * Rack
              * @default
