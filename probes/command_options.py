@@ -53,6 +53,8 @@ class NodeOptions(ServiceOptions):
     """Name the rack; Mainstay groups faults of many nodes of a rack."""
     switches: Annotated[str, _variable("MAINSTAY_SWITCHES")] = ""
     """List the network switches above the node, nearest first: leaf-3,spine-1."""
+    power_domain: Annotated[str, _variable("MAINSTAY_POWER_DOMAIN")] = ""
+    """Name the PDU, busway, or UPS that feeds the node and its neighbors."""
     kernel_log: Annotated[str, _variable("MAINSTAY_KERNEL_LOG")] = "auto"
     """Read the kernel log: auto (/dev/kmsg, else journald), off, or the path of a file or pipe."""
     interval: Annotated[float, _variable("MAINSTAY_INTERVAL")] = 1.0

@@ -57,7 +57,8 @@ def check_options(options: NodeOptions) -> None:
         raise ValueError(f"--interval {options.interval} must be from 0.05 to 3600 s")
     if not 1 <= options.batch <= 3600:
         raise ValueError(f"--batch {options.batch} must be from 1 to 3600 samples")
-    for value, what in ((options.name, "--name"), (options.cohort, "--cohort"), (options.rack, "--rack")):
+    names = {"--name": options.name, "--cohort": options.cohort, "--rack": options.rack}
+    for what, value in (names | {"--power-domain": options.power_domain}).items():
         if value:
             validate_name(value, what)
     read_switches(options.switches)
@@ -221,6 +222,7 @@ class NodeDaemon:
             started_at=self._started_at,
             rack=self._options.rack,
             switches=read_switches(self._options.switches),
+            power_domain=self._options.power_domain,
         )
         self._control.report(report)
 

@@ -47,6 +47,7 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     rack: str = ""
     switches: tuple[str, ...] = ()
     """The network switches above it, nearest first."""
+    power_domain: str = ""
     booted_at: float | None = None
 
 
@@ -89,6 +90,7 @@ def describe_node(
     started_at: float,
     rack: str = "",
     switches: tuple[str, ...] = (),
+    power_domain: str = "",
 ) -> NodeReport:
     """The report of this machine with the devices that its samplers found."""
     uname = os.uname()
@@ -106,6 +108,7 @@ def describe_node(
         started_at=started_at,
         rack=rack,
         switches=switches,
+        power_domain=power_domain,
         booted_at=_booted_at(),
     )
 

@@ -68,7 +68,7 @@ def node_report() -> dict[str, Any]:
     return {
         "hostname": "wire", "os": "Debian 12", "kernel": "6.1", "version": __version__, "boot_id": "b-1",
         "cohort": "cpu", "cpu_count": 2, "memory_bytes": 2**33, "started_at": START - 60, "booted_at": START - 90,
-        "rack": "r1", "switches": ["leaf-1", "spine-1"],
+        "rack": "r1", "switches": ["leaf-1", "spine-1"], "power_domain": "pdu-1",
         "catalog": {"narrow": list(made.narrow), "wide": list(made.wide)},
         "devices": [
             {"id": "host", "index": 0, "kind": "host", "model": "EPYC", "facts": {"driver": "1"}, **none},

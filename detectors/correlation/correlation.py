@@ -2,9 +2,9 @@
 
 Two findings are related when they lie close in time and either happened in the same place (device, node, or a rank that
 runs there) or in the same job where one kind can bring about the other on another node: a dead process hangs its peers,
-a slow one does not kill them. What strikes several nodes of a rack alike, or most nodes of a cohort, has one cause too.
-Related findings form one group however many there are, so the outcome does not depend on the order in which a batch
-came. The service owns storage; nothing is remembered here.
+a slow one does not kill them. What strikes several nodes of a rack, switch, or power domain alike, or most nodes of a
+cohort, has one cause too. Related findings form one group however many there are, so the outcome does not depend on the
+order in which a batch came. The service owns storage; nothing is remembered here.
 """
 
 from __future__ import annotations
@@ -12,12 +12,21 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from enum import StrEnum
+from itertools import chain, pairwise, product
 
 from mainstay.detectors.correlation import finding_relations
 from mainstay.detectors.correlation.root_causes import finding_order, rank_causes
 from mainstay.detectors.finding import ADVICE, Finding, FindingKind
 from mainstay.probes.core_types import HOST_DEVICE, Severity
+
+
+class SharedPlace(StrEnum):
+    """What nodes may fail with, as titles name it."""
+
+    RACK = "of rack"
+    SWITCH = "under switch"
+    POWER_DOMAIN = "of power domain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +42,10 @@ class FleetTopology:
     """node -> what shares power and a switch with it; absent where it is unknown."""
     node_switch: Mapping[str, str] = field(default_factory=dict)
     """node -> the nearest network switch above it; absent where it is unknown."""
+    node_power_domain: Mapping[str, str] = field(default_factory=dict)
+    """node -> the PDU, busway, or UPS that feeds it: part of a rack, or many racks; absent where it is unknown."""
+    place_nodes: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """(``SharedPlace``, name) -> how many nodes it has; absent where that is not known."""
     node_cohort: Mapping[str, str] = field(default_factory=dict)
     cohort_nodes: Mapping[str, int] = field(default_factory=dict)
     """cohort -> how many nodes it has."""
@@ -85,6 +98,8 @@ class Config:
     heat up."""
     rack_nodes: int = 3
     """Nodes of a rack that make it the rack's trouble: two may be chance in a large fleet, three of sixteen are not."""
+    power_share: float = 0.2
+    """Of a power domain's nodes, and at least ``rack_nodes``: one lost phase takes a third, any three may be chance."""
     cohort_share: float = 0.5
     """Of a cohort's nodes, and at least ``rack_nodes``: then it is what they share."""
     many_nodes: int = 16
@@ -126,6 +141,8 @@ class _Places:
 
     def __init__(self, topology: FleetTopology) -> None:
         self.topology = topology
+        names = (topology.node_rack, topology.node_switch, topology.node_power_domain)
+        self.shared = tuple(zip(SharedPlace, names, strict=True))
         self._jobs: dict[str, set[str]] = {}
         for rank, node in topology.rank_node.items():
             self._jobs.setdefault(node, set()).add(rank[0])
@@ -211,10 +228,9 @@ class _Groups:
             self._near.setdefault(key, []).append((finding.time, item))
 
     def _enter_wide(self, finding: Finding, node: str, item: int) -> None:
-        """Note what nodes of a rack, under a switch, of a cohort, and any nodes at all may have in common."""
-        known = self._places.topology
-        shared = (("rack", known.node_rack), ("switch", known.node_switch))
-        keys = [(what, finding.kind, name) for what, of in shared if (name := of.get(node))]
+        """Note what nodes of a rack, switch, power domain, or cohort, and any nodes at all may have in common."""
+        known, shared = self._places.topology, self._places.shared
+        keys: list[tuple[str, ...]] = [(place, finding.kind, name) for place, of in shared if (name := of.get(node))]
         cohort = known.node_cohort.get(node, "")
         keys += [("cohort", finding.kind, cohort)] if known.cohort_nodes.get(cohort) else []
         for key in (*keys, ("many", finding.kind)):
@@ -308,16 +324,17 @@ class _Groups:
         config = self._config
         if key[0] == "many":
             return len(nodes) >= config.many_nodes
-        least = config.rack_nodes
+        least, known = config.rack_nodes, self._places.topology
+        if key[0] == SharedPlace.POWER_DOMAIN:
+            least = max(least, math.ceil(config.power_share * known.place_nodes.get((key[0], key[2]), 0)))
         if key[0] == "cohort":
-            least = max(least, math.ceil(config.cohort_share * self._places.topology.cohort_nodes[key[2]]))
+            least = max(least, math.ceil(config.cohort_share * known.cohort_nodes[key[2]]))
         return len(nodes) >= least
 
     def _link_hubs(self, hubs: list[tuple[float, int]], around: list[tuple[float, int]]) -> None:
-        for time, hub in hubs:
-            for other_time, other in around:
-                if abs(other_time - time) <= self._window:
-                    self._join(hub, other)
+        for (time, hub), (other_time, other) in product(hubs, around):
+            if abs(other_time - time) <= self._window:
+                self._join(hub, other)
 
 
 def _decide(
@@ -369,9 +386,14 @@ def _title(
 
 
 def _shared(nodes: Collection[str], places: _Places) -> str:
-    """What all the nodes share, in words; empty where it is unknown."""
-    for what, of in ((" of rack ", places.topology.node_rack), (" under switch ", places.topology.node_switch)):
-        names = {of.get(node) for node in nodes}
-        if len(names) == 1 and None not in names:
-            return f"{what}{names.pop()}"
-    return ""
+    """What all the nodes share, in words; empty where it is unknown.
+
+    The smallest place says most of where to look: the PDU of half a rack before the rack, a rack before the busway of
+    ten. Of equal or unknown size, what is mostly smaller: rack, switch, power domain.
+    """
+    found = []
+    for place, of in places.shared:
+        names = {of.get(node, "") for node in nodes}
+        if len(names) == 1 and (name := names.pop()):
+            found.append((places.topology.place_nodes.get((place, name), math.inf), f" {place} {name}"))
+    return min(found, key=lambda sized: sized[0], default=(0, ""))[1]

@@ -17,6 +17,7 @@ OTHER_VARIABLES: Final = {
     "MAINSTAY_JOIN_TOKEN": "mainstay node: one-time token for enrollment",
     "MAINSTAY_KERNEL_LOG": "mainstay node: where the kernel log is read",
     "MAINSTAY_NODE_DATA": "mainstay node: directory of spool and credential",
+    "MAINSTAY_POWER_DOMAIN": "mainstay node: power domain of the node",
     "MAINSTAY_RACK": "mainstay node: rack of the node",
     "MAINSTAY_RELAY": "mainstay node: URL of the relay of its rack",
     "MAINSTAY_RELAY_DATA": "mainstay relay: directory of the spool",

@@ -84,6 +84,7 @@ class FleetNode:
     memory_bytes: int
     rack: str
     switches: list[str]
+    power_domain: str
     booted_at: float | None
     stopped_at: float | None
     started_at: float | None

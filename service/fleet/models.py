@@ -54,6 +54,8 @@ class NodeRow(Base):
     """Failure domain that shares power and a switch; empty when not reported."""
     switches: Mapped[list[str]] = mapped_column(JSON(none_as_null=True), default=list, server_default="[]")
     """The network switches above it, nearest first; empty when not reported."""
+    power_domain: Mapped[str] = mapped_column(String(200), default="", server_default="", index=True)
+    """The PDU, busway, or UPS that feeds it; empty when not reported."""
     booted_at: Mapped[float | None] = mapped_column(UnixTime)
     stopped_at: Mapped[float | None] = mapped_column(UnixTime)
     """When its daemon sent a shutdown notice; until the node reports again, its silence is expected."""

@@ -70,6 +70,8 @@ class NodeReportCreate(Lenient):
     rack: ShortText = ""
     switches: Annotated[list[Name], Field(max_length=MAX_SWITCHES)] = Field(default_factory=list)
     """The network switches above it, nearest first."""
+    power_domain: ShortText = ""
+    """The PDU, busway, or UPS that feeds it."""
     booted_at: UnixSeconds | None = None
 
     @field_validator("devices", mode="before")
@@ -113,6 +115,8 @@ class NodeRead(Output):
     rack: str
     switches: list[str]
     """The network switches above it, nearest first; empty when not reported."""
+    power_domain: str
+    """The PDU, busway, or UPS that feeds it; empty when not reported."""
     booted_at: float | None
     started_at: float | None
     last_seen_at: float | None

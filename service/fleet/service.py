@@ -86,8 +86,8 @@ def report_all(session: WriteSession, reports: Mapping[str, NodeReportCreate], *
 
 def _describe(row: NodeRow, said: NodeReportCreate, now: float) -> None:
     fields = (
-        "hostname", "os", "kernel", "version", "boot_id", "cohort", "rack", "switches", "cpu_count", "memory_bytes",
-        "booted_at", "started_at",
+        "hostname", "os", "kernel", "version", "boot_id", "cohort", "rack", "switches", "power_domain", "cpu_count",
+        "memory_bytes", "booted_at", "started_at",
     )  # fmt: skip
     for field in fields:
         setattr(row, field, getattr(said, field))

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 
 from mainstay.detectors.correlation import correlation as pure
 from mainstay.service.common.db import AnySession
@@ -62,14 +62,29 @@ def topology(session: AnySession, named: set[str], *, shared_fault_nodes: int) -
 
 
 def _with_neighbors(session: AnySession, found: pure.FleetTopology, named: set[str]) -> pure.FleetTopology:
-    columns = (NodeRow.name, NodeRow.rack, NodeRow.cohort, NodeRow.switches)
+    columns = (NodeRow.name, NodeRow.rack, NodeRow.cohort, NodeRow.switches, NodeRow.power_domain)
     mine = session.execute(select(*columns).where(NodeRow.name.in_(named))).all()
+    power = {name: domain for name, _, _, _, domain in mine if domain}
     cohorts = session.execute(select(NodeRow.cohort, func.count()).group_by(NodeRow.cohort)).all()
     return replace(
         found,
-        node_rack={name: rack for name, rack, _, _ in mine if rack},
-        node_switch={name: switches[0] for name, _, _, switches in mine if switches},
-        node_cohort={name: cohort for name, _, cohort, _ in mine},
+        node_rack={name: rack for name, rack, _, _, _ in mine if rack},
+        node_switch={name: switches[0] for name, _, _, switches, _ in mine if switches},
+        node_power_domain=power,
+        place_nodes=_sizes(session) if power else {},  # nothing else asks how large places are
+        node_cohort={name: cohort for name, _, cohort, _, _ in mine},
         cohort_nodes={cohort: count for cohort, count in cohorts},  # noqa: C416 - rows are no tuples to mypy
         fleet_nodes=sum(count for _, count in cohorts),
     )
+
+
+def _sizes(session: AnySession) -> dict[tuple[str, str], int]:
+    """How many nodes each rack, leaf switch, and power domain has."""
+    columns = (NodeRow.rack, NodeRow.switches[0].as_string(), NodeRow.power_domain)
+    # Grouped by position: an expression with a parameter, given twice, is two expressions to some servers.
+    return {
+        (place, name): count
+        for place, column in zip(pure.SharedPlace, columns, strict=True)
+        for name, count in session.execute(select(column.label("name"), func.count()).group_by(text("1")))
+        if name
+    }

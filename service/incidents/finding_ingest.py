@@ -28,6 +28,8 @@ from mainstay.service.incidents.service import Context
 from mainstay.service.jobs.models import RecoveryRow
 
 _STOPPED: Final = frozenset({FindingKind.PROCESS_EXIT, FindingKind.NODE_LOST})
+_PLACED: Final = 2000
+"""Nodes of one incident whose places are read, 20 µs each: of more nodes, no common place is named."""
 _LINES: Final = 20
 """Lines that one batch adds to the timeline of an incident; more are one line."""
 _NOISE_SECONDS: Final = 10.0
@@ -78,6 +80,9 @@ def _place(context: Context, rows: FindingRows, fresh: Sequence[Finding]) -> Non
     session, shared = context.session, context.settings.incidents.shared_fault_nodes
     incidents = correlation_view.open_incidents(session, _nodes(fresh))
     named = _nodes([*fresh, *(f for incident in incidents for f in incident.findings)])
+    for incident in incidents:
+        struck = frozenset[str]().union(*incident.nodes.values())
+        named |= struck if len(struck) <= _PLACED else set()
     decisions = pure.correlate(
         [*fresh, *_explaining(context, rows, fresh)],
         incidents,

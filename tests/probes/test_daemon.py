@@ -310,13 +310,15 @@ def test_a_flood_of_lines_is_counted_and_not_sent(
 @pytest.mark.processes
 @pytest.mark.slow
 def test_its_life_is_told_from_start_to_stop(receiver: Receiver, directory: Path) -> None:
-    with daemon(receiver, directory, "--rack", "row-3:rack-7", "--switches", "leaf-3,spine-1") as process:
+    place = ["--rack", "row-3:rack-7", "--switches", "leaf-3,spine-1", "--power-domain", "pdu-7"]
+    with daemon(receiver, directory, *place) as process:
         receiver.wait(lambda r: len(r.all_frames) >= 1 and "node-1" in r.reports)
         (started,) = events(receiver, "node_started")
         assert started["data"]["boot_id"] == receiver.reports["node-1"]["boot_id"]
         assert started["data"]["uptime"] > 0
         assert receiver.reports["node-1"]["rack"] == "row-3:rack-7"
         assert receiver.reports["node-1"]["switches"] == ["leaf-3", "spine-1"]
+        assert receiver.reports["node-1"]["power_domain"] == "pdu-7"
         assert finish(process) == 0
     (stopping,) = events(receiver, "node_stopping")
     assert stopping["data"]["reason"] in ("stopped", "shutdown")
@@ -365,6 +367,7 @@ def test_enrollment_waits_for_a_service_that_is_not_there_yet(directory: Path) -
     (["--token-file", "/nonexistent"], "No such file"),
     (["--token", "a b\n"], "the token contains invalid characters"),
     (["--rack", "a b"], "--rack 'a b' is not a legal id"),
+    (["--power-domain", "pdu 7"], "--power-domain 'pdu 7' is not a legal id"),
     (["--switches", "leaf 3"], "--switches 'leaf 3' is not a legal id"),
     (["--switches", "leaf-3,leaf-3"], "names a switch twice"),
     ([], "no token"),

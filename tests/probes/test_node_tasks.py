@@ -274,7 +274,7 @@ def test_the_node_reports_then_obeys_then_posts(receiver: Receiver, tmp_path: Pa
     assert receiver.results["v1"]["error"] is None
     seen = receiver.reports["node-1"]
     assert {"hostname", "os", "kernel", "version", "boot_id", "cohort", "cpu_count", "memory_bytes", "devices",
-            "catalog", "started_at", "rack", "switches", "booted_at"} == set(seen)  # fmt: skip
+            "catalog", "started_at", "rack", "switches", "power_domain", "booted_at"} == set(seen)  # fmt: skip
     assert seen["devices"][0]["id"] == "host"
 
 

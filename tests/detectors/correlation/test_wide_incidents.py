@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mainstay.detectors.correlation.correlation import FleetTopology, OpenIncident, correlate
+from mainstay.detectors.correlation.correlation import FleetTopology, OpenIncident, SharedPlace, correlate
 from mainstay.detectors.correlation.root_causes import finding_order, rank_causes
 from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import Severity
@@ -94,6 +94,55 @@ def test_what_the_nodes_share_is_named(nodes: tuple[int, ...], place: str) -> No
     )  # fmt: skip
     (decision,) = correlate([on(node) for node in nodes], (), topology)
     assert decision.title == f"3 nodes{place}: power_brake happened."
+
+
+PDU = FleetTopology(
+    node_rack={f"n{i}": f"r{i}" for i in range(20)}, node_switch={f"n{i}": f"s{i}" for i in range(20)},
+    node_power_domain={f"n{i}": "pdu-1" if i < 8 else "pdu-2" for i in range(16)},
+)  # fmt: skip
+
+
+def test_nodes_of_one_power_domain_in_different_racks_and_under_different_switches() -> None:
+    lost = [on(node, kind=K.NODE_LOST) for node in range(5)]
+    (decision,) = correlate(lost, (), PDU)
+    assert (decision.title, decision.node) == ("5 nodes of power domain pdu-1: node_lost happened.", None)
+    held = OpenIncident(id="i", opened_at=100.0, findings=tuple(lost))
+    of_domain, of_other = correlate([on(5, 9000.0, K.NODE_LOST), on(9, 9000.0, K.NODE_LOST)], (held,), PDU)
+    assert (of_domain.incident, of_other.incident) == ("i", None)
+
+
+@pytest.mark.parametrize("nodes", [(0, 1), (6, 7, 8, 9), (16, 17, 18, 19)], ids=["two", "two domains", "unknown"])
+def test_what_one_power_domain_does_not_explain(nodes: tuple[int, ...]) -> None:
+    assert sizes_of_incidents(*(on(node) for node in nodes), topology=PDU) == [1] * len(nodes)
+
+
+@pytest.mark.parametrize(("size", "struck", "together"), [(8, 3, True), (15, 3, True), (16, 3, False), (16, 4, True)])
+def test_a_fifth_of_a_power_domain_and_three_nodes(size: int, struck: int, together: bool) -> None:
+    topology = replace(PDU, place_nodes={(SharedPlace.POWER_DOMAIN, "pdu-1"): size})
+    assert (len(sizes_of_incidents(*(on(node) for node in range(struck)), topology=topology)) == 1) is together
+
+
+@pytest.mark.parametrize(
+    ("rack", "switch", "domain", "place"),
+    [
+        (8, 64, 4, "of power domain p"),  # a PDU feeds half of the rack
+        (8, 64, 160, "of rack r"),  # a busway feeds ten racks
+        (8, 64, 8, "of rack r"),
+        (0, 16, 160, "under switch s"),
+        (0, 160, 16, "of power domain p"),
+        (0, 16, 16, "under switch s"),
+    ],
+)
+def test_the_smallest_place_that_all_share_is_named(rack: int, switch: int, domain: int, place: str) -> None:
+    """Rack 0: each node has its own."""
+    names = [f"n{i}" for i in range(4)]
+    sizes = zip(SharedPlace, "rsp", (rack, switch, domain), strict=True)
+    topology = FleetTopology(
+        node_rack={name: "r" if rack else f"r{name}" for name in names}, node_switch=dict.fromkeys(names, "s"),
+        node_power_domain=dict.fromkeys(names, "p"), place_nodes={(what, name): size for what, name, size in sizes},
+    )  # fmt: skip
+    (decision,) = correlate([on(node) for node in range(4)], (), topology)
+    assert decision.title == f"4 nodes {place}: power_brake happened."
 
 
 def test_two_nodes_of_an_open_incident_do_not_make_it_wide() -> None:

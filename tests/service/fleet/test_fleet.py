@@ -53,6 +53,15 @@ def test_the_switches_above_a_node_are_kept_and_told(service_anywhere, report) -
     assert node.get("/v1/nodes/n1").json()["switches"] == ["leaf-3", "spine-1"]
 
 
+def test_the_power_domain_of_a_node_is_kept_and_told(service_anywhere, report) -> None:
+    node = service_anywhere.node_client("n1")
+    assert node.put("/v1/nodes/n1", json=report).json()["power_domain"] == "", "unknown"
+    assert node.put("/v1/nodes/n1", json=report | {"power_domain": "pdu-7"}).json()["power_domain"] == "pdu-7"
+    assert node.put("/v1/nodes/n1", json=report | {"power_domain": 7}).status_code == 422
+    (listed,) = node.get("/v1/nodes").json()["items"]
+    assert listed["power_domain"] == "pdu-7"
+
+
 @pytest.fixture(scope="module")
 def unheard(lasting_service) -> httpx.Client:
     """A client of a node of which nothing is accepted."""

@@ -12,7 +12,7 @@ from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import RecommendedAction, Severity
 from mainstay.service.app import build_services, close_services
 from mainstay.service.fleet.models import NodeRow
-from mainstay.service.incidents import finding_ingest, repository
+from mainstay.service.incidents import correlation_view, finding_ingest, repository
 from mainstay.service.incidents.models import FindingRow, IncidentRow
 from mainstay.service.incidents.service import Context
 from mainstay.service.services import Services
@@ -136,11 +136,73 @@ def test_the_site_says_how_many_nodes_share_a_fault(desk: Desk) -> None:
     assert len(desk.incidents()) == 5, "each node has its own"
 
 
+def lost(node: int, time: float = START) -> Finding:
+    entity = Entity(node=f"n{node}")
+    return brake(node, time, kind=FindingKind.NODE_LOST, entity=entity, severity=Severity.CRITICAL)
+
+
+def feed(desk: Desk, nodes: range, domain: str, *, rack: str = "") -> None:
+    """Name the power domain of nodes, each in its own rack and under its own switch."""
+    with desk.services.database.session() as session:
+        for i in nodes:
+            row = session.get(NodeRow, f"n{i}") or NodeRow(name=f"n{i}", cohort="pod", first_seen_at=START)
+            row.rack, row.switches, row.power_domain = rack or f"r-{i}", [f"leaf-{i}", "spine-1"], domain
+            session.add(row)
+
+
+@pytest.fixture
+def desk_anywhere(make_settings: Callable[..., Settings], database_url: str) -> Iterator[Desk]:
+    """With SQLite and with PostgreSQL."""
+    made = Desk(make_settings(database_url=database_url))
+    yield made
+    close_services(made.services)
+
+
+def test_a_power_domain_that_fails_is_one_incident_that_names_it(desk_anywhere: Desk) -> None:
+    desk = desk_anywhere
+    desk.enroll(40, per_rack=16)
+    feed(desk, range(8), "pdu-7")
+    feed(desk, range(8, 16), "")
+    desk.ingest(*(lost(node, START + node) for node in (0, 2, 4, 6)), *(lost(node, START) for node in (9, 11, 13)))
+    together, *apart = sorted(desk.incidents(), key=lambda incident: -len(incident.title))
+    assert together.title == "4 nodes of power domain pdu-7: The brake of n0 is on."
+    assert sorted(incident.node for incident in apart) == ["n11", "n13", "n9"], "of unknown domains"
+    desk.ingest(lost(7, START + 3600))
+    assert len(desk.incidents()) == 4, "it joins what holds already"
+
+
+def test_three_nodes_of_a_large_power_domain_are_chance(desk: Desk) -> None:
+    feed(desk, range(16), "busway-1")
+    desk.ingest(*map(lost, range(3)))
+    assert len(desk.incidents()) == 3
+    desk.ingest(lost(3))
+    (incident,) = desk.incidents()
+    assert incident.title.startswith("4 nodes of power domain busway-1: ")
+
+
+def test_the_smaller_of_rack_and_power_domain_is_named(desk: Desk) -> None:
+    feed(desk, range(8), "pdu-a", rack="r0")
+    feed(desk, range(8, 16), "pdu-b", rack="r0")
+    desk.ingest(*map(lost, range(5)))
+    (incident,) = desk.incidents()
+    assert incident.title.startswith("5 nodes of power domain pdu-a: ")
+    desk.ingest(lost(9))
+    (incident,) = desk.incidents()
+    assert incident.title.startswith("6 nodes of rack r0: ")
+
+
+def test_a_power_domain_is_named_beyond_the_findings_that_are_looked_at(desk: Desk) -> None:
+    many = correlation_view.WIDE + 100
+    feed(desk, range(many), "ups-1")
+    feed(desk, range(many, 3 * many), "ups-2")
+    desk.ingest(*map(lost, range(many - 1)))
+    desk.ingest(lost(many - 1))
+    (incident,) = desk.incidents()
+    assert incident.title.startswith(f"{many} nodes of power domain ups-1: ")
+
+
 def test_a_network_that_fails_is_one_incident(desk: Desk) -> None:
-    silent = [
-        brake(n, kind=FindingKind.NODE_LOST, entity=Entity(node=f"n{n}"), severity=Severity.CRITICAL) for n in range(25)
-    ]
-    desk.ingest(*silent)
+    desk.ingest(*map(lost, range(25)))
     (incident,) = desk.incidents()
     assert incident.title.startswith("25 of 40 nodes are silent at once: check the network")
     assert incident.node is None

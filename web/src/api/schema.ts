@@ -2600,6 +2600,8 @@ export interface components {
             /** Os */
             os: string;
             owner: components["schemas"]["Owner"];
+            /** Power Domain */
+            power_domain: string;
             /** Rack */
             rack: string;
             /** Started At */
@@ -3611,6 +3613,8 @@ export interface components {
             /** Os */
             os: string;
             owner: components["schemas"]["Owner"];
+            /** Power Domain */
+            power_domain: string;
             /** Rack */
             rack: string;
             /** Started At */
@@ -3651,6 +3655,11 @@ export interface components {
             memory_bytes: number;
             /** Os */
             os: string;
+            /**
+             * Power Domain
+             * @default
+             */
+            power_domain: string;
             /**
              * Rack
              * @default

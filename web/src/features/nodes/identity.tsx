@@ -12,6 +12,7 @@ export function Identity({ node }: { node: Node }) {
         facts={[
           { name: "Host", value: node.hostname },
           ...(node.rack ? [{ name: "Rack", value: node.rack }] : []),
+          ...(node.power_domain ? [{ name: "Power domain", value: node.power_domain }] : []),
           { name: "System", value: node.os },
           { name: "Kernel", value: node.kernel, mono: true },
           { name: "Processor", value: `${node.cpu_count} cores, ${bytes(node.memory_bytes)}` },
