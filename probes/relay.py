@@ -18,6 +18,7 @@ import uvicorn
 
 from mainstay.probes.catalog_store import CatalogStore
 from mainstay.probes.data_dir import keep_files_private, private_directory
+from mainstay.probes.http_server import BoundedHttpProtocol, ReloadingServer
 from mainstay.probes.relay_app import RelayApp
 from mainstay.probes.relay_credentials import NodeCredentials
 from mainstay.probes.relay_intake import FrameIntake
@@ -113,13 +114,13 @@ def run_relay(config: RelayConfig, transport: Transport, on_ready: Callable[[str
         return delivered
 
 
-class _RelayServer(uvicorn.Server):
+class _RelayServer(ReloadingServer):
     def __init__(self, app: RelayApp, config: RelayConfig, on_ready: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
                 loop="asyncio",
-                http="httptools",
+                http=BoundedHttpProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,

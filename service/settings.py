@@ -313,6 +313,12 @@ class Settings(BaseSettings):
         description="Time after which a connection that has not sent the whole header of a request is closed, in "
         "seconds.",
     )
+    body_timeout_seconds: float = Field(
+        default=20.0,
+        gt=0,
+        description="Time in which 64 KiB of the body of a request, or the rest of it, must arrive, in seconds. "
+        "Otherwise the service answers 408 and closes the connection.",
+    )
     database_url: str = Field(
         default="", repr=False, description="sqlite:///FILE or postgresql://… Empty: SQLite in the data directory."
     )
