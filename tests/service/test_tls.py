@@ -210,7 +210,7 @@ def test_relay_and_node_follow_all_certificates_and_authorities_without_a_restar
             eventually(lambda: relay.metric("bundles_sent_total") == 1)
         _issue_all(Authority(tmp_path / "second"), tmp_path)
         for transport in (node.relay, direct):
-            transport.close()  # a connection that is open goes on with what it was opened with
+            transport.close()  # an open connection keeps what it was opened with
         with served(made.model_copy(update={"port": port})):
             eventually(lambda: relay.get("/healthz"))
             node.put()

@@ -2855,7 +2855,7 @@ export interface components {
         };
         /**
          * FabricComponentKind
-         * @description Kinds of parts that are exchanged in a repair. ``part`` is the term of fabric components for the same.
+         * @description Kinds of parts that are exchanged in a repair.
          * @enum {string}
          */
         FabricComponentKind: "node" | "nic" | "gpu" | "cable" | "uplink" | "switch" | "path";
@@ -3295,7 +3295,7 @@ export interface components {
          * JobState
          * @enum {string}
          */
-        JobState: "running" | "recovering" | "finished" | "failed";
+        JobState: "running" | "recovering" | "finished" | "failed" | "unknown";
         /** LocalizationCancel */
         LocalizationCancel: {
             /**
@@ -4119,7 +4119,7 @@ export interface components {
          * RankState
          * @enum {string}
          */
-        RankState: "running" | "lost" | "restoring";
+        RankState: "running" | "lost" | "restoring" | "unknown";
         /**
          * ReasonBody
          * @description The reason of an operator for closing or acknowledging an incident.
