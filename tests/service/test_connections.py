@@ -148,6 +148,7 @@ def test_a_long_upload_at_an_honest_speed_is_not_cut(settings: Any) -> None:
     with served(made) as port, socket.create_connection(("127.0.0.1", port)) as sock:
         head = POST.format(path="/v1/telemetry/frames", token=admin_token(made))
         sock.sendall(f"{head}Content-Length: {len(piece) * pieces}\r\n\r\n".encode())
+        sock.settimeout(60)
         pause = threading.Event()
         for _ in range(pieces):
             pause.wait(0.1)  # 5 s in all, twenty times the least speed
