@@ -18,6 +18,7 @@ from mainstay.probes.catalog_store import CatalogStore
 from mainstay.probes.command_options import RelayOptions
 from mainstay.probes.core_types import validate_name
 from mainstay.probes.data_dir import default_data_dir, keep_files_private, private_directory
+from mainstay.probes.http_server import BoundedHttpProtocol, ReloadingServer
 from mainstay.probes.identity import default_name
 from mainstay.probes.relay_app import RelayApp
 from mainstay.probes.relay_credentials import NodeCredentials
@@ -97,13 +98,13 @@ def run_relay(options: RelayOptions, transport: Transport, on_ready: Callable[[s
         return delivered
 
 
-class _RelayServer(uvicorn.Server):
+class _RelayServer(ReloadingServer):
     def __init__(self, app: RelayApp, options: RelayOptions, on_ready: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
                 loop="asyncio",
-                http="httptools",
+                http=BoundedHttpProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -7,6 +7,20 @@ from http import HTTPStatus
 import msgspec
 
 
+def problem_document(status: HTTPStatus, slug: str, detail: str) -> bytes:
+    """The body of an answer (RFC 9457), with the fields that the service's have."""
+    return msgspec.json.encode(
+        {
+            "type": f"urn:mainstay:problem:{slug}",
+            "title": status.phrase,
+            "status": status.value,
+            "detail": detail,
+            "instance": "",
+            "errors": [],
+        }
+    )
+
+
 class RelayProblemError(Exception):
     """A request that was not accepted; ``retry_after`` is in seconds, 0 leaves the header out."""
 
@@ -18,14 +32,7 @@ class RelayProblemError(Exception):
 
     def document(self) -> bytes:
         """The answer's body (RFC 9457)."""
-        return msgspec.json.encode(
-            {
-                "type": f"urn:mainstay:problem:{self.slug}",
-                "title": self.status.phrase,
-                "status": self.status.value,
-                "detail": str(self),
-            }
-        )
+        return problem_document(self.status, self.slug, str(self))
 
 
 def unavailable(slug: str, detail: str) -> RelayProblemError:

@@ -18,9 +18,9 @@ from fastapi import FastAPI
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from mainstay.probes.data_dir import TooOpenError, private_directory, require_private
+from mainstay.probes.http_server import ReloadingServer, with_deadlines
 from mainstay.service.common import migrate
 from mainstay.service.common.db import Database
-from mainstay.service.connections import CertificateReloader, with_deadline
 from mainstay.service.services import Services
 from mainstay.service.settings import Settings
 
@@ -29,9 +29,6 @@ _GRACE_SECONDS: Final = 2
 """A frame waits a tenth of a second for its commit; what takes longer is a long poll, and is asked again."""
 _KEEP_ALIVE_SECONDS: Final = 75
 """Longer than a node daemon pauses between frames: uvicorn's five seconds would close every connection in between."""
-
-_RELOAD_TICKS: Final = 20
-"""uvicorn ticks ten times a second: a new certificate is in use after two seconds."""
 
 
 class CannotServeError(Exception):
@@ -141,29 +138,20 @@ def bind(settings: Settings) -> socket.socket:
         ) from error
 
 
-class Server(uvicorn.Server):
+class Server(ReloadingServer):
     """Reports when it is ready, and ends streams and long polls before it waits for connections to close."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI, on_ready: Callable[[Services], None]) -> None:
         super().__init__(config)
         self._app = app
         self._on_ready = on_ready
-        self._reloader: CertificateReloader | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        if self.config.ssl is not None and self.config.ssl_certfile and self.config.ssl_keyfile:
-            files = Path(self.config.ssl_certfile), Path(self.config.ssl_keyfile)
-            self._reloader = CertificateReloader(self.config.ssl, *files)
         await super().startup(sockets)
         if self.started:
             tune_gc()
             self._on_ready(self._app.state.services)
-
-    async def on_tick(self, counter: int) -> bool:
-        if self._reloader is not None and counter % _RELOAD_TICKS == 0:
-            self._reloader.reload_if_changed()
-        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         services: Services | None = getattr(self._app.state, "services", None)
@@ -194,7 +182,7 @@ def make_server(
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http=with_deadline(settings.header_timeout_seconds),
+        http=with_deadlines(settings.header_timeout_seconds, settings.body_timeout_seconds),
         lifespan="on",
         log_config=None,
         access_log=False,

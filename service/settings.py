@@ -291,6 +291,9 @@ class Settings(BaseSettings):
     the address to listen on are always allowed, * allows all."""
     header_timeout_seconds: float = Field(default=10.0, gt=0)
     """Time after which a connection that has not sent the whole header of a request is closed, in seconds."""
+    body_timeout_seconds: float = Field(default=20.0, gt=0)
+    """Time in which 64 KiB of the body of a request, or the rest of it, must arrive, in seconds. Otherwise the
+    service answers 408 and closes the connection."""
     database_url: str = Field(default="", repr=False)
     """sqlite:///FILE or postgresql://… Empty: SQLite in the data directory."""
     blocks: Literal["auto", "sqlite", "postgresql"] = "auto"

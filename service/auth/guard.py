@@ -12,12 +12,12 @@ from urllib.parse import urlsplit
 import anyio
 from fastapi import Depends, Request
 
+from mainstay.probes.http_server import PEER_NAMES
 from mainstay.service import services as running
 from mainstay.service.auth import repository
 from mainstay.service.auth.models import TokenRow
 from mainstay.service.auth.tokens import Principal, Scope, TokenKind, digest
 from mainstay.service.common.problem import ForbiddenError, UnauthorizedError
-from mainstay.service.connections import PEER_NAMES
 from mainstay.service.services import Services
 
 COOKIE: Final = "mainstay_session"

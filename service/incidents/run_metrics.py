@@ -18,7 +18,7 @@ from mainstay.service.common.db import AnySession
 from mainstay.service.incidents.models import FindingRow
 from mainstay.service.incidents.runs import MAX_RUNS
 from mainstay.service.jobs.models import JobRow
-from mainstay.service.jobs.repository import RUNNING
+from mainstay.service.jobs.repository import LIVE
 from mainstay.service.services import Services
 
 
@@ -59,7 +59,7 @@ def _abstaining(services: Services, jobs: Sequence[str]) -> Metric:
 
 
 def _running(session: AnySession) -> list[str]:
-    statement = select(JobRow.id).where(JobRow.state.in_(RUNNING)).order_by(JobRow.started_at.desc(), JobRow.id.desc())
+    statement = select(JobRow.id).where(LIVE).order_by(JobRow.started_at.desc(), JobRow.id.desc())
     return sorted(session.scalars(statement.limit(MAX_RUNS)))
 
 

@@ -16,7 +16,7 @@ from mainstay.detectors.finding import Entity
 from mainstay.detectors.job.mesh import JobMesh, mesh_of
 from mainstay.service.common.db import AnySession
 from mainstay.service.jobs.models import JobRow
-from mainstay.service.jobs.repository import RUNNING
+from mainstay.service.jobs.repository import LIVE
 
 MAX_RUNS = 256
 """Limit of evaluated jobs, the newest first; the stores keep as many."""
@@ -65,7 +65,7 @@ class Runs:
 
     def read(self, session: AnySession, switches: Switches) -> tuple[RunningJob, ...]:
         """Running and recovering jobs, by id. Pass the same ``switches`` again while they do not change."""
-        statement = select(JobRow.id, JobRow.last_seen_at).where(JobRow.state.in_(RUNNING))
+        statement = select(JobRow.id, JobRow.last_seen_at).where(LIVE)
         rows = session.execute(statement.order_by(JobRow.started_at.desc(), JobRow.id.desc()).limit(MAX_RUNS)).all()
         fresh = {}
         for job, reported_at in rows:

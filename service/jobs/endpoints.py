@@ -16,7 +16,7 @@ from mainstay.service.common.problem import ConflictError
 from mainstay.service.common.schemas import Name
 from mainstay.service.jobs import live_views, migration_requests, node_warnings, service
 from mainstay.service.jobs.models import JobRow, MigrationRequestRow, RecoveryRow
-from mainstay.service.jobs.repository import RUNNING
+from mainstay.service.jobs.repository import is_over
 from mainstay.service.jobs.schemas import (
     JobAnswer,
     JobRead,
@@ -124,7 +124,7 @@ def create_migration_request(job_id: JobId, body: MigrationRequestCreate, acting
     Its coordinator answers within a second.
     """
     row = service.require_job(acting.session, job_id)
-    if row.state not in RUNNING:
+    if is_over(row):
         raise JobOverError(f"job {job_id!r} is {row.state}: there is nothing to move")
     given = migration_requests.create(
         acting.session, job_id, node=body.node, rank=body.rank, target=body.target, reason=body.reason,

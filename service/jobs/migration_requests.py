@@ -10,11 +10,10 @@ from mainstay.probes.ids import uuid7
 from mainstay.recovery.migration_request import OPEN, MigrationKind, MigrationState
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.jobs.models import MigrationRequestRow
-from mainstay.service.jobs.schemas import JobState, MigrationRequestResult
+from mainstay.service.jobs.schemas import MigrationRequestResult
 from mainstay.service.stream.changes import Topic, record_change
 
 _OPEN = tuple(state.value for state in OPEN)
-_OVER = frozenset({JobState.FINISHED.value, JobState.FAILED.value})
 MAX_OPEN = 32
 """Handed out at a time; a job follows one after the other."""
 
@@ -73,7 +72,7 @@ def open_ones(session: AnySession, job: str) -> list[MigrationRequestRow]:
 
 
 def record_results(
-    session: WriteSession, job: str, state: str, answers: Iterable[MigrationRequestResult], *, now: float
+    session: WriteSession, job: str, answers: Iterable[MigrationRequestResult], *, is_over: bool, now: float
 ) -> None:
     """Take a coordinator's answers; what a job that is over has not answered is refused.
 
@@ -86,7 +85,7 @@ def record_results(
         if answer is not None and (answer.state.value, answer.detail) != (row.state, row.detail):
             row.state, row.detail, row.updated_at = answer.state.value, answer.detail, now
             row.seconds, row.steps_lost = answer.seconds, answer.steps_lost
-        if state in _OVER and row.state in _OPEN:
+        if is_over and row.state in _OPEN:
             _end(row, "the job ended first", now)
 
 

@@ -11,11 +11,9 @@ from sqlalchemy import select
 
 from mainstay.service.common.db import AnySession
 from mainstay.service.jobs.models import JobRow
-from mainstay.service.jobs.repository import RUNNING
+from mainstay.service.jobs.repository import LIVE
 
-_RUNNING_JOBS = (
-    select(JobRow.id, JobRow.generation, JobRow.started_at).where(JobRow.state.in_(RUNNING)).order_by(JobRow.id)
-)
+_RUNNING_JOBS = select(JobRow.id, JobRow.generation, JobRow.started_at).where(LIVE).order_by(JobRow.id)
 
 
 @dataclass

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import and_, select
 
 from mainstay.service.common.db import AnySession
 from mainstay.service.jobs.models import JobRow, RecoveryRow
@@ -15,7 +15,9 @@ from mainstay.service.jobs.schemas import JobState
 PAST_NODES: Final = "past_nodes"
 """Key of a stored topology: nodes that the job had, so that it may still report what it saw of them."""
 MAX_PAST_NODES: Final = 20_000
-RUNNING = (JobState.RUNNING.value, JobState.RECOVERING.value)
+OVER: Final = (JobState.FINISHED.value, JobState.FAILED.value)
+LIVE: Final = and_(JobRow.state.not_in(OVER), JobRow.finished_at.is_(None))
+"""Jobs that run or recover, and those of an unknown state that have no end: they may still hold their nodes."""
 
 
 def recoveries_of(session: AnySession, jobs: Collection[str]) -> dict[str, list[RecoveryRow]]:
@@ -28,8 +30,8 @@ def recoveries_of(session: AnySession, jobs: Collection[str]) -> dict[str, list[
 
 
 def current(session: AnySession, limit: int = 100) -> list[JobRow]:
-    """Jobs that run or recover, newest first."""
-    statement = select(JobRow).where(JobRow.state.in_(RUNNING)).order_by(JobRow.started_at.desc(), JobRow.id.desc())
+    """Live jobs, newest first."""
+    statement = select(JobRow).where(LIVE).order_by(JobRow.started_at.desc(), JobRow.id.desc())
     return list(session.scalars(statement.limit(limit)))
 
 
@@ -55,6 +57,11 @@ def nodes_of(session: AnySession, job: str) -> frozenset[str]:
 
 def named_nodes(topology: Mapping[str, Any]) -> frozenset[str]:
     return frozenset({place["node"] for place in topology["ranks"]} | set(topology.get("standbys") or ()))
+
+
+def is_over(row: JobRow) -> bool:
+    """The reverse of ``LIVE``."""
+    return row.state in OVER or row.finished_at is not None
 
 
 def world_size(session: AnySession, job: str) -> int | None:

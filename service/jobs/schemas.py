@@ -6,7 +6,7 @@ import shlex
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from mainstay.recovery.migration_request import MigrationKind, MigrationState
 from mainstay.service.common.schemas import (
@@ -20,6 +20,7 @@ from mainstay.service.common.schemas import (
     Text,
     UnixSeconds,
     check_text,
+    is_newer_kind,
 )
 from mainstay.service.events.schemas import MAX_RANK
 from mainstay.service.jobs.durability import Durability
@@ -39,12 +40,20 @@ class JobState(StrEnum):
     RECOVERING = "recovering"
     FINISHED = "finished"
     FAILED = "failed"
+    UNKNOWN = "unknown"
+    """A newer coordinator gave a state that this service does not know."""
 
 
 class RankState(StrEnum):
     RUNNING = "running"
     LOST = "lost"
     RESTORING = "restoring"
+    UNKNOWN = "unknown"
+
+
+def _or_unknown(states: type[JobState | RankState]) -> BeforeValidator:
+    """Take a state that only a newer version can know for unknown, never for the last one: that may be healthy."""
+    return BeforeValidator(lambda value: states.UNKNOWN if is_newer_kind(value, tuple(states)) else value)
 
 
 class TopologyRank(Lenient):
@@ -55,7 +64,7 @@ class TopologyRank(Lenient):
     node: Name
     device: Name | None
     pid: Annotated[int, Field(ge=0, lt=2**31), JsonNumber] | None
-    state: RankState
+    state: Annotated[RankState, _or_unknown(RankState)]
 
 
 class Topology(Lenient):
@@ -127,7 +136,7 @@ class JobReport(Lenient):
     """The report of a coordinator about its job, sent every few seconds and after each change."""
 
     name: Annotated[ShortText, Field(min_length=1)]
-    state: JobState
+    state: Annotated[JobState, _or_unknown(JobState)]
     generation: Annotated[int, Field(ge=0, lt=2**31), JsonNumber]
     command: Annotated[Text, BeforeValidator(_as_text)]
     """As one would type it; a list of arguments is accepted too."""
@@ -140,6 +149,14 @@ class JobReport(Lenient):
     finished_at: UnixSeconds | None
     migration_requests: Annotated[list[MigrationRequestResult], Field(max_length=MAX_ADVICE, default_factory=list)]
     """What became of advice that was given to this job."""
+
+    @field_validator("migration_requests", mode="before")
+    @classmethod
+    def _set_aside_newer_states(cls, results: Any) -> Any:
+        if not isinstance(results, list):
+            return results
+        known = tuple(MigrationState)
+        return [r for r in results if not (isinstance(r, dict) and is_newer_kind(r.get("state"), known))]
 
 
 class MigrationRequestCreate(Input):

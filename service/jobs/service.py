@@ -54,7 +54,8 @@ def report(session: WriteSession, job_id: str, said: JobReport, *, now: float) -
         for name, value in values.items():
             setattr(row, name, value)
         row.last_seen_at = now
-    migration_requests.record_results(session, job_id, row.state, said.migration_requests, now=now)
+    is_over = repository.is_over(row)
+    migration_requests.record_results(session, job_id, said.migration_requests, is_over=is_over, now=now)
     told = {"id": job_id, "state": row.state, "generation": row.generation, "last_step": row.last_step}
     record_change(session, Topic.JOB, told)
     return row

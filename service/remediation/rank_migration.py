@@ -32,6 +32,7 @@ class JobMigration:
 
     job: str
     recovers: bool
+    """Or is in a state that this service does not know."""
     ranks: tuple[int, ...]
     whole: bool
     """All ranks that it has on the node."""
@@ -58,7 +59,7 @@ def find_job_migrations(running: Sequence[JobRow], node: str, device: str | None
             found.append(
                 JobMigration(
                     job=job.id,
-                    recovers=job.state == JobState.RECOVERING.value,
+                    recovers=job.state != JobState.RUNNING.value,
                     ranks=tuple(sorted(place["rank"] for place in leaving)),
                     whole=len(leaving) == len(here),
                     standbys=None if waiting is None else sum(n for name, n in waiting.items() if name != node),
@@ -104,7 +105,7 @@ def advise(survey: FleetView[WriteSession], row: RemediationRow, *, actor: str) 
     told = []
     for move in find_job_migrations(survey.running(), row.node, device):
         if move.recovers:
-            told.append(f"job {move.job} is recovering and gets no migration request")
+            told.append(f"job {move.job} recovers or is in an unknown state, and gets no migration request")
         elif move.shortage:
             told.append(f"{move.shortage}: its ranks stay")
         else:

@@ -131,7 +131,8 @@ RULES: Final = (
 
 
 def _quiet(facts: RemediationFacts) -> str | None:
-    return f"job {', '.join(facts.recovering[:5])} recovers: that comes first" if facts.recovering else None
+    jobs = ", ".join(facts.recovering[:5])
+    return f"job {jobs} recovers or is in an unknown state: that comes first" if jobs else None
 
 
 def _standbys(facts: RemediationFacts) -> str | None:

@@ -157,9 +157,8 @@ def test_the_node_daemon_sends_frames_through_the_relay_and_all_else_directly(
     certificate, key = (authority := Authority(tmp_path / "authority")).issue("relay")
     tls = ("--tls-certificate", str(certificate), "--tls-key", str(key))
     with running_relay(service.url, tmp_path / "relay", "relay-token", *tls) as relay:
-        url = relay.url.replace("http://127.0.0.1", "https://localhost")
         command = [sys.executable, "-m", "mainstay", "node", "--service", service.url, "--name", "node-1"]
-        command += ["--relay", url, "--ca-file", str(authority.file), "--data-dir", str(tmp_path / "node")]
+        command += ["--relay", relay.url, "--ca-file", str(authority.file), "--data-dir", str(tmp_path / "node")]
         command += ["--interval", "0.1", "--kernel-log", "off"]
         with (tmp_path / "node.log").open("w") as log:
             child = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "MAINSTAY_TOKEN": "token-1"}, stderr=log)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +36,14 @@ class Authority:
         signer = ["-CA", str(self.file), "-CAkey", str(self._key)]
         _openssl("req", "-x509", *_NEW_KEY, *options, *signer, "-keyout", str(key), "-out", str(certificate))
         return certificate, key
+
+
+def replace_with(targets: Sequence[Path], sources: Sequence[Path]) -> None:
+    """Put a copy of each source in the place of its target, as a tool that renews certificates does."""
+    for target, source in zip(targets, sources, strict=True):
+        scratch = target.with_suffix(".new")
+        shutil.copyfile(source, scratch)
+        scratch.replace(target)
 
 
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")

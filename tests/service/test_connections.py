@@ -1,51 +1,26 @@
-"""What a connection must show before the app sees a request, on real sockets: time, host name, and certificate."""
+"""What a connection must show before the app sees a request, on real sockets: time and host name."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import resource
-import shutil
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from mainstay.probes.identity import enroll
-from mainstay.probes.transport import RetryableError, TlsFiles, Transport
-from mainstay.service.app import create_app
+from mainstay.probes.transport import RetryableError, Transport
 from mainstay.service.common.hosts import AllowedHosts
-from mainstay.service.server import bind, make_server
 from mainstay.service.settings import Settings
-from tests.service.certificates import Authority
+from tests.service.server_thread import served
 
 HALF = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: "
-
-
-@contextmanager
-def served(settings: Settings) -> Iterator[int]:
-    """The command's own server, in a thread; its port."""
-    sock = bind(settings)
-    app = create_app(settings)
-    server = make_server(app, settings)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
-    thread.start()
-    try:
-        deadline = time.monotonic() + 60
-        while not server.started:
-            assert thread.is_alive()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        yield sock.getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join(30)
 
 
 @pytest.fixture
@@ -77,6 +52,27 @@ def test_two_thousand_half_open_requests_are_closed(settings: Any) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@contextmanager
+def dripping(sock: socket.socket, piece: bytes, seconds: float) -> Iterator[threading.Event]:
+    """Send ``piece`` every so many seconds until the peer closes, or the event is set."""
+    ended = threading.Event()
+
+    def drip() -> None:
+        while not ended.wait(seconds):
+            try:
+                sock.sendall(piece)
+            except OSError:
+                return
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    try:
+        yield ended
+    finally:
+        ended.set()
+        thread.join()
+
+
 def test_dripping_a_header_gains_no_time_and_a_second_request_has_its_own_deadline(settings: Any) -> None:
     with (
         served(settings(header_timeout_seconds=1.0)) as port,
@@ -85,28 +81,109 @@ def test_dripping_a_header_gains_no_time_and_a_second_request_has_its_own_deadli
         sock.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert sock.recv(4096).startswith(b"HTTP/1.1 200 ")
         sock.sendall(HALF)
-        ended = threading.Event()
-
-        def drip() -> None:
-            while not ended.wait(0.1):
-                try:
-                    sock.sendall(b"x")
-                except OSError:
-                    return
-
-        thread = threading.Thread(target=drip)
-        thread.start()
         started = time.monotonic()
-        assert b"408" in read_to_end(sock)
+        with dripping(sock, b"x", 0.1):
+            assert b"408" in read_to_end(sock)
         assert time.monotonic() - started < 30
-        ended.set()
-        thread.join()
+
+
+POST = "POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+LENGTH, CHUNKED = "Content-Length: 1000000\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n"
+
+
+def admin_token(made: Settings) -> str:
+    return (made.data_dir / "admin-token").read_text().strip()
+
+
+@pytest.mark.parametrize(
+    ("path", "framing", "piece"),
+    [
+        ("/v1/events", LENGTH, b"x"),
+        ("/v1/events", CHUNKED, b"1\r\nx\r\n"),
+        ("/v1/telemetry/frames", LENGTH, b"x"),
+        ("/v1/telemetry/bundles", CHUNKED, b"1;a=b"),
+        ("/v1/events", LENGTH, b""),
+        ("/v1/nowhere", LENGTH, b"x"),
+    ],
+)
+def test_a_body_that_drips_ends_with_408(settings: Any, path: str, framing: str, piece: bytes) -> None:
+    made = settings(body_timeout_seconds=1.0)
+    with (
+        served(made) as port,
+        socket.create_connection(("127.0.0.1", port)) as sock,
+        httpx.Client(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        sock.sendall((POST.format(path=path, token=admin_token(made)) + framing).encode())
+        started = time.monotonic()
+        with dripping(sock, piece, 0.1):
+            head, _, body = read_to_end(sock).partition(b"\r\n\r\n")
+        assert time.monotonic() - started < 30
+        assert client.get("/healthz").status_code == 200
+    if path == "/v1/nowhere":  # answered before its body came: nothing may follow
+        assert head.startswith((b"HTTP/1.1 404 ", b"HTTP/1.1 408 "))
+        assert b"HTTP/1.1" not in body
+        return
+    assert head.startswith(b"HTTP/1.1 408 ")
+    assert b"\r\nconnection: close" in head
+    problem = json.loads(body)
+    assert (problem["type"], problem["status"]) == ("urn:mainstay:problem:request-timeout", 408)
+    assert "in 1 s: send 65536, or the rest" in problem["detail"]
+
+
+def test_three_hundred_halves_of_a_body_are_dropped(settings: Any) -> None:
+    made = settings(body_timeout_seconds=2.0)
+    with served(made) as port, ExitStack() as stack:
+        opened = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(300)]
+        for sock in opened:
+            sock.sendall((POST.format(path="/v1/events", token="none") + LENGTH).encode() + b"x" * 10_000)
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            assert client.get("/healthz").status_code == 200, "others are answered meanwhile"
+        for sock in opened:
+            assert read_to_end(sock).startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_long_upload_at_an_honest_speed_is_not_cut(settings: Any) -> None:
+    made = settings(body_timeout_seconds=2.0)
+    piece, pieces = b"x" * 65_536, 50
+    with served(made) as port, socket.create_connection(("127.0.0.1", port)) as sock:
+        head = POST.format(path="/v1/telemetry/frames", token=admin_token(made))
+        sock.sendall(f"{head}Content-Length: {len(piece) * pieces}\r\n\r\n".encode())
+        sock.settimeout(60)
+        pause = threading.Event()
+        for _ in range(pieces):
+            pause.wait(0.1)  # 5 s in all, twenty times the least speed
+            sock.sendall(piece)
+        answer = sock.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 4"), answer
+    assert not answer.startswith(b"HTTP/1.1 408"), answer
+
+
+def test_a_client_that_waits_for_our_word_is_not_slow(settings: Any) -> None:
+    """``Expect: 100-continue``: the body's time starts when the service asks for it."""
+    made = settings(body_timeout_seconds=1.0)
+    with served(made) as port, socket.create_connection(("127.0.0.1", port)) as sock:
+        head = POST.format(path="/v1/telemetry/frames", token=admin_token(made))
+        sock.sendall(f"{head}Expect: 100-continue\r\nContent-Length: 2\r\n\r\n".encode())
+        sock.settimeout(60)
+        assert sock.recv(4096).startswith(b"HTTP/1.1 100 ")
+        sock.sendall(b"{}")
+        assert sock.recv(4096).startswith(b"HTTP/1.1 422 ")
+
+
+def test_a_slow_second_request_does_not_put_an_answer_into_the_first(settings: Any) -> None:
+    made = settings(header_timeout_seconds=1.0, body_timeout_seconds=1.0)
+    with served(made) as port, socket.create_connection(("127.0.0.1", port)) as sock:
+        bearer = f"Host: localhost\r\nAuthorization: Bearer {admin_token(made)}\r\n\r\n"
+        sock.sendall(f"GET /v1/watch HTTP/1.1\r\n{bearer}".encode())
+        assert sock.recv(4096).startswith(b"HTTP/1.1 200 ")
+        sock.sendall(HALF)
+        assert b"HTTP/1.1 " not in read_to_end(sock)
 
 
 def test_a_slow_answer_has_no_deadline(settings: Any) -> None:
-    with served(settings(header_timeout_seconds=0.2)) as port:
-        token = (Path(settings().data_dir) / "admin-token").read_text().strip()
-        headers = {"Authorization": f"Bearer {token}"}
+    made = settings(header_timeout_seconds=0.2, body_timeout_seconds=0.2)
+    with served(made) as port:
+        headers = {"Authorization": f"Bearer {admin_token(made)}"}
         with (
             httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=30) as client,
             client.stream("GET", "/v1/watch") as stream,
@@ -167,130 +244,3 @@ def test_a_foreign_host_is_told_which_setting_and_costs_no_data(service) -> None
     with pytest.raises(RetryableError):
         transport.request("GET", "/nodes", headers={"Host": "evil.example"})
     transport.close()
-
-
-# TLS
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-def replace_with(target: Path, source: Path) -> None:
-    scratch = target.with_suffix(".new")
-    shutil.copyfile(source, scratch)
-    scratch.replace(target)
-
-
-def common_name(port: int, authority: Authority) -> str:
-    context = ssl.create_default_context(cafile=str(authority.file))
-    with (
-        socket.create_connection(("127.0.0.1", port)) as plain,
-        context.wrap_socket(plain, server_hostname="localhost") as sock,
-    ):
-        return str(dict(part[0] for part in sock.getpeercert()["subject"])["commonName"])  # type: ignore[index,misc]
-
-
-def test_a_changed_certificate_is_loaded_while_connections_go_on(
-    settings: Any, authority: Authority, tmp_path: Path, eventually: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    old, new = authority.issue("old"), authority.issue("new")
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    for target, source in zip((certificate, key), old, strict=True):
-        replace_with(target, source)
-    context = ssl.create_default_context(cafile=str(authority.file))
-    with (
-        served(settings(tls_certificate=certificate, tls_key=key)) as port,
-        httpx.Client(base_url=f"https://localhost:{port}", verify=context) as kept,
-    ):
-        assert common_name(port, authority) == "old"
-        assert kept.get("/healthz").status_code == 200
-        replace_with(certificate, new[0])  # without its key yet: no pair
-        eventually(lambda: "the old one stays" in caplog.text)
-        assert common_name(port, authority) == "old"
-        replace_with(key, new[1])
-        eventually(lambda: common_name(port, authority) == "new")
-        assert kept.get("/healthz").status_code == 200
-
-
-@pytest.fixture
-def demanding(settings: Any, authority: Authority) -> Iterator[tuple[str, str, Authority]]:
-    """A service that wants certificates of nodes: its URL and the administrator's token."""
-    certificate, key = authority.issue("service")
-    made = settings(tls_certificate=certificate, tls_key=key, tls_client_ca=authority.file)
-    with served(made) as port:
-        yield f"https://localhost:{port}", (made.data_dir / "admin-token").read_text().strip(), authority
-
-
-def files(authority: Authority, name: str | None = None, **more: str) -> TlsFiles:
-    return TlsFiles(authority.file, *(authority.issue(name, **more) if name else (None, None)))
-
-
-def test_a_node_needs_a_certificate_of_its_own_name(demanding: Any, tmp_path: Path, report: Any) -> None:
-    url, admin_token, authority = demanding
-    admin = Transport(url, admin_token, tls=files(authority))
-    join = admin.json("POST", "/auth/tokens", {"name": "j", "kind": "join"})["token"]
-    with pytest.raises(RetryableError, match="shows none"):
-        enroll(url, "n1", join, tmp_path, files(authority))
-    with pytest.raises(RetryableError, match="one for localhost, n2"):
-        enroll(url, "n1", join, tmp_path, files(authority, "n2"))
-    secret = enroll(url, "n1", join, tmp_path, files(authority, "n1"))
-    for tls, accepted in (
-        (files(authority, "n1"), True),
-        (files(authority, "x", common="n1"), True),
-        (files(authority, "n2"), False),
-        (files(authority), False),
-    ):
-        node = Transport(url, secret, tls=tls)
-        if accepted:
-            node.request("PUT", "/nodes/n1", report)
-        else:
-            with pytest.raises(RetryableError, match="client certificate") as caught:
-                node.request("PUT", "/nodes/n1", report)
-            assert (caught.value.status, caught.value.slug) == (403, "wrong-certificate")
-        node.close()
-    assert admin.json("GET", "/nodes/n1")["name"] == "n1", "people and jobs need none"
-    admin.close()
-
-
-def test_a_relay_needs_a_certificate_of_the_name_of_its_token(demanding: Any, tmp_path: Path) -> None:
-    url, admin_token, authority = demanding
-    admin = Transport(url, admin_token, tls=files(authority))
-    secret = admin.json("POST", "/auth/tokens", {"name": "relay-1", "kind": "relay", "racks": ["r1"]})["token"]
-    relay = Transport(url, secret, tls=files(authority, "relay-1"))
-    relay.request("GET", "/nodes")
-    other = Transport(url, secret, tls=files(authority, "relay-2"))
-    with pytest.raises(RetryableError, match="client certificate"):
-        other.request("GET", "/nodes")
-    join = admin.json("POST", "/auth/tokens", {"name": "j", "kind": "join"})["token"]
-    node = Transport(url, enroll(url, "n1", join, tmp_path, files(authority, "n1")), tls=files(authority, "relay-1"))
-    assert node.json("GET", "/auth/me")["subject"] == "n1", "a relay may ask whose a node's token is"
-    with pytest.raises(RetryableError, match="client certificate"):
-        node.request("GET", "/nodes/n1")
-    for transport in (node, admin, relay, other):
-        transport.close()
-
-
-def test_a_certificate_of_another_authority_gets_no_connection(demanding: Any, tmp_path: Path) -> None:
-    url, admin_token, authority = demanding
-    foreign = Authority(tmp_path / "foreign").issue("n1")
-    transport = Transport(url, admin_token, tls=TlsFiles(authority.file, *foreign))
-    with pytest.raises(RetryableError):
-        transport.request("GET", "/nodes")
-    transport.close()
-
-
-def test_a_client_trusts_only_the_named_authority_and_reads_the_environment(
-    demanding: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    url, admin_token, authority = demanding
-    with pytest.raises(RetryableError, match=r"(?i)certificate"):
-        Transport(url, admin_token).request("GET", "/nodes")
-    monkeypatch.setenv("MAINSTAY_CA_FILE", str(authority.file))
-    Transport(url, admin_token).request("GET", "/nodes")
-    monkeypatch.setenv("MAINSTAY_CA_FILE", str(tmp_path / "missing.pem"))
-    with pytest.raises(ValueError, match=r"missing\.pem is not a file"):
-        Transport(url)
-    with pytest.raises(ValueError, match="both"):
-        Transport(url, tls=TlsFiles(client_certificate=authority.file))

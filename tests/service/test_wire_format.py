@@ -113,6 +113,49 @@ def test_kinds_of_a_later_release_are_set_aside_one_by_one(start) -> None:
     assert {d["id"] for d in node.get("/v1/devices").json()["items"]} == {"host", "gpu-0", "nic:eth0"}
 
 
+def test_a_job_in_a_state_of_a_later_release_is_kept_and_unknown(start) -> None:
+    service = start(ManualClock(START))
+    _, job = put_all(service, RELEASES[-1], same)
+    admin = service.client()
+    asked = [
+        admin.post(f"/v1/jobs/{JOB}/migration-requests", json={"node": name, "reason": "noise"}).json()["id"]
+        for name in (NODE, "node-2")
+    ]
+    report = load(RELEASES[-1], "job_report")
+    report |= {"state": "hibernating", "generation": 7, "last_step": 41}
+    report["topology"]["ranks"][0]["state"] = "thawing"
+    report["migration_requests"] = [
+        {"id": asked[0], "state": "put_off_till_spring", "detail": {"new": "form"}},
+        {"id": asked[1], "state": "rejected", "detail": "no standby"},
+    ]
+    answer = job.put(f"/v1/jobs/{JOB}", json=report)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["state"] == "unknown"
+    found = admin.get(f"/v1/jobs/{JOB}").json()
+    assert (found["state"], found["generation"], found["last_step"]) == ("unknown", 7, 41)
+    states = [place["state"] for place in found["topology"]["ranks"]]
+    assert states == ["unknown", *["running"] * (len(states) - 1)]
+    assert [one["id"] for one in admin.get("/v1/jobs", params={"state": "unknown"}).json()["items"]] == [JOB]
+    assert [one["id"] for one in admin.get("/v1/jobs", params={"state": "running"}).json()["items"]] == []
+    requests = admin.get(f"/v1/jobs/{JOB}/migration-requests").json()["items"]
+    assert {one["id"]: one["state"] for one in requests} == {asked[0]: "pending", asked[1]: "rejected"}
+    names = {"job": JOB}
+    assert admin.get("/v1/nodes", params=names).json()["items"], "it may still hold its nodes"
+    report |= {"state": "evaporated", "finished_at": START}
+    assert job.put(f"/v1/jobs/{JOB}", json=report).json()["state"] == "unknown"
+    assert admin.get("/v1/nodes", params=names).json()["items"] == [], "it ended, however"
+    assert admin.get(f"/v1/jobs/{JOB}/migration-requests").json()["items"][-1]["state"] == "rejected"
+    report |= {"state": "running", "finished_at": None}
+    assert job.put(f"/v1/jobs/{JOB}", json=report).json()["state"] == "running"
+
+
+@pytest.mark.parametrize("state", ["", "Not Well Formed", 7, None, ["running"]])
+def test_a_state_that_is_not_well_formed_is_still_refused(start, state: object) -> None:
+    service = start(ManualClock(START))
+    _, job = put_all(service, RELEASES[-1], same)
+    assert job.put(f"/v1/jobs/{JOB}", json=load(RELEASES[-1], "job_report") | {"state": state}).status_code == 422
+
+
 def test_signals_of_a_later_release_leave_the_others_in_their_places(start, frames) -> None:
     """The node of a later release measures one thing more, in the middle of its tensors."""
     service = start()

@@ -154,7 +154,7 @@ def _break(report: Json, path: str, value: Any) -> Json:
 
 BAD_REPORTS: list[tuple[str, Any]] = [
     ("topology.world_size", 5), ("topology.ranks.1.rank", 0), ("topology.ranks.1.rank", 4),
-    ("topology.ranks.0.dp", 7), ("topology.ranks.0.node", "a b"), ("state", "sleeping"), ("started_at", "soon"),
+    ("topology.ranks.0.dp", 7), ("topology.ranks.0.node", "a b"), ("state", "Sleeping"), ("started_at", "soon"),
     ("protection.state_bytes", [-1]), ("generation", -1), ("command", {"a": 1}), ("last_step", 2**60),
 ]  # fmt: skip
 

@@ -193,10 +193,11 @@ def test_without_a_standby_nobody_may_and_it_is_said(fleet_of) -> None:
     assert fleet.latest_remediation("n1").state == "accepted"
 
 
-def test_a_job_that_recovers_is_left_alone_until_it_trains(fleet_of) -> None:
+@pytest.mark.parametrize("state", ["recovering", "of_a_later_release"])
+def test_a_job_that_recovers_is_left_alone_until_it_trains(fleet_of, state: str) -> None:
     fleet = fleet_of(**AT_ONCE)
     fleet.enroll("n1", "n2")
-    fleet.run_job("n1", "n2", standbys={"n2": 1}, state="recovering")
+    fleet.run_job("n1", "n2", standbys={"n2": 1}, state=state)
     slow(fleet, "n1")
     fleet.run_loops()
     assert against(fleet.latest_remediation("n1")) == {"jobs_running": "deny"}

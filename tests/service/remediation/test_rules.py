@@ -72,7 +72,7 @@ def test_each_reason_in_words(changes: dict[str, Any], reason: str) -> None:
     ("changes", "rule", "verdict", "reason"),
     [
         ({"recovering": tuple("abcdef")}, "jobs_running", RuleOutcome.DENY,
-         "job a, b, c, d, e recovers: that comes first"),
+         "job a, b, c, d, e recovers or is in an unknown state: that comes first"),
         ({"short": "too few"}, "standbys_available", RuleOutcome.DENY, "too few"),
         ({"untold": ("a",)}, "standbys_known", RuleOutcome.HOLD, "job a does not say how many standbys wait"),
         ({"first": "n0"}, "one_node_per_incident", RuleOutcome.HOLD, "one incident, one node at a time: n0 is first"),

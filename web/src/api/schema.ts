@@ -3297,7 +3297,7 @@ export interface components {
          * JobState
          * @enum {string}
          */
-        JobState: "running" | "recovering" | "finished" | "failed";
+        JobState: "running" | "recovering" | "finished" | "failed" | "unknown";
         /** LocalizationCancel */
         LocalizationCancel: {
             /**
@@ -4128,7 +4128,7 @@ export interface components {
          * RankState
          * @enum {string}
          */
-        RankState: "running" | "lost" | "restoring";
+        RankState: "running" | "lost" | "restoring" | "unknown";
         /**
          * ReasonBody
          * @description The reason of an operator for closing or acknowledging an incident.

@@ -85,12 +85,14 @@ export const job: Record<JobState, StatusStyle> = {
   recovering: style("Recovering", "suspect", "half", "A recovery is in progress"),
   finished: style("Finished", "healthy", "check", "All steps were committed"),
   failed: style("Failed", "quarantined", "cross", "Ended without finishing"),
+  unknown: style("Unknown", "unknown", "question", "A newer version reports a state unknown here"),
 };
 
 export const rank: Record<RankState, StatusStyle> = {
   running: style("Running", "healthy", "dot", "Takes part in the current generation"),
   lost: style("Lost", "quarantined", "cross", "Its process has ended"),
   restoring: style("Restoring", "suspect", "half", "Its state is being restored"),
+  unknown: style("Unknown", "unknown", "question", "A newer version reports a state unknown here"),
 };
 
 export const incident: Record<IncidentState, StatusStyle> = {
