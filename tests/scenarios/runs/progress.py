@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from mainstay.detectors.job.mesh import JobMesh
+from mainstay.detectors.job.mesh import WORLD, JobMesh
 from mainstay.probes.core_types import GROUP_KINDS, StepPhase
 from mainstay.probes.signals import SignalSource, names
 
@@ -45,8 +45,9 @@ class Stop:
 
 def schedule(mesh: JobMesh) -> tuple[str, ...]:
     """Kinds of the operations of a step, in order."""
-    inner = [kind for kind in ("tp", "pp") for _ in range(_CALLS[kind]) if kind in mesh.kinds]
-    return (*inner, *(kind for kind in ("dp", "world") for _ in range(_CALLS[kind]) if kind in mesh.kinds))
+    kinds = {WORLD, *(axis for axis in mesh.axes if mesh.length(axis) > 1)}
+    inner = [kind for kind in ("tp", "pp") for _ in range(_CALLS[kind]) if kind in kinds]
+    return (*inner, *(kind for kind in ("dp", "world") for _ in range(_CALLS[kind]) if kind in kinds))
 
 
 def settle(mesh: JobMesh, plan: tuple[str, ...], at: int, stop: Stop) -> tuple[Ints, Ints]:

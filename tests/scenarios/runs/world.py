@@ -17,7 +17,7 @@ from bench.lib_mesh import regular
 from bench.lib_recording import InMemoryRecording
 from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity
-from mainstay.detectors.job.mesh import JobMesh
+from mainstay.detectors.job.mesh import JobMesh, rows_by_label
 from mainstay.detectors.recording.model import DeviceInfo, FleetInfo, JobInfo, NodeInfo
 from mainstay.probes.core_types import Event, StepPhase
 from mainstay.probes.signals import SignalSource
@@ -159,12 +159,16 @@ class World:
         self.transfer = base * np.exp(noise + tail)
 
     def _ring(self, kind: str) -> npt.NDArray[np.int64]:
-        groups = [rows for rows in self.mesh.groups(kind) if len(rows) > 1] if self.mesh.length(kind) > 1 else []
+        groups = (
+            [rows for rows in rows_by_label(self.mesh.labels(kind)) if len(rows) > 1]
+            if self.mesh.length(kind) > 1
+            else []
+        )
         ways = [np.stack([rows, np.roll(rows, -1)]) for rows in groups]
         return np.concatenate(ways, axis=1).astype(np.int64) if ways else np.zeros((2, 0), np.int64)
 
     def _chain(self) -> npt.NDArray[np.int64]:
-        groups = self.mesh.groups("pp") if self.mesh.length("pp") > 1 else []
+        groups = rows_by_label(self.mesh.labels("pp")) if self.mesh.length("pp") > 1 else []
         ways = [np.stack([rows[:-1], rows[1:]]) for rows in groups]
         down = np.concatenate(ways, axis=1).astype(np.int64) if ways else np.zeros((2, 0), np.int64)
         return np.concatenate([down, down[::-1]], axis=1)
