@@ -190,7 +190,8 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
         services = build_services(settings, clock)
         loops = Loops(loop for make in LOOPS for loop in make(services))
         app.state.services, app.state.database, app.state.clock = services, services.database, services.clock
-        app.state.loops, app.state.collectors = loops, COLLECTORS
+        collectors = [*(make(services) for make in COLLECTORS), health.LoopCollector(loops)]
+        app.state.loops, app.state.metrics = loops, health.metrics_body(services, collectors)
         app.state.first_code = _first_code(services)
         _start(services, loops)
         with ExitStack() as stack:

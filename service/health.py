@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,13 +14,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from mainstay.probes.core_types import HealthState
 from mainstay.service import services as running
 from mainstay.service.common import compression
 from mainstay.service.common.loops import Loops
-from mainstay.service.exposition.page import page
+from mainstay.service.common.shared_body import SharedBody
+from mainstay.service.exposition.page import FleetPage
 from mainstay.service.services import Services
 
 LEAST_FREE_BYTES: Final = 64 * 2**20
@@ -98,19 +99,22 @@ def _shedding(services: Services) -> str | None:
 
 async def metrics(request: Request) -> Response:
     """Prometheus text."""
-    registry = CollectorRegistry(auto_describe=False)
-    for make in request.app.state.collectors:
-        registry.register(make(running.services_of(request)))
-    registry.register(LoopCollector(request.app.state.loops))
-    services, encoding = running.services_of(request), compression.choose(request.headers.get("accept-encoding", ""))
-    text = await anyio.to_thread.run_sync(
-        _metrics_text, registry, services, encoding, limiter=services.pressure.threads.health
-    )
-    return Response(text, media_type=CONTENT_TYPE_LATEST, headers=compression.headers(encoding))
+    encoding = compression.choose(request.headers.get("accept-encoding", ""))
+    parts = await request.app.state.metrics.read(encoding)
+    return StreamingResponse(parts, media_type=CONTENT_TYPE_LATEST, headers=compression.headers(encoding))
 
 
-def _metrics_text(registry: CollectorRegistry, services: Services, encoding: str | None) -> bytes:
-    return compression.compress(generate_latest(registry) + page(services), encoding)
+def metrics_body(services: Services, collectors: Iterable[Collector]) -> SharedBody:
+    """What ``/metrics`` answers: the collectors, then the fleet."""
+    registry, fleet = CollectorRegistry(auto_describe=False), FleetPage(services)
+    for collector in collectors:
+        registry.register(collector)
+
+    def text() -> Iterator[bytes]:
+        yield generate_latest(registry)
+        yield from fleet.parts()
+
+    return SharedBody(lambda encoding: compression.stream(text(), encoding), services.pressure.threads.health)
 
 
 def _counter(name: str, about: str, value: float) -> CounterMetricFamily:

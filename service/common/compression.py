@@ -7,7 +7,8 @@ compressed by its handler in a thread (``compress``), or once a version (``Cache
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Final
 
 import brotli
@@ -25,6 +26,12 @@ _ENCODERS: Final[Mapping[str, Callable[[bytes], bytes]]] = {
     "gzip": lambda body: gzip.compress(body, compresslevel=4, mtime=0),
 }
 """The best one first."""
+_STREAMS: Final[Mapping[str, Callable[[], tuple[Callable[[bytes], bytes], Callable[[], bytes]]]]] = {
+    "zstd": lambda: ((made := zstandard.ZstdCompressor(level=3).compressobj()).compress, made.flush),
+    "br": lambda: ((made := brotli.Compressor(quality=4)).process, made.finish),
+    "gzip": lambda: ((made := zlib.compressobj(1, wbits=31)).compress, made.flush),
+}
+"""gzip at its fastest: of a hundred megabytes, a tenth less takes twice as long."""
 AcceptEncoding = Annotated[str, Header(include_in_schema=False, max_length=1000)]
 """Parameter of a handler that compresses its own answer."""
 
@@ -60,6 +67,16 @@ def headers(encoding: str | None) -> dict[str, str]:
 def compress(body: bytes, encoding: str | None) -> bytes:
     """The body in an encoding of ``choose``."""
     return body if encoding is None else _ENCODERS[encoding](body)
+
+
+def stream(parts: Iterable[bytes], encoding: str | None) -> Iterator[bytes]:
+    """The parts of a body in an encoding of ``choose``, as one stream."""
+    if encoding is None:
+        yield from parts
+        return
+    compress_part, finish = _STREAMS[encoding]()
+    yield from map(compress_part, parts)
+    yield finish()
 
 
 class CachedBody:
