@@ -210,8 +210,8 @@ def _of_devices() -> Iterator[MetricReference]:
     latest, fleet = _AllOne(), Fleet({}, 0)
     parts = [
         *devices.gpus(latest, lambda columns: replace(devices.cards(columns, fleet), **_CARD)),
-        *devices.hosts(latest, devices.host_labels),
-        *devices.ports(latest, devices.port_labels),
+        *devices.signals(SignalSource.HOST, latest, devices.host_labels),
+        *devices.signals(SignalSource.NIC, latest, devices.port_labels),
     ]
     for block in b"".join(parts).decode().split("# HELP ")[1:]:
         head, kind, sample = block.split("\n")[:3]
@@ -232,7 +232,7 @@ class _AllOne(devices.Latest):
     def read(self, source: SignalSource, metric: Exposed) -> NewestValues[Any]:
         return NewestValues((("node", source.value),), np.ones(1, np.int64 if metric.signal.wide else np.float32))
 
-    def heard(self, source: SignalSource) -> NewestValues[np.bool_]:
+    def active(self, source: SignalSource) -> NewestValues[np.bool_]:
         return NewestValues((("node", source.value),), np.array([True]))
 
 

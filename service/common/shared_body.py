@@ -13,6 +13,9 @@ import anyio.to_thread
 SHARED_SECONDS: Final = 1.0
 """For how long others join an answer that is being made."""
 
+PIECE_BYTES: Final = 2**18
+"""What is handed to the connection at a time: megabytes at once keep the event loop for milliseconds."""
+
 
 @dataclass(slots=True)
 class _Source:
@@ -78,11 +81,12 @@ class SharedBody:
 
     async def _rest(self, encoding: str | None, part: _Part) -> AsyncIterator[bytes]:
         while (part := await part.following()).body is not None:
-            yield part.body
+            for start in range(0, len(part.body), PIECE_BYTES):
+                yield part.body[start : start + PIECE_BYTES]
         self._close(encoding, part.source)
 
     def _close(self, encoding: str | None, source: _Source) -> None:
-        """Let nobody join any more."""
+        """Later requests make another."""
         held = self._open.get(encoding)
         if held is not None and held.source is source:
             del self._open[encoding]

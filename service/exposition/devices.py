@@ -44,7 +44,7 @@ class Latest:
 
     @property
     def since(self) -> int:
-        """The Unix second after which a device must have been heard."""
+        """The Unix second after which a device must have been active."""
         return int(self.clock.now()) - self.stale_seconds
 
     def read(self, source: SignalSource, metric: Exposed) -> NewestValues[Any]:
@@ -54,11 +54,11 @@ class Latest:
             return self.ring.totals(source, name, since)
         reach = metric.reach(self.stale_seconds) - self.stale_seconds
         stop = since + self.stale_seconds + AHEAD_SECONDS
-        return self.ring.newest(source, name, since - reach, stop, heard_since=since)
+        return self.ring.newest(source, name, since - reach, stop, active_since=since)
 
-    def heard(self, source: SignalSource) -> NewestValues[np.bool_]:
+    def active(self, source: SignalSource) -> NewestValues[np.bool_]:
         """Which devices sent anything of late."""
-        newest = self.ring.heard(source)
+        newest = self.ring.newest_seconds(source)
         return NewestValues(newest.columns, newest.values >= self.since)
 
 
@@ -90,21 +90,15 @@ def cards(columns: Columns, fleet: Fleet) -> Cards:
     for place, uuid in enumerate(uuids):
         if first.setdefault(uuid, place) != place:
             same[first[uuid]].append(place)
-    infos = text.labels(
-        {
-            "gpu_uuid": uuids,
-            "node": [node for node, _ in columns],
-            "device": [device for _, device in columns],
-            "model": [card.model for card in found],
-            "serial": [card.serial or "" for card in found],
-            "pci": [card.facts.get("pci", "") for card in found],
-            "driver": [card.facts.get("driver", "") for card in found],
-        }
-    )
+    facts = {name: [card.facts.get(name, "") for card in found] for name in ("pci", "driver")}
+    infos = {
+        "gpu_uuid": uuids, "node": [node for node, _ in columns], "device": [device for _, device in columns],
+        "model": [card.model for card in found], "serial": [card.serial or "" for card in found], **facts,
+    }  # fmt: skip
     return Cards(
         text.labels({"gpu_uuid": uuids}),
         [np.array([place, *others]) for place, others in same.items()],
-        infos,
+        text.labels(infos),
         np.array([card is not _STRANGER for card in found], bool),
         np.array([np.nan if card.memory_bytes is None else card.memory_bytes for card in found], np.float64),
     )
@@ -126,11 +120,11 @@ def _uuid(column: Column, card: FleetDevice) -> str:
 
 def gpus(latest: Latest, of: Callable[[Columns], Cards]) -> Iterator[bytes]:
     """The GPUs' signals, then who they are."""
-    yield from _signals(SignalSource.GPU, latest, of)
-    heard = latest.heard(SignalSource.GPU)
-    told = of(heard.columns)
-    sizes = np.where(heard.values, told.memory_bytes, np.nan)
-    ones = np.where(heard.values & told.is_known, 1.0, np.nan)
+    yield from signals(SignalSource.GPU, latest, of)
+    active = latest.active(SignalSource.GPU)
+    told = of(active.columns)
+    sizes = np.where(active.values, told.memory_bytes, np.nan)
+    ones = np.where(active.values & told.is_known, 1.0, np.nan)
     about = "who a GPU is and where it sits; always 1"
     yield text.family(
         "mainstay_gpu_memory_bytes", "gauge", "framebuffer of the card", told.where, sizes, same=told.same
@@ -148,14 +142,6 @@ def jobs(session: AnySession, fleet: Fleet) -> bytes:
     return text.family("mainstay_job_gpu_info", "gauge", about, where, np.ones(len(pairs)))
 
 
-def hosts(latest: Latest, of: Callable[[Columns], Labels]) -> Iterator[bytes]:
-    yield from _signals(SignalSource.HOST, latest, of)
-
-
-def ports(latest: Latest, of: Callable[[Columns], Labels]) -> Iterator[bytes]:
-    yield from _signals(SignalSource.NIC, latest, of)
-
-
 def host_labels(columns: Columns) -> Labels:
     return Labels(text.labels({"node": [node for node, _ in columns]}), ())
 
@@ -165,7 +151,8 @@ def port_labels(columns: Columns) -> Labels:
     return Labels(text.labels({"node": [node for node, _ in columns], "port": ports}), ())
 
 
-def _signals(source: SignalSource, latest: Latest, of: Callable[[Columns], Labels]) -> Iterator[bytes]:
+def signals(source: SignalSource, latest: Latest, of: Callable[[Columns], Labels]) -> Iterator[bytes]:
+    """A family for each signal of a source; ``of`` gives the labels of the ring's columns."""
     for metric in (*exposed(source, wide=False), *exposed(source, wide=True)):
         newest = latest.read(source, metric)
         values, told = newest.values, of(newest.columns)

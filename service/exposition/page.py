@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from mainstay.probes.core_types import HealthState
+from mainstay.probes.signals import SignalSource
 from mainstay.service.exposition import devices, text
 from mainstay.service.fleet.directory import Fleet
 from mainstay.service.jobs.repository import current_keys
@@ -42,9 +44,12 @@ class FleetPage:
             yield placed
             yield from devices.gpus(latest, lambda some: self._keep(devices.cards, (fleet.layout, some), some, fleet))
         if wanted.hosts:
-            yield from devices.hosts(latest, lambda some: self._keep(devices.host_labels, some, some))
+            yield from devices.signals(SignalSource.HOST, latest, partial(self._labels, devices.host_labels))
         if wanted.ports:
-            yield from devices.ports(latest, lambda some: self._keep(devices.port_labels, some, some))
+            yield from devices.signals(SignalSource.NIC, latest, partial(self._labels, devices.port_labels))
+
+    def _labels(self, make: Callable[[devices.Columns], devices.Labels], columns: devices.Columns) -> devices.Labels:
+        return self._keep(make, columns, columns)
 
     def _keep(self, make: Callable[P, T], key: object, *args: P.args, **kwargs: P.kwargs) -> T:
         """What ``make`` gives, made again only if the key is another."""

@@ -260,11 +260,11 @@ class SourceRing:
         self.seconds.read(kept, max(kept, stop), rows, places, values[kept - start :])
         return Window(start, tuple(self.signals[r] for r in rows), wanted, values)
 
-    def newest(self, signal: str, start: int, stop: int, heard_since: int) -> NewestValues[np.float32]:
+    def newest(self, signal: str, start: int, stop: int, active_since: int) -> NewestValues[np.float32]:
         self.index.refresh()
         known = self.seconds.last_known(self._rows([signal]), stop, min(stop - start, self.seconds.depth))
         values = known[0, self.index.places]
-        values[self.index.written[self.index.places] < heard_since] = np.nan
+        values[self.index.written[self.index.places] < active_since] = np.nan
         return NewestValues(self.index.names, values)
 
     def totals(self, signal: str, since: int) -> NewestValues[np.int64]:
@@ -272,7 +272,7 @@ class SourceRing:
         counter = int(self._rows([signal])[0]) - self._narrow_rows
         return NewestValues(self.index.names, self._rates.totals(counter, self.index.places, since))
 
-    def heard(self) -> NewestValues[np.int64]:
+    def newest_seconds(self) -> NewestValues[np.int64]:
         self.index.refresh()
         return NewestValues(self.index.names, self.index.written[self.index.places].copy())
 
@@ -342,23 +342,23 @@ class TelemetryRing:
         with self._lock:
             return self._rings[source].totals(signal, since)
 
-    def heard(self, source: SignalSource) -> NewestValues[np.int64]:
+    def newest_seconds(self, source: SignalSource) -> NewestValues[np.int64]:
         """The newest Unix second that each device sent anything of."""
         with self._lock:
-            return self._rings[source].heard()
+            return self._rings[source].newest_seconds()
 
     def newest(
-        self, source: SignalSource, signal: str, start: int, stop: int, *, heard_since: int = NEVER
+        self, source: SignalSource, signal: str, start: int, stop: int, *, active_since: int = NEVER
     ) -> NewestValues[np.float32]:
         """The newest value of ``signal`` in each column in seconds ``start`` up to but not including ``stop``.
 
-        Devices that sent nothing since Unix second ``heard_since`` have none.
+        Devices that sent nothing since Unix second ``active_since`` have none.
 
         Raises:
             ValueError: the signal is not one of the source's.
         """
         with self._lock:
-            return self._rings[source].newest(signal, start, stop, heard_since)
+            return self._rings[source].newest(signal, start, stop, active_since)
 
     @property
     def sources(self) -> frozenset[SignalSource]:

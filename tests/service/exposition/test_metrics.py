@@ -276,7 +276,7 @@ def test_the_service_answers_while_a_large_page_is_written(service: Any, fleet: 
 
 
 def test_a_page_costs_python_next_to_nothing_for_each_line(service: Any) -> None:
-    """While Python computes, no other request goes on: its part of a page is a matter of families, not of devices.
+    """While Python computes, every other request waits: its part of a page is a matter of families, not of devices.
 
     A string made for each line would be ten operations for each.
     """

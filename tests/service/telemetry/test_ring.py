@@ -314,8 +314,8 @@ def test_who_fell_silent_has_no_value_nor_what_lies_a_ring_back() -> None:
     ring.write(host_frame(T0, [0.1]))
     ring.write(host_frame(T0 + 50, [0.5], node="n2"))
     assert newest(ring, T0 - 149, T0 + 51) == {"n1": 0.1, "n2": 0.5}
-    assert newest(ring, T0 - 149, T0 + 51, heard_since=T0 + 6) == {"n2": 0.5}
-    assert ring.heard(SignalSource.HOST).values.tolist() == [T0, T0 + 50]
+    assert newest(ring, T0 - 149, T0 + 51, active_since=T0 + 6) == {"n2": 0.5}
+    assert ring.newest_seconds(SignalSource.HOST).values.tolist() == [T0, T0 + 50]
     ring.write(host_frame(T0 + 120, [np.nan], node="n2"))
     assert newest(ring, T0 - 79, T0 + 121) == {}
-    assert ring.heard(SignalSource.GPU).columns == ()
+    assert ring.newest_seconds(SignalSource.GPU).columns == ()
