@@ -190,7 +190,7 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
         services = build_services(settings, clock)
         loops = Loops(loop for make in LOOPS for loop in make(services))
         app.state.services, app.state.database, app.state.clock = services, services.database, services.clock
-        app.state.loops, app.state.collectors = loops, COLLECTORS
+        app.state.loops, app.state.metrics = loops, health.metrics_body(services, loops, COLLECTORS)
         app.state.first_code = _first_code(services)
         _start(services, loops)
         with ExitStack() as stack:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,14 +14,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from mainstay.probes.core_types import HealthState
 from mainstay.service import services as running
 from mainstay.service.common import compression
 from mainstay.service.common.loops import Loops
+from mainstay.service.common.shared_body import SharedBody
 from mainstay.service.exposition.families import counter, gauge
-from mainstay.service.exposition.page import page
+from mainstay.service.exposition.page import FleetPage
 from mainstay.service.services import Services
 
 LEAST_FREE_BYTES: Final = 64 * 2**20
@@ -99,16 +100,22 @@ def _shedding(services: Services) -> str | None:
 
 async def metrics(request: Request) -> Response:
     """Prometheus text."""
-    services, encoding = running.services_of(request), compression.choose(request.headers.get("accept-encoding", ""))
-    families = _Families(services, request.app.state.loops, request.app.state.collectors)
-    text = await anyio.to_thread.run_sync(
-        _metrics_text, families, services, encoding, limiter=services.pressure.threads.health
-    )
-    return Response(text, media_type=CONTENT_TYPE_LATEST, headers=compression.headers(encoding))
+    encoding = compression.choose(request.headers.get("accept-encoding", ""))
+    parts = await request.app.state.metrics.read(encoding)
+    return StreamingResponse(parts, media_type=CONTENT_TYPE_LATEST, headers=compression.headers(encoding))
 
 
-def _metrics_text(families: Collector, services: Services, encoding: str | None) -> bytes:
-    return compression.compress(generate_latest(families) + page(services), encoding)
+def metrics_body(
+    services: Services, loops: Loops, collectors: Sequence[Callable[[Services], Iterator[Metric]]]
+) -> SharedBody:
+    """What ``/metrics`` answers: the collectors, then the fleet."""
+    families, fleet = _Families(services, loops, collectors), FleetPage(services)
+
+    def text() -> Iterator[bytes]:
+        yield generate_latest(families)
+        yield from fleet.parts()
+
+    return SharedBody(lambda encoding: compression.stream(text(), encoding), services.pressure.threads.health)
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,7 @@ class _Families(Collector):
 
     services: Services
     loops: Loops
-    collectors: Iterable[Callable[[Services], Iterator[Metric]]]
+    collectors: Sequence[Callable[[Services], Iterator[Metric]]]
 
     def collect(self) -> Iterator[Metric]:
         for collect in self.collectors:

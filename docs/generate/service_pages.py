@@ -6,6 +6,7 @@ import ast
 import inspect
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -13,16 +14,17 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from docs.generate.markdown import code, page, plain, prose, sentence, table
-from mainstay.probes.signals import SignalSource, names
+from mainstay.probes.signals import SignalSource
 from mainstay.service import health
 from mainstay.service.config.fields import example_file, setting_fields
 from mainstay.service.exposition import collector, devices
 from mainstay.service.exposition import page as device_page
-from mainstay.service.fleet.directory import FleetDevice
+from mainstay.service.exposition.table import Exposed
+from mainstay.service.fleet.directory import Fleet
 from mainstay.service.incidents import metrics as incident_metrics
 from mainstay.service.incidents import run_metrics
 from mainstay.service.remediation import metrics as remediation_metrics
-from mainstay.service.telemetry.ring import LatestReadings
+from mainstay.service.telemetry.ring import NewestValues
 
 
 def settings() -> str:
@@ -205,34 +207,33 @@ def _constant(node: ast.expr, constants: dict[str, ast.expr]) -> Any:
 
 def _of_devices() -> Iterator[MetricReference]:
     """Yield the metrics of one GPU, one host, and one port whose signals all have a value."""
-    facts = {"pci": "p", "driver": "d"}
-    card = FleetDevice(
-        node="node", id="gpu0", index=0, kind="gpu", model="m", serial="s", uuid="GPU-0", memory_bytes=1, present=True,
-        previous_node=None, facts=facts,
-    )  # fmt: skip
-    columns = {
-        SignalSource.GPU: ("node", "gpu0"),
-        SignalSource.HOST: ("node", "host"),
-        SignalSource.NIC: ("node", "nic0"),
-    }
-    readings = {source: _all_one(source, column) for source, column in columns.items()}
-    text = "".join(
-        [
-            *devices.gpus(readings[SignalSource.GPU], {columns[SignalSource.GPU]: card}),
-            *devices.hosts(readings[SignalSource.HOST]),
-            *devices.ports(readings[SignalSource.NIC]),
-        ]
-    )
-    for block in text.split("# HELP ")[1:]:
+    latest, fleet = _AllOne(), Fleet({}, 0)
+    parts = [
+        *devices.gpus(latest, lambda columns: replace(devices.cards(columns, fleet), **_CARD)),
+        *devices.signals(SignalSource.HOST, latest, devices.host_labels),
+        *devices.signals(SignalSource.NIC, latest, devices.port_labels),
+    ]
+    for block in b"".join(parts).decode().split("# HELP ")[1:]:
         head, kind, sample = block.split("\n")[:3]
         name, _, about = head.partition(" ")
         labels = tuple(part.split("=")[0] for part in sample.partition("{")[2].partition("}")[0].split(",") if part)
         yield MetricReference(name, kind.rsplit(" ", 1)[-1], labels, about)
 
 
-def _all_one(source: SignalSource, column: tuple[str, str]) -> LatestReadings:
-    narrow, wide = (len(names(source, wide=each)) for each in (False, True))
-    return LatestReadings((column,), np.ones((narrow, 1), np.float32), np.ones((wide, 1), np.int64))
+_CARD: Final = {"is_known": np.array([True]), "memory_bytes": np.array([1.0])}
+
+
+class _AllOne(devices.Latest):
+    """One device of each source, of which every value is known."""
+
+    def __init__(self) -> None:
+        pass
+
+    def read(self, source: SignalSource, metric: Exposed) -> NewestValues[Any]:
+        return NewestValues((("node", source.value),), np.ones(1, np.int64 if metric.signal.wide else np.float32))
+
+    def active(self, source: SignalSource) -> NewestValues[np.bool_]:
+        return NewestValues((("node", source.value),), np.array([True]))
 
 
 def metrics() -> str:

@@ -99,7 +99,7 @@ def _durability(session: AnySession) -> Iterator[Metric]:
     families = {
         name: GaugeMetricFamily(f"mainstay_job_durability_{name}", about, labels=["job"]) for name, about in _DURABILITY
     }
-    for row in jobs.current(session):
+    for row in jobs.current(session, places=False):
         for name, value in _figures(row.protection.get("durability")):
             families[name].add_metric([row.id], value)
     yield from families.values()
@@ -150,7 +150,7 @@ def _accuracy(session: AnySession) -> Iterator[Metric]:
             labels=["job"],
         ),
     )
-    running = {row.id: row.started_at for row in jobs.current(session)}
+    running = {row.id: row.started_at for row in jobs.current(session, places=False)}
     for job, recoveries in jobs.recoveries_of(session, running).items():
         rows = [row for row in recoveries if row.predicted_seconds is not None and row.failed_at >= running[job]]
         within = sum(_kept(row.predicted_seconds, row.seconds) for row in rows)

@@ -9,25 +9,102 @@ and which job it works for in ``mainstay_job_gpu_info``: join with ``* on (gpu_u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
 from mainstay.probes.core_types import NIC_PREFIX
-from mainstay.probes.signals import SignalSource
+from mainstay.probes.signals import WIDE_MISSING, SignalSource
+from mainstay.service.common.clock import Clock
 from mainstay.service.common.db import AnySession
 from mainstay.service.exposition import text
-from mainstay.service.exposition.table import exposed, reaches
+from mainstay.service.exposition.table import Exposed, exposed
 from mainstay.service.fleet.directory import Fleet, FleetDevice
 from mainstay.service.jobs.repository import current
-from mainstay.service.telemetry.ring import Column, LatestReadings, TelemetryRing
+from mainstay.service.telemetry.ring import Column, NewestValues, TelemetryRing
 
 AHEAD_SECONDS: Final = 5
 """A node's clock may be this far ahead of ours before its newest values are missed here."""
+Columns = Sequence[Column]
+_STRANGER: Final = FleetDevice("", "", 0, "gpu", "", None, None, None, present=False, previous_node=None, facts={})
 
 
-def cards(fleet: Fleet) -> dict[Column, FleetDevice]:
+@dataclass(frozen=True, slots=True)
+class Latest:
+    """The last values in the ring, as of when each is asked for."""
+
+    ring: TelemetryRing
+    clock: Clock
+    stale_seconds: int
+
+    @property
+    def since(self) -> int:
+        """The Unix second after which a device must have been active."""
+        return int(self.clock.now()) - self.stale_seconds
+
+    def read(self, source: SignalSource, metric: Exposed) -> NewestValues[Any]:
+        """In the unit of the signal."""
+        name, since = metric.signal.name, self.since
+        if metric.signal.wide:
+            return self.ring.totals(source, name, since)
+        reach = metric.reach(self.stale_seconds) - self.stale_seconds
+        stop = since + self.stale_seconds + AHEAD_SECONDS
+        return self.ring.newest(source, name, since - reach, stop, active_since=since)
+
+    def active(self, source: SignalSource) -> NewestValues[np.bool_]:
+        """Which devices sent anything of late."""
+        newest = self.ring.newest_seconds(source)
+        return NewestValues(newest.columns, newest.values >= self.since)
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Of the ring's columns."""
+
+    where: pa.StringArray
+    same: Sequence[NDArray[np.intp]]
+    """Columns that are one card: just moved, it may be in two places for some seconds, and no line may stand twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cards(Labels):
+    """What is written of GPUs but their signals."""
+
+    infos: pa.StringArray
+    is_known: NDArray[np.bool_]
+    """Whether the fleet has the card."""
+    memory_bytes: NDArray[np.float64]
+
+
+def cards(columns: Columns, fleet: Fleet) -> Cards:
+    """The cards in the ring's columns. They change when ``fleet.layout`` or the columns do."""
+    known = _known(fleet)
+    found = [known.get(column, _STRANGER) for column in columns]
+    uuids = [_uuid(column, card) for column, card in zip(columns, found, strict=True)]
+    first, same = dict[str, int](), defaultdict[int, list[int]](list)
+    for place, uuid in enumerate(uuids):
+        if first.setdefault(uuid, place) != place:
+            same[first[uuid]].append(place)
+    facts = {name: [card.facts.get(name, "") for card in found] for name in ("pci", "driver")}
+    infos = {
+        "gpu_uuid": uuids, "node": [node for node, _ in columns], "device": [device for _, device in columns],
+        "model": [card.model for card in found], "serial": [card.serial or "" for card in found], **facts,
+    }  # fmt: skip
+    return Cards(
+        text.labels({"gpu_uuid": uuids}),
+        [np.array([place, *others]) for place, others in same.items()],
+        text.labels(infos),
+        np.array([card is not _STRANGER for card in found], bool),
+        np.array([np.nan if card.memory_bytes is None else card.memory_bytes for card in found], np.float64),
+    )
+
+
+def _known(fleet: Fleet) -> dict[Column, FleetDevice]:
     """(node, device) → the GPU that is there."""
     return {
         (node.name, device.id): device
@@ -37,72 +114,48 @@ def cards(fleet: Fleet) -> dict[Column, FleetDevice]:
     }
 
 
-def gpus(readings: LatestReadings, known: dict[Column, FleetDevice]) -> Iterator[str]:
+def _uuid(column: Column, card: FleetDevice) -> str:
+    return card.uuid or "/".join(column)
+
+
+def gpus(latest: Latest, of: Callable[[Columns], Cards]) -> Iterator[bytes]:
     """The GPUs' signals, then who they are."""
-    uuids = [_uuid(column, known) for column in readings.columns]
-    # A card that was just moved may be in two places for some seconds: one line must not stand twice.
-    once = sorted({uuid: place for place, uuid in reversed(list(enumerate(uuids)))}.values())
-    columns = [readings.columns[place] for place in once]
-    kept = LatestReadings(tuple(columns), readings.gauges[:, once], readings.counters[:, once])
-    yield from _signals(SignalSource.GPU, kept, [text.labels({"gpu_uuid": uuids[place]}) for place in once])
-    told = [(column, known[column]) for column in columns if column in known]
-    sizes = [
-        (text.labels({"gpu_uuid": _uuid(column, known)}), float(card.memory_bytes))
-        for column, card in told
-        if card.memory_bytes is not None
-    ]
-    yield text.family("mainstay_gpu_memory_bytes", "gauge", "framebuffer of the card", sizes)
-    infos = [(_info(column, card, _uuid(column, known)), 1.0) for column, card in told]
-    yield text.family("mainstay_gpu_info", "gauge", "who a GPU is and where it sits; always 1", infos)
+    yield from signals(SignalSource.GPU, latest, of)
+    active = latest.active(SignalSource.GPU)
+    told = of(active.columns)
+    sizes = np.where(active.values, told.memory_bytes, np.nan)
+    ones = np.where(active.values & told.is_known, 1.0, np.nan)
+    about = "who a GPU is and where it sits; always 1"
+    yield text.family(
+        "mainstay_gpu_memory_bytes", "gauge", "framebuffer of the card", told.where, sizes, same=told.same
+    )
+    yield text.family("mainstay_gpu_info", "gauge", about, told.infos, ones, same=told.same)
 
 
-def _uuid(column: Column, known: dict[Column, FleetDevice]) -> str:
-    card = known.get(column)
-    return (card and card.uuid) or "/".join(column)
-
-
-def _info(column: Column, card: FleetDevice, uuid: str) -> str:
-    node, device = column
-    facts = {"model": card.model, "serial": card.serial or ""}
-    facts |= {name: card.facts.get(name, "") for name in ("pci", "driver")}
-    return text.labels({"gpu_uuid": uuid, "node": node, "device": device, **facts})
-
-
-def jobs(session: AnySession, known: dict[Column, FleetDevice]) -> str:
+def jobs(session: AnySession, fleet: Fleet) -> bytes:
     """Which running job has a rank on which GPU."""
-    pairs = {
-        (job.id, _uuid((place["node"], place["device"]), known))
-        for job in current(session)
-        for place in job.topology["ranks"]
-        if (place["node"], place["device"]) in known
-    }
-    lines = [(text.labels({"job": job, "gpu_uuid": uuid}), 1.0) for job, uuid in sorted(pairs)]
-    return text.family("mainstay_job_gpu_info", "gauge", "GPUs that running jobs have ranks on; always 1", lines)
+    known = _known(fleet)
+    ranks = ((job.id, (rank["node"], rank["device"])) for job in current(session) for rank in job.topology["ranks"])
+    pairs = dict.fromkeys((job, _uuid(place, known[place])) for job, place in ranks if place in known)
+    where = text.labels({"job": [job for job, _ in pairs], "gpu_uuid": [uuid for _, uuid in pairs]})
+    about = "GPUs that running jobs have ranks on; always 1"
+    return text.family("mainstay_job_gpu_info", "gauge", about, where, np.ones(len(pairs)))
 
 
-def hosts(readings: LatestReadings) -> Iterator[str]:
-    where = [text.labels({"node": node}) for node, _ in readings.columns]
-    yield from _signals(SignalSource.HOST, readings, where)
+def host_labels(columns: Columns) -> Labels:
+    return Labels(text.labels({"node": [node for node, _ in columns]}), ())
 
 
-def ports(readings: LatestReadings) -> Iterator[str]:
-    where = [text.labels({"node": node, "port": device.removeprefix(NIC_PREFIX)}) for node, device in readings.columns]
-    yield from _signals(SignalSource.NIC, readings, where)
+def port_labels(columns: Columns) -> Labels:
+    ports = [device.removeprefix(NIC_PREFIX) for _, device in columns]
+    return Labels(text.labels({"node": [node for node, _ in columns], "port": ports}), ())
 
 
-def _signals(source: SignalSource, readings: LatestReadings, where: list[str]) -> Iterator[str]:
-    for metric in exposed(source, wide=False):
-        yield text.gauges(metric, where, readings.gauges[metric.row])
-    for metric in exposed(source, wide=True):
-        yield text.counters(metric, where, readings.counters[metric.row])
-
-
-def reader(ring: TelemetryRing, now: float, stale_seconds: int) -> Callable[[SignalSource], LatestReadings]:
-    """Reads the last values of a source out of the ring."""
-
-    def read(source: SignalSource) -> LatestReadings:
-        ahead = AHEAD_SECONDS
-        seconds = np.array(reaches(source, stale_seconds), np.int64) + ahead
-        return ring.readings(source, int(now) + ahead, seconds, max_age_seconds=stale_seconds + ahead)
-
-    return read
+def signals(source: SignalSource, latest: Latest, of: Callable[[Columns], Labels]) -> Iterator[bytes]:
+    """A family for each signal of a source; ``of`` gives the labels of the ring's columns."""
+    for metric in (*exposed(source, wide=False), *exposed(source, wide=True)):
+        newest = latest.read(source, metric)
+        values, told = newest.values, of(newest.columns)
+        if metric.divisor != 1:
+            values = np.where(values == WIDE_MISSING, np.nan, values / metric.divisor)
+        yield text.family(metric.name, metric.kind, metric.about, told.where, values, same=told.same)

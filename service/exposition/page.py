@@ -2,42 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
 
 from mainstay.probes.core_types import HealthState
 from mainstay.probes.signals import SignalSource
 from mainstay.service.exposition import devices, text
 from mainstay.service.fleet.directory import Fleet
+from mainstay.service.jobs.repository import current_keys
 from mainstay.service.services import Services
 
-
-def page(services: Services) -> bytes:
-    """Prometheus text of every device and node; empty when all of it is switched off."""
-    return "".join(_parts(services)).encode()
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def _parts(services: Services) -> Iterator[str]:
-    wanted = services.settings.exposition
-    read = devices.reader(services.ring, services.clock.now(), wanted.stale_seconds)
-    with services.database.reading() as session:
-        fleet = services.fleet.current(session)
-        known = devices.cards(fleet) if wanted.gpus else {}
-        states = _states(fleet) if wanted.nodes else ""
-        placed = devices.jobs(session, known) if wanted.gpus else ""
-    yield from (states, placed)
-    if wanted.gpus:
-        yield from devices.gpus(read(SignalSource.GPU), known)
-    if wanted.hosts:
-        yield from devices.hosts(read(SignalSource.HOST))
-    if wanted.ports:
-        yield from devices.ports(read(SignalSource.NIC))
+@dataclass
+class FleetPage:
+    """Prometheus text of every device and node. Labels are kept until a device, node, or job comes or changes."""
+
+    services: Services
+    _kept: dict[Callable[..., Any], tuple[object, Any]] = field(default_factory=dict, init=False, repr=False)
+
+    def parts(self) -> Iterator[bytes]:
+        """The text, a family at a time; nothing where all of it is switched off.
+
+        Only the first of them reads the database.
+        """
+        wanted = self.services.settings.exposition
+        latest = devices.Latest(self.services.ring, self.services.clock, wanted.stale_seconds)
+        with self.services.database.reading() as session:
+            fleet = self.services.fleet.current(session)
+            key = (fleet.layout, current_keys(session))
+            placed = self._keep(devices.jobs, key, session, fleet) if wanted.gpus else b""
+        if wanted.nodes:
+            yield _states(fleet)
+        if wanted.gpus:
+            yield placed
+            yield from devices.gpus(latest, lambda some: self._keep(devices.cards, (fleet.layout, some), some, fleet))
+        if wanted.hosts:
+            yield from devices.signals(SignalSource.HOST, latest, partial(self._labels, devices.host_labels))
+        if wanted.ports:
+            yield from devices.signals(SignalSource.NIC, latest, partial(self._labels, devices.port_labels))
+
+    def _labels(self, make: Callable[[devices.Columns], devices.Labels], columns: devices.Columns) -> devices.Labels:
+        return self._keep(make, columns, columns)
+
+    def _keep(self, make: Callable[P, T], key: object, *args: P.args, **kwargs: P.kwargs) -> T:
+        """What ``make`` gives, made again only if the key is another."""
+        held = self._kept.get(make)
+        if held is None or held[0] != key:
+            held = self._kept[make] = (key, make(*args, **kwargs))
+        made: T = held[1]
+        return made
 
 
-def _states(fleet: Fleet) -> str:
+def _states(fleet: Fleet) -> bytes:
     """One series for every state a node could be in, 1 for the one it is in (OpenMetrics calls it a StateSet)."""
-    lines = [
-        (text.labels({"node": node.name, "state": state.value}), float(node.state == state.value))
-        for node in fleet.nodes.values()
-        for state in HealthState
-    ]
-    return text.family("mainstay_node_state", "gauge", "1 for the state that a node is in", lines)
+    names, states = list(fleet.nodes), [state.value for state in HealthState]
+    held = np.array([node.state for node in fleet.nodes.values()], str)
+    where = text.labels({"node": [name for name in names for _ in states], "state": states * len(names)})
+    values = (held[:, None] == np.array(states)).ravel().astype(np.int64)
+    return text.family("mainstay_node_state", "gauge", "1 for the state that a node is in", where, values)

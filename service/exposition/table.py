@@ -23,35 +23,33 @@ _RARE: Final = {"gpu_processes": 150}
 class Exposed:
     """One metric of one device."""
 
-    row: int
-    """Of the signal among its source's narrow or wide ones."""
+    signal: Signal
     name: str
     kind: str
     about: str
     divisor: int
     """Of a total, for its base unit."""
 
+    def reach(self, stale_seconds: int) -> int:
+        """How long a reading is shown, s."""
+        return max(stale_seconds, _RARE.get(self.signal.name, 0))
+
 
 def exposed(source: SignalSource, *, wide: bool) -> tuple[Exposed, ...]:
     """The metrics of a source's narrow (or wide) signals."""
-    rows = enumerate(SIGNALS[name] for name in names(source, wide=wide))
-    return tuple(_expose(row, signal) for row, signal in rows if _is_quantity(signal))
+    signals = (SIGNALS[name] for name in names(source, wide=wide))
+    return tuple(_expose(signal) for signal in signals if _is_quantity(signal))
 
 
 def _is_quantity(signal: Signal) -> bool:
     return signal.unit != "bitmask" and signal.name not in _NO_QUANTITY
 
 
-def _expose(row: int, signal: Signal) -> Exposed:
+def _expose(signal: Signal) -> Exposed:
     name, divisor = signal.name, 1
     for ending, (ours, factor) in _UNITS.items():
         if name.endswith(ending):
             name, divisor = name.removesuffix(ending) + ours, factor
     stem = "host_" if signal.source is SignalSource.HOST else ""
     kind = "counter" if signal.kind is SignalKind.COUNTER else "gauge"
-    return Exposed(row, f"{PREFIX}{stem}{name}", kind, signal.about, divisor)
-
-
-def reaches(source: SignalSource, stale_seconds: int) -> list[int]:
-    """[narrow signal] how long a reading is shown, s."""
-    return [max(stale_seconds, _RARE.get(name, 0)) for name in names(source, wide=False)]
+    return Exposed(signal, f"{PREFIX}{stem}{name}", kind, signal.about, divisor)

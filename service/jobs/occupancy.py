@@ -11,14 +11,12 @@ from sqlalchemy import select
 
 from mainstay.service.common.db import AnySession
 from mainstay.service.jobs.models import JobRow
-from mainstay.service.jobs.repository import LIVE
-
-_RUNNING_JOBS = select(JobRow.id, JobRow.generation, JobRow.started_at).where(LIVE).order_by(JobRow.id)
+from mainstay.service.jobs.repository import current_keys
 
 
 @dataclass
 class Occupancy:
-    """Which running jobs have ranks on a node. A job's places change with generation and start only, and are kept."""
+    """Which running jobs have ranks on a node: kept until a job's generation or start is another."""
 
     _keys: tuple[tuple[str, int, float], ...] = ()
     _places: dict[tuple[str, int, float], frozenset[str]] = field(default_factory=dict)
@@ -27,8 +25,7 @@ class Occupancy:
 
     def by_node(self, session: AnySession) -> Mapping[str, tuple[str, ...]]:
         """Node -> ids of running jobs. Not to be changed."""
-        rows = session.connection().execute(_RUNNING_JOBS).all()
-        keys = tuple((job, generation, start) for job, generation, start in rows)
+        keys = current_keys(session)
         with self._lock:
             if keys == self._keys:
                 return self._by_node

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from sqlalchemy import and_, select
+from sqlalchemy.orm import defer
 
 from mainstay.service.common.db import AnySession
 from mainstay.service.jobs.models import JobRow, RecoveryRow
@@ -29,10 +30,17 @@ def recoveries_of(session: AnySession, jobs: Collection[str]) -> dict[str, list[
     return found
 
 
-def current(session: AnySession, limit: int = 100) -> list[JobRow]:
-    """Live jobs, newest first."""
+def current(session: AnySession, limit: int = 100, *, places: bool = True) -> list[JobRow]:
+    """Live jobs, newest first; without ``places``, their topology is read only where it is asked for."""
     statement = select(JobRow).where(LIVE).order_by(JobRow.started_at.desc(), JobRow.id.desc())
-    return list(session.scalars(statement.limit(limit)))
+    return list(session.scalars(statement.limit(limit).options(*() if places else (defer(JobRow.topology),))))
+
+
+def current_keys(session: AnySession) -> tuple[tuple[str, int, float], ...]:
+    """Id, generation, and start of the live jobs: a job's places change with generation and start only."""
+    columns = select(JobRow.id, JobRow.generation, JobRow.started_at)
+    rows = session.connection().execute(columns.where(LIVE).order_by(JobRow.id))
+    return tuple((job, generation, start) for job, generation, start in rows)
 
 
 def latest(session: AnySession, limit: int) -> list[JobRow]:

@@ -59,10 +59,10 @@ class CounterRates:
         self._value[at], self._time[at] = value, seen
         return rates
 
-    def totals(self, columns: Run, since: float) -> NDArray[np.int64]:
-        """[counter, column] last readings, ``WIDE_MISSING`` where there was none at or after ``since``."""
+    def totals(self, counter: int, columns: Run, since: float) -> NDArray[np.int64]:
+        """[column] last readings of one, ``WIDE_MISSING`` where there was none at or after ``since``."""
         self._reserve(columns.stop if isinstance(columns, slice) else int(columns.max(initial=-1)) + 1)
-        return np.where(self._time[:, columns] >= since, self._value[:, columns], WIDE_MISSING)
+        return np.where(self._time[counter, columns] >= since, self._value[counter, columns], WIDE_MISSING)
 
     def forget(self, columns: NDArray[np.intp]) -> None:
         """Reset columns that are assigned to other entities."""

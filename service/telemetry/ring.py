@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,24 +50,16 @@ class Window:
         return np.arange(self.start, self.start + len(self.values), dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class LatestReadings:
-    """The last known value of every recently active device; unknown values are NaN or ``WIDE_MISSING``."""
-
-    columns: tuple[Column, ...]
-    gauges: NDArray[np.float32]
-    """[narrow signal, column]"""
-    counters: NDArray[np.int64]
-    """[wide signal, column], totals as they were read."""
+ValueT_co = TypeVar("ValueT_co", bound=np.generic, covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class NewestValues:
-    """The newest known value of one signal of each device; NaN where there is none."""
+class NewestValues(Generic[ValueT_co]):
+    """The newest known value of one signal of each device; NaN (of a total ``WIDE_MISSING``) where there is none."""
 
     columns: tuple[Column, ...]
     """The same object while no device comes or goes."""
-    values: NDArray[np.float32]
+    values: NDArray[ValueT_co]
     """[column]"""
 
 
@@ -268,23 +260,21 @@ class SourceRing:
         self.seconds.read(kept, max(kept, stop), rows, places, values[kept - start :])
         return Window(start, tuple(self.signals[r] for r in rows), wanted, values)
 
-    def readings(self, stop: int, seconds: NDArray[np.int64], *, max_age_seconds: int) -> LatestReadings:
-        index = self.index
-        places = np.array(
-            [i for i, key in enumerate(index.keys) if key and index.written[i] >= stop - max_age_seconds], np.intp
-        )
-        gauges = np.full((self._narrow_rows, len(places)), np.nan, np.float32)
-        for reach in np.unique(seconds):
-            rows = np.flatnonzero(seconds == reach)
-            newest = self.seconds.last_known(rows, stop, min(int(reach), self.seconds.depth))
-            gauges[rows] = newest[:, places]
-        columns = tuple(key for i in places if (key := index.keys[i]) is not None)
-        return LatestReadings(columns, gauges, self._rates.totals(places, stop - max_age_seconds))
-
-    def newest(self, signal: str, start: int, stop: int) -> NewestValues:
+    def newest(self, signal: str, start: int, stop: int, active_since: int) -> NewestValues[np.float32]:
         self.index.refresh()
         known = self.seconds.last_known(self._rows([signal]), stop, min(stop - start, self.seconds.depth))
-        return NewestValues(self.index.names, known[0, self.index.places])
+        values = known[0, self.index.places]
+        values[self.index.written[self.index.places] < active_since] = np.nan
+        return NewestValues(self.index.names, values)
+
+    def totals(self, signal: str, since: int) -> NewestValues[np.int64]:
+        self.index.refresh()
+        counter = int(self._rows([signal])[0]) - self._narrow_rows
+        return NewestValues(self.index.names, self._rates.totals(counter, self.index.places, since))
+
+    def newest_seconds(self) -> NewestValues[np.int64]:
+        self.index.refresh()
+        return NewestValues(self.index.names, self.index.written[self.index.places].copy())
 
 
 class TelemetryRing:
@@ -342,28 +332,32 @@ class TelemetryRing:
         with self._lock:
             return self._rings[source].window(start, stop, signals, columns, empty_rows)
 
-    def readings(
-        self, source: SignalSource, stop: int, seconds: NDArray[np.int64], *, max_age_seconds: int
-    ) -> LatestReadings:
-        """The last known values before Unix second ``stop``.
-
-        Args:
-            source: host, gpu or nic.
-            stop: Unix second.
-            seconds: [narrow signal] how far back a value is looked for.
-            max_age_seconds: longest time without data; older devices are left out, and so are older counters.
-        """
-        with self._lock:
-            return self._rings[source].readings(stop, seconds, max_age_seconds=max_age_seconds)
-
-    def newest(self, source: SignalSource, signal: str, start: int, stop: int) -> NewestValues:
-        """The newest value of ``signal`` in each column in seconds ``start`` up to but not including ``stop``.
+    def totals(self, source: SignalSource, signal: str, since: int) -> NewestValues[np.int64]:
+        """The last total of a counter that each device read at or after Unix second ``since``, as it was read.
 
         Raises:
             ValueError: the signal is not one of the source's.
         """
         with self._lock:
-            return self._rings[source].newest(signal, start, stop)
+            return self._rings[source].totals(signal, since)
+
+    def newest_seconds(self, source: SignalSource) -> NewestValues[np.int64]:
+        """The newest Unix second that each device sent anything of."""
+        with self._lock:
+            return self._rings[source].newest_seconds()
+
+    def newest(
+        self, source: SignalSource, signal: str, start: int, stop: int, *, active_since: int = NEVER
+    ) -> NewestValues[np.float32]:
+        """The newest value of ``signal`` in each column in seconds ``start`` up to but not including ``stop``.
+
+        Devices that sent nothing since Unix second ``active_since`` have none.
+
+        Raises:
+            ValueError: the signal is not one of the source's.
+        """
+        with self._lock:
+            return self._rings[source].newest(signal, start, stop, active_since)
 
     @property
     def sources(self) -> frozenset[SignalSource]:

@@ -10,7 +10,7 @@ import brotli
 import pytest
 import zstandard
 
-from mainstay.service.common.compression import CachedBody, choose
+from mainstay.service.common.compression import CachedBody, choose, stream
 
 DECODERS: dict[str, Callable[[bytes], bytes]] = {
     "zstd": lambda body: zstandard.ZstdDecompressor().decompressobj().decompress(body),
@@ -35,6 +35,13 @@ def test_a_cached_body_is_made_once_an_encoding() -> None:
     for encoding, decode in DECODERS.items():
         assert decode(cached.get(encoding)) == cached.get(None)
         assert cached.get(encoding) is cached.get(encoding)
+
+
+def test_parts_are_compressed_as_one_stream() -> None:
+    parts = [b"abc" * 100_000, b"", b"def"]
+    for encoding, decode in DECODERS.items():
+        assert decode(b"".join(stream(parts, encoding))) == b"".join(parts)
+    assert list(stream(parts, None)) == parts
 
 
 @pytest.mark.parametrize("encoding", sorted(DECODERS))

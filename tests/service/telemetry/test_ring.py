@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstay.probes.frame import Axis, Frame, checksum
-from mainstay.probes.signals import WIDE_MISSING, Catalog, SignalSource, catalog, names
-from mainstay.service.telemetry.catalogs import compile_catalog, ring_signals
+from mainstay.probes.signals import WIDE_MISSING, Catalog, SignalSource, catalog
+from mainstay.service.telemetry.catalogs import compile_catalog
 from mainstay.service.telemetry.frame_batch import FrameBatch, join
 from mainstay.service.telemetry.ring import TelemetryRing
 
@@ -241,8 +241,7 @@ def test_a_slow_signal_is_read_in_its_second_and_only_there() -> None:
     }
     assert {second: watts for second, (_, watts) in known.items()} == {3: 400, 4: 401, 13: 402}
     assert {second: limit for second, (limit, _) in known.items() if limit > 0} == {3: 500, 13: 510}
-    newest = ring.readings(SignalSource.GPU, start + 20, reach(SignalSource.GPU, 30), max_age_seconds=60)
-    assert newest.gauges[ring.window(SignalSource.GPU, 0, 0).signals.index(SLOW), 0] == 510
+    assert ring.newest(SignalSource.GPU, SLOW, start - 10, start + 20).values.tolist() == [510]
 
 
 def test_of_several_slow_readings_in_a_period_the_last_stays() -> None:
@@ -274,44 +273,41 @@ def test_frames_of_a_batch_that_begin_in_different_seconds() -> None:
         assert window.values[:, 0, n].tolist() == pytest.approx(expected, nan_ok=True)
 
 
-def reach(source: SignalSource, seconds: int) -> np.ndarray:
-    return np.full(len(names(source, wide=False)), seconds, np.int64)
+def newest(ring: TelemetryRing, start: int, stop: int, **more: int) -> dict[str, float]:
+    """The newest load of each node that has one."""
+    found = ring.newest(SignalSource.HOST, CPU, start, stop, **more)
+    values = zip(found.columns, found.values.tolist(), strict=True)
+    return {node: pytest.approx(value) for (node, _), value in values if not np.isnan(value)}
 
 
-def test_readings_are_the_last_known_values() -> None:
+def totals(ring: TelemetryRing, signal: str, since: int) -> list[int]:
+    return ring.totals(SignalSource.HOST, signal, since).values.tolist()
+
+
+def test_the_last_known_values() -> None:
     ring = TelemetryRing(60)
     ring.write(host_frame(T0, [0.1, 0.2, np.nan, np.nan], [100, 300, 300, 700]))
     ring.write(host_frame(T0, [0.9], [5], node="n2"))
-    found = ring.readings(SignalSource.HOST, T0 + 4, reach(SignalSource.HOST, 10), max_age_seconds=10)
-    row, total = ring_signals(SignalSource.HOST).index(CPU), names(SignalSource.HOST, wide=True).index(READ)
-    assert found.columns == (("n1", "host"), ("n2", "host"))
-    assert found.gauges[row].tolist() == pytest.approx([0.2, 0.9])
-    assert found.counters[total].tolist() == [700, 5]
-    unknown = names(SignalSource.HOST, wide=True).index("oom_kills_total")
-    assert (found.counters[unknown] == WIDE_MISSING).all()
+    assert newest(ring, T0 - 6, T0 + 4) == {"n1": 0.2, "n2": 0.9}
+    assert totals(ring, READ, T0 - 6) == [700, 5]
+    assert totals(ring, READ, T0 + 1) == [700, WIDE_MISSING]
+    assert totals(ring, "oom_kills_total", T0 - 6) == [WIDE_MISSING, WIDE_MISSING]
 
 
-def test_readings_reach_back_as_far_as_asked_and_no_further() -> None:
+def test_the_last_known_values_reach_back_as_far_as_asked_and_no_further() -> None:
     ring = TelemetryRing(60)
     ring.write(host_frame(T0, [0.1] + [np.nan] * 9))
-    row = ring_signals(SignalSource.HOST).index(CPU)
-    for seconds, value in ((10, 0.1), (9, np.nan)):
-        found = ring.readings(SignalSource.HOST, T0 + 10, reach(SignalSource.HOST, seconds), max_age_seconds=60)
-        assert found.gauges[row].tolist() == pytest.approx([value], nan_ok=True)
-    mixed = reach(SignalSource.HOST, 1)
-    mixed[row] = 20
-    found = ring.readings(SignalSource.HOST, T0 + 10, mixed, max_age_seconds=60)
-    assert found.gauges[row].tolist() == pytest.approx([0.1])
+    assert newest(ring, T0, T0 + 10) == {"n1": 0.1}
+    assert newest(ring, T0 + 1, T0 + 10) == {}
 
 
-def test_readings_leave_out_who_fell_silent_and_what_lies_a_ring_back() -> None:
+def test_who_fell_silent_has_no_value_nor_what_lies_a_ring_back() -> None:
     ring = TelemetryRing(60)
     ring.write(host_frame(T0, [0.1]))
     ring.write(host_frame(T0 + 50, [0.5], node="n2"))
-    found = ring.readings(SignalSource.HOST, T0 + 51, reach(SignalSource.HOST, 200), max_age_seconds=45)
-    assert found.columns == (("n2", "host"),)
+    assert newest(ring, T0 - 149, T0 + 51) == {"n1": 0.1, "n2": 0.5}
+    assert newest(ring, T0 - 149, T0 + 51, active_since=T0 + 6) == {"n2": 0.5}
+    assert ring.newest_seconds(SignalSource.HOST).values.tolist() == [T0, T0 + 50]
     ring.write(host_frame(T0 + 120, [np.nan], node="n2"))
-    row = ring_signals(SignalSource.HOST).index(CPU)
-    again = ring.readings(SignalSource.HOST, T0 + 121, reach(SignalSource.HOST, 200), max_age_seconds=45)
-    assert np.isnan(again.gauges[row]).all()
-    assert ring.readings(SignalSource.GPU, T0, reach(SignalSource.GPU, 5), max_age_seconds=5).columns == ()
+    assert newest(ring, T0 - 79, T0 + 121) == {}
+    assert ring.newest_seconds(SignalSource.GPU).columns == ()
