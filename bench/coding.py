@@ -1,4 +1,4 @@
-"""XOR and Reed-Solomon, encode and decode, by every backend that is here: bytes in, as ratios to a memcpy of them.
+"""XOR and Reed-Solomon, encode and decode, by every library that is here: bytes in, as ratios to a memcpy of them.
 
 Each figure stands beside a memcpy of the same bytes measured in the same round, in processor seconds of this process: a
 shared machine's memory speed varies by a factor of two within minutes, the ratios less. What is decoded is compared
@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
+from bench.lib_coding import Library, decode, encode, libraries
 from bench.report import Row, publish, target_file
-from mainstay.recovery.coding import Code, code
-from mainstay.recovery.coding.backend import find
+from mainstay.recovery.coding import code
 from mainstay.recovery.coding.galois_field import Bytes
 
 MIB: Final = 1024 * 1024
@@ -35,26 +35,25 @@ class Claim:
     name: str
     data: int
     parity: int
-    backend: str
+    library: Library
     encode: float | None
     """Times memcpy; None: nothing was promised."""
     decode: float | None
 
 
 def claims() -> list[Claim]:
-    best = find().name
+    best, *others = libraries()
     asked = [("xor", 4, 1), ("xor", 8, 1), ("rs", 8, 2)]
     found = [Claim(*code_, best, 0.9, 0.5) for code_ in asked]
-    others = ["numpy"] if best != "numpy" else []
-    return found + [Claim(*code_, name, None, None) for name in others for code_ in asked]
+    return found + [Claim(*code_, library, None, None) for library in others for code_ in asked]
 
 
 class Blocks:
     """Data, parity and a place for what is decoded, all touched before anything is timed."""
 
     def __init__(self, claim: Claim) -> None:
-        self.code: Code = code(claim.name, claim.data, claim.parity, backend=claim.backend)
-        self.total = SMALL if claim.backend == "numpy" and claim.name == "rs" else STATE
+        self.code, self.library = code(claim.name, claim.data, claim.parity), claim.library
+        self.total = SMALL if claim.library.name == "numpy" and claim.name == "rs" else STATE
         size = self.total // claim.data
         everything = np.random.default_rng(7).integers(0, 256, self.total, np.uint8)
         self.data = [everything[i * size : (i + 1) * size] for i in range(claim.data)]
@@ -67,12 +66,12 @@ class Blocks:
         np.copyto(self.copy, self.everything)
 
     def encode(self) -> None:
-        self.code.encode(self.data, self.parity)
+        encode(self.code, self.library, self.data, self.parity)
 
     def decode(self) -> None:
         """As many blocks of data are lost as there are of parity."""
         blocks = {i: block for i, block in enumerate([*self.data, *self.parity]) if i not in self.lost}
-        self.code.decode(blocks, self.lost, self.found)
+        decode(self.code, self.library, blocks, self.lost, self.found)
 
     def check(self) -> None:
         self.encode()
@@ -107,7 +106,7 @@ def _row(claim: Claim, name: str, ratios: Sequence[float], against: str) -> Row:
     figure = statistics.median(ratios)
     spread = f"quartiles {np.quantile(ratios, 0.25):.2f} to {np.quantile(ratios, 0.75):.2f}"
     return Row(
-        claim=f"{claim.name}({claim.data}, {claim.parity}) {name}, {claim.backend}, bytes in",
+        claim=f"{claim.name}({claim.data}, {claim.parity}) {name}, {claim.library.name}, bytes in",
         figure=figure,
         unit="x memcpy",
         target="-" if wanted is None else f">= {wanted}",

@@ -23,8 +23,6 @@ from mainstay.probes.sample_collector import SampleCollector
 from mainstay.probes.samplers.base import SourceEvent, registry
 from mainstay.probes.samplers.protocol import Message, pack
 
-log = logging.getLogger(__name__)
-
 
 def ticks(interval: float, clock: Callable[[], float], sleep: Callable[[float], None]) -> Iterator[float]:
     """Whole multiples of ``interval``, each yielded when ``clock`` has reached it and never twice in a row."""

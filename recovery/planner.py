@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
 import msgspec
@@ -26,10 +26,7 @@ def plan_recovery(situation: PlannerInput, strategies: Sequence[RestoreStrategy]
         A plan whose alternatives are sorted best first, infeasible ones last by name; ``chosen`` is None if nothing is
         feasible. The same situation gives the same plan, its id included.
     """
-    return _plan(FailureCase(situation), strategies)
-
-
-def _plan(case: FailureCase, strategies: Sequence[RestoreStrategy]) -> RecoveryPlan:
+    case = FailureCase(situation)
     alternatives = tuple(sorted((strategy.price(case) for strategy in strategies), key=_order))
     best = alternatives[0] if alternatives and alternatives[0].feasible else None
     return RecoveryPlan(
@@ -52,54 +49,31 @@ def _order(alternative: Alternative) -> tuple[bool, float, int, RestoreStrategyN
     )
 
 
+_OF_THE_LOSS = frozenset({"failed_ranks", "lost_nodes", "live"})
+"""Fields that can say the same in different words; the case says it in one way."""
+
+
 def _identify(case: FailureCase) -> str:
     """A UUID (version 8: made of a digest) that is the same for the same situation, so that a retry adds no plan."""
-    index = case.index
-    if "digest" not in index.kept:
-        index.kept["digest"] = _digest(case.situation)
-        index.kept["tensors"] = _runs(case.situation, index.present)
-    loss = msgspec.json.encode((case.failed, sorted(case.lost), _less(index.kept["tensors"], case.failed)))
-    raw = bytearray(hashlib.blake2b(index.kept["digest"] + loss, digest_size=16).digest())
+    situation = case.situation
+    values = (getattr(situation, f.name) for f in fields(situation) if f.name not in _OF_THE_LOSS)
+    ordered = [sorted(value.items()) if isinstance(value, dict) else value for value in values]
+    loss = msgspec.json.encode((case.failed, sorted(case.lost), _runs(case.live)))
+    rest = hashlib.blake2b(msgspec.json.encode(ordered)).digest()
+    raw = bytearray(hashlib.blake2b(rest + loss, digest_size=16).digest())
     raw[6], raw[8] = 0x80 | raw[6] & 0x0F, 0x80 | raw[8] & 0x3F  # RFC 9562: version and variant
     return str(uuid.UUID(bytes=bytes(raw)))
 
 
-_OF_THE_LOSS = frozenset({"failed_ranks", "lost_nodes", "live"})
-
-
-def _digest(situation: PlannerInput) -> bytes:
-    """Of all that does not depend on what is lost."""
-    values = (getattr(situation, f.name) for f in fields(situation) if f.name not in _OF_THE_LOSS)
-    ordered = [sorted(value.items()) if isinstance(value, dict) else value for value in values]
-    return hashlib.blake2b(msgspec.json.encode(ordered)).digest()
-
-
-Run = tuple[int, int, int]
-"""First rank, last rank, and the epoch that all of them hold in their tensors."""
-
-
-def _runs(situation: PlannerInput, present: Sequence[int]) -> list[Run]:
-    live, runs = situation.live, list[Run]()
-    for rank in (rank for rank in present if rank in live):
-        if runs and runs[-1][1:] == (rank - 1, live[rank]):
-            runs[-1] = (runs[-1][0], rank, live[rank])
+def _runs(live: Mapping[int, int]) -> list[tuple[int, int, int]]:
+    """First rank, last rank, and the epoch that all of them hold in their tensors; ``live`` is in order of rank."""
+    runs: list[tuple[int, int, int]] = []
+    for rank, epoch in live.items():
+        if runs and runs[-1][1:] == (rank - 1, epoch):
+            runs[-1] = (runs[-1][0], rank, epoch)
         else:
-            runs.append((rank, rank, live[rank]))
+            runs.append((rank, rank, epoch))
     return runs
-
-
-def _less(runs: Sequence[Run], gone: Sequence[int]) -> list[Run]:
-    """The same without some ranks, which are in order."""
-    left, at = list[Run](), 0
-    for begin, last, epoch in runs:
-        first = begin
-        while at < len(gone) and gone[at] <= last:
-            if first < gone[at]:
-                left.append((first, gone[at] - 1, epoch))
-            first, at = max(first, gone[at] + 1), at + 1
-        if first <= last:
-            left.append((first, last, epoch))
-    return left
 
 
 def _explain(alternatives: tuple[Alternative, ...], best: Alternative | None) -> str:

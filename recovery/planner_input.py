@@ -7,9 +7,8 @@ indexed for the strategies, with the failed ranks placed on nodes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from typing import Any
 
 
@@ -169,120 +168,62 @@ def _check_known(what: str, values: Iterable[object], known: range | frozenset[s
             raise ValueError(f"{what} names {value!r}, which the job does not have")
 
 
-class SnapshotIndex:
-    """What a situation says, by rank and node. Made once, it serves the cases of any number of losses."""
+class FailureCase:
+    """A situation, indexed by rank: who is gone, who runs where next, and which epoch of which rank lies where."""
 
     def __init__(self, situation: PlannerInput) -> None:
         self.situation = situation
+        self.lost = frozenset(situation.lost_nodes)
         away = frozenset(situation.away)
-        self.present = tuple(place.rank for place in situation.ranks if place.rank not in away)
-        self.node = tuple(place.node for place in situation.ranks)
-        self.at: dict[str, list[int]] = {}
-        """Node -> its ranks, those that are away included."""
-        self.roles: dict[tuple[int, int], list[int]] = {}
+        gone = {place.rank for place in situation.ranks if place.node in self.lost}.union(situation.failed_ranks)
+        self.failed: tuple[int, ...] = tuple(sorted(gone - away))
+        absent = gone | away
+        self.survivors = tuple(place.rank for place in situation.ranks if place.rank not in absent)
+        self._roles: dict[tuple[int, int], list[int]] = {}
         for place in situation.ranks:
-            self.at.setdefault(place.node, []).append(place.rank)
-            self.roles.setdefault((place.pp, place.tp), []).append(place.rank)
-        self.slots: dict[int, dict[int, list[str]]] = {}
-        """Of verified slots: rank -> epoch -> nodes."""
-        self.keeps: dict[str, set[int]] = {}
-        """Node -> ranks of which it has verified slots."""
+            self._roles.setdefault((place.pp, place.tp), []).append(place.rank)
+        self._slots: dict[int, dict[int, list[str]]] = {}
         for slot in situation.slots:
-            if slot.verified:
-                self.keeps.setdefault(slot.node, set()).add(slot.rank)
-                self.slots.setdefault(slot.rank, {}).setdefault(slot.epoch, []).append(slot.node)
-        self.rows: dict[int, list[int]] = {}
-        """Rank -> numbers of the parity holds that it is a member of, in order."""
-        for number, row in enumerate(situation.parity):
+            if slot.verified and slot.node not in self.lost:
+                self._slots.setdefault(slot.rank, {}).setdefault(slot.epoch, []).append(slot.node)
+        living = [row for row in situation.parity if row.node not in self.lost]
+        self.has_parity = bool(living)
+        """Whether a living node keeps any."""
+        self._rows: dict[int, dict[tuple[int, ...], dict[int, list[HeldParity]]]] = {}
+        for row in living:
             for rank in frozenset(row.ranks):
-                self.rows.setdefault(rank, []).append(number)
-        self.parity_at = Counter(row.node for row in situation.parity)
-        self.disk: dict[int, list[HeldCheckpoint]] = {}
-        for entry in situation.disk:
-            self.disk.setdefault(entry.rank, []).append(entry)
-        self.tensors = Counter(situation.live[rank] for rank in self.present if rank in situation.live)
-        """Epoch -> how many ranks hold it in their own tensors."""
-        self.kept: dict[str, Any] = {}
-        """What others work out of it once."""
-
-
-class FailureCase:
-    """A situation and a loss, indexed: who is gone, who runs where next, and which epoch of which rank lies where.
-
-    With an index of the situation, and another loss than the situation's own, it costs what the loss touches.
-    """
-
-    def __init__(
-        self,
-        situation: PlannerInput,
-        index: SnapshotIndex | None = None,
-        failed: Iterable[int] | None = None,
-        lost: Iterable[str] | None = None,
-    ) -> None:
-        """Index a situation.
-
-        Args:
-            situation: what is known.
-            index: of this situation; None: one is made.
-            failed: ranks that are gone instead of the situation's own.
-            lost: nodes that are lost instead of the situation's own.
-        """
-        self.situation = situation
-        self.index = index = index or SnapshotIndex(situation)
-        self.lost = frozenset(situation.lost_nodes if lost is None else lost)
-        self._fewer = {rank for node in self.lost for rank in index.keeps.get(node, ())}
-        """Ranks with fewer slots than the index says."""
-        gone = {rank for node in self.lost for rank in index.at.get(node, ())}
-        gone.update(situation.failed_ranks if failed is None else failed)
-        self.failed: tuple[int, ...] = tuple(sorted(gone.difference(situation.away)))
-        self.newest = max((situation.step, *self._tensors()))
-        self.node = list(index.node)
+                self._rows.setdefault(rank, {}).setdefault(row.ranks, {}).setdefault(row.epoch, []).append(row)
+        self._disk: dict[int, list[tuple[int, str | None]]] = {}
+        for held in situation.disk:
+            if held.node not in self.lost:
+                self._disk.setdefault(held.rank, []).append((held.epoch, held.node))
+        self.live = {rank: situation.live[rank] for rank in self.survivors if rank in situation.live}
+        """Survivor -> epoch that its own tensors hold."""
+        self.newest = max((situation.step, *self.live.values()))
+        self.node = [place.node for place in situation.ranks]
         self.warm: set[int] = set()
         self.unplaced: int | None = None
         """A failed rank that no node has room for; then nothing is feasible."""
         self._place()
-
-    @cached_property
-    def survivors(self) -> tuple[int, ...]:
-        gone = frozenset(self.failed)
-        return tuple(rank for rank in self.index.present if rank not in gone)
+        self.kept: dict[str, Any] = {}
+        """What strategies work out of it once."""
 
     def peers(self, rank: int) -> list[int]:
         """Ranks of the same role, itself included."""
         place = self.situation.ranks[rank]
-        return self.index.roles[place.pp, place.tp]
+        return self._roles[place.pp, place.tp]
 
     def slots(self, rank: int) -> dict[int, list[str]]:
         """Epoch -> living nodes with a verified slot of the rank."""
-        held = self.index.slots.get(rank, {})
-        if rank not in self._fewer:
-            return held
-        living = {epoch: [node for node in nodes if node not in self.lost] for epoch, nodes in held.items()}
-        return {epoch: nodes for epoch, nodes in living.items() if nodes}
+        return self._slots.get(rank, {})
 
     def rows(self, rank: int) -> dict[tuple[int, ...], dict[int, list[HeldParity]]]:
         """Group of the rank -> epoch -> its parity rows on living nodes."""
-        found: dict[tuple[int, ...], dict[int, list[HeldParity]]] = {}
-        for number in self.index.rows.get(rank, ()):
-            row = self.situation.parity[number]
-            if row.node not in self.lost:
-                found.setdefault(row.ranks, {}).setdefault(row.epoch, []).append(row)
-        return found
-
-    @property
-    def has_parity(self) -> bool:
-        """Whether a living node keeps any."""
-        return any(node not in self.lost for node in self.index.parity_at)
+        return self._rows.get(rank, {})
 
     def disk(self, rank: int) -> list[tuple[int, str | None]]:
         """Epoch and node of each checkpoint of the rank that no lost node keeps."""
-        return [(held.epoch, held.node) for held in self.index.disk.get(rank, ()) if held.node not in self.lost]
-
-    def _tensors(self) -> Iterator[int]:
-        """Epochs that survivors hold in their own tensors."""
-        live = self.situation.live
-        fewer = Counter(live[rank] for rank in self.failed if rank in live)
-        return (epoch for epoch, count in self.index.tensors.items() if count > fewer[epoch])
+        return self._disk.get(rank, [])
 
     def _place(self) -> None:
         """Give every failed rank a node. Ranks of lost nodes choose first: the others can start cold where they are."""

@@ -82,7 +82,7 @@ def cost_inputs_of(situation: PlannerInput, assumptions: ScenarioAssumptions) ->
         shape=shape,
         stage=StageTimes.alike(situation.step_seconds, shape),
         layers=assumptions.layers,
-        state_bytes=busiest_node_bytes(concerned, case.index.node, situation.state_bytes),
+        state_bytes=busiest_node_bytes(concerned, [place.node for place in situation.ranks], situation.state_bytes),
         fault=fault,
         lost=lost,
         broken=len({situation.ranks[rank].dp for rank in concerned}),

@@ -6,7 +6,6 @@ against what the lost node had, and a row is never combined with data of another
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -30,8 +29,6 @@ _META_BYTES: Final = 16 * 1024
 """Room for the descriptions of some hundred members."""
 
 Ranks = tuple[int, ...]
-
-logger = logging.getLogger("mainstay.agent")
 
 
 class ParityRowKey(NamedTuple):

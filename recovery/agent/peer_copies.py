@@ -6,7 +6,6 @@ They are served and listed like slots of the node's own ranks, so that a lost ra
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
@@ -20,8 +19,6 @@ from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.memory.records import SlotRecord, SlotState
 
 COPY_ARENA: Final = 2
-
-logger = logging.getLogger("mainstay.agent")
 
 
 class PeerCopyStore(ArenaFiles[int]):

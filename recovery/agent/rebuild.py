@@ -35,7 +35,8 @@ from mainstay.recovery.agent.peer_messages import (
     StripeHeader,
     TransferTail,
 )
-from mainstay.recovery.agent.streams import Stripe, add_into, ask_parity, ask_slot
+from mainstay.recovery.agent.streams import Stripe, ask_parity, ask_slot
+from mainstay.recovery.coding import gf
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.errors import LayoutMismatchError
@@ -118,7 +119,7 @@ def _send_decoded(caller: AgentConnection, coefficient: int, own: Bytes, others:
             np.copyto(chunk, own[at : at + len(chunk)])
         else:
             chunk[:] = 0
-            add_into(coefficient, own[at : at + len(chunk)], chunk)
+            gf.multiply_add(coefficient, own[at : at + len(chunk)], chunk)
         for stripe in others:
             stripe.add_into(chunk)
         send_bytes(caller.sock, chunk)

@@ -14,7 +14,6 @@ from mainstay.recovery.agent.framing import CHUNK
 from mainstay.recovery.agent.peer import Peer
 from mainstay.recovery.agent.peer_messages import ReadParity, ReadSlot, RowHeader, SlotHeader
 from mainstay.recovery.coding import gf
-from mainstay.recovery.coding.numpy_backend import xor_into
 from mainstay.recovery.memory.digest import Bytes
 
 
@@ -42,7 +41,7 @@ class Stripe:
         """``out`` plus the next bytes times the coefficient; those past the stripe's end count as zeros."""
         part = self._buffer[: self._take(len(out))]
         self.peer.receive_into(part)
-        add_into(self.coefficient, part, out)
+        gf.multiply_add(self.coefficient, part, out[: len(part)])
 
     def finish(self) -> None:
         """See ``Peer.finish``."""
@@ -52,14 +51,6 @@ class Stripe:
         count = min(most, self._left)
         self._left -= count
         return count
-
-
-def add_into(coefficient: int, part: Bytes, out: Bytes) -> None:
-    """``out[:len(part)]`` plus ``coefficient`` times ``part``; one times is a plain XOR."""
-    if coefficient == 1:
-        xor_into(out[: len(part)], part)
-    else:
-        gf.multiply_add(coefficient, part, out[: len(part)])
 
 
 def ask_slot(peer: Peer, wanted: ReadSlot, digest: int, coefficient: int = 1) -> Stripe:

@@ -1,4 +1,4 @@
-"""Erasure codes over equal blocks: XOR and Reed-Solomon, the same bytes from every backend. See ``code``."""
+"""Erasure codes over equal blocks: XOR and Reed-Solomon. See ``code`` and ``gf``."""
 
 from mainstay.recovery.coding.codes import Code, code
 

@@ -1,14 +1,12 @@
-"""What each rank could go back to, and what most of them share, worked out once for many losses.
+"""What each rank could go back to, and what survivors share, worked out once for all strategies.
 
-A loss touches a few ranks. What the others have of their own does not depend on it: a survivor goes back to its own
-tensors, its own slot where it runs, or a checkpoint, and whoever held something on a lost node is lost itself. So the
-many are kept by kinds (ranks with the same epochs), and a plan costs what the few cost.
+Most ranks are survivors with the same epochs, so the choice of an epoch looks at kinds of ranks instead of ranks.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mainstay.recovery.planner_input import FailureCase
@@ -63,26 +61,20 @@ def disk_offers(case: FailureCase, rank: int) -> dict[int, RestoreOption]:
 
 
 class SurvivorOptions:
-    """What every rank that takes part offers while it stands."""
+    """What every survivor offers."""
 
     def __init__(self, case: FailureCase, *, disk: bool) -> None:
         if disk:
             own = survivor_options(case).offers
             self.offers: dict[int, Offers] = {rank: disk_offers(case, rank) | dict(own[rank]) for rank in own}
         else:
-            self.offers = {rank: survivor_offers(case, rank) for rank in case.index.present}
-        self._kinds: dict[frozenset[int], list[int]] = {}
-        """Epochs -> the ranks that offer just these, in order."""
+            self.offers = {rank: survivor_offers(case, rank) for rank in case.survivors}
+        first: dict[frozenset[int], int] = {}
         for rank, offers in self.offers.items():
-            self._kinds.setdefault(frozenset(offers), []).append(rank)
+            first.setdefault(frozenset(offers), rank)
+        self.kinds = [(rank, self.offers[rank]) for rank in first.values()]
+        """Of the ranks that offer the same epochs, the first."""
         self._together: dict[int, CommonEpoch] = {}
-
-    def kinds(self, gone: frozenset[int]) -> Iterator[tuple[int, Offers]]:
-        """Of each kind the first rank that is not gone."""
-        for ranks in self._kinds.values():
-            first = next((rank for rank in ranks if rank not in gone), None)
-            if first is not None:
-                yield first, self.offers[first]
 
     def together(self, case: FailureCase, epoch: int) -> CommonEpoch:
         """All of them at one epoch."""
@@ -92,15 +84,15 @@ class SurvivorOptions:
 
 
 class CommonEpoch:
-    """Every rank at one epoch by what it has of its own, and the bytes that this makes nodes load and read."""
+    """Every survivor at one epoch by what it has of its own, and the bytes that this makes nodes load and read."""
 
     def __init__(self, case: FailureCase, offers: Mapping[int, Offers], epoch: int) -> None:
-        self.restores: list[RankRestore | None] = [None] * len(case.index.node)
-        """By rank; None: away, or without the epoch."""
+        self.restores: list[RankRestore | None] = [None] * len(case.node)
+        """By rank; None: failed, away, or without the epoch."""
         self.loaded, self.read = Counter[str](), Counter[str]()
         for rank, own in offers.items():
             if offer := own.get(epoch):
-                node, nbytes = case.index.node[rank], case.situation.state_bytes[rank]
+                node, nbytes = case.node[rank], case.situation.state_bytes[rank]
                 self.restores[rank] = offer.restore(rank, node)
                 if offer is not LIVE:
                     self.loaded[node] += nbytes
@@ -109,12 +101,11 @@ class CommonEpoch:
 
 
 def survivor_options(case: FailureCase, *, disk: bool = False) -> SurvivorOptions:
-    """Of the case's planner input, for any loss; with checkpoints on disk or without."""
+    """With checkpoints on disk or without."""
     name = "offers, disk" if disk else "offers"
-    kept: SurvivorOptions | None = case.index.kept.get(name)
-    if kept is None:
-        intact = FailureCase(case.situation, case.index, failed=(), lost=())
-        kept = case.index.kept[name] = SurvivorOptions(intact, disk=disk)
+    if name not in case.kept:
+        case.kept[name] = SurvivorOptions(case, disk=disk)
+    kept: SurvivorOptions = case.kept[name]
     return kept
 
 
@@ -125,15 +116,14 @@ class AllRankOptions:
         self.case = case
         self.failed = failed
         self.survivors = survivor_options(case, disk=disk)
-        self._gone = frozenset(failed)
 
     def __getitem__(self, rank: int) -> Offers:
         return self.failed[rank] if rank in self.failed else self.survivors.offers[rank]
 
     def kinds(self) -> list[tuple[int, Offers]]:
         """In order of rank: each failed one, and of the others the first with each choice of epochs."""
-        return sorted((*self.survivors.kinds(self._gone), *self.failed.items()), key=lambda kind: kind[0])
+        return sorted((*self.survivors.kinds, *self.failed.items()), key=lambda kind: kind[0])
 
     def together(self, epoch: int) -> CommonEpoch:
-        """The survivors at an epoch, as if no rank had failed."""
+        """The survivors at an epoch."""
         return self.survivors.together(self.case, epoch)

@@ -144,7 +144,7 @@ def _seconds(offers: AllRankOptions, epoch: int, restores: tuple[RankRestore, ..
 
 
 def _work(offers: AllRankOptions, epoch: int, restores: tuple[RankRestore, ...]) -> _Work:
-    """What the surviving ranks have together, less what those would have had that failed."""
+    """What the surviving ranks do together, and each failed one."""
     case, together = offers.case, offers.together(epoch)
     work = _Work()
     work.loaded, work.read = together.loaded.copy(), together.read.copy()
@@ -152,8 +152,6 @@ def _work(offers: AllRankOptions, epoch: int, restores: tuple[RankRestore, ...])
         [restore for restore in restores if restore.source is not RestoreSource.LIVE] if case.situation.sharded else ()
     )
     for rank, own in offers.failed.items():
-        if before := together.restores[rank]:
-            work.remove(before, case.situation.state_bytes[rank])
         work.add_restore(own[epoch].restore(rank, case.node[rank]), case.situation.state_bytes[rank])
     of = {restore.rank: restore for restore in restores} if moved else {}
     for restore in moved:
@@ -187,13 +185,6 @@ class _Work:
             self._copy(restore, nbytes)
         elif restore.source is RestoreSource.PARITY:
             self._rebuild(restore, nbytes)
-
-    def remove(self, restore: RankRestore, nbytes: int) -> None:
-        """Take back what was added of a rank that went back to something of its own."""
-        if restore.source is not RestoreSource.LIVE:
-            self.loaded[restore.node] -= nbytes
-        if restore.source is RestoreSource.DISK:
-            self.read[restore.node] -= nbytes
 
     def gather(self, restore: RankRestore, replicas: Sequence[RankRestore], case: FailureCase) -> None:
         """The parts of the state that its replicas have saved."""

@@ -64,17 +64,6 @@ def upgrade(database: Database, revision: str = "head") -> None:
         command.upgrade(config(connection), revision)
 
 
-def downgrade(database: Database, revision: str) -> None:
-    with altering(database) as connection:
-        command.downgrade(config(connection), revision)
-
-
-def drift(database: Database) -> None:
-    """Raise ``alembic.util.CommandError`` when models and migrations disagree."""
-    with database.engine.execution_options(mainstay_writes=True).begin() as connection:
-        command.check(config(connection))
-
-
 def unknown_revisions(database: Database) -> frozenset[str]:
     """Revisions of the schema that this version does not know: a newer version made them."""
     with database.engine.connect() as connection:

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench.lib_planner_forecasts import PrecomputedPlans
 from mainstay.recovery.planner import plan_recovery
 from mainstay.recovery.planner_input import (
     FailureCase,
@@ -226,15 +225,11 @@ def test_new_homes_keep_replicas_apart_and_never_overfill() -> None:
     assert mixed.warm == {2}
 
 
-def test_plans_for_every_single_failure_are_ready_before_it_happens() -> None:
-    plans = PrecomputedPlans(running())
-    assert plans.keys() == {0, 1, 2, 3, "a", "b"}
-    assert plans[3] == plan_recovery(killed(3))
-    assert plans["b"] == plan_recovery(lost("b"))
-    assert plans["a"].failed_ranks == (0, 1)
-    assert len(plans) == len([*plans]) == 6
-    for unknown in (4, -1, "z"):
-        assert unknown not in plans
+def test_a_lost_node_takes_its_ranks_named_or_not() -> None:
+    assert plan_recovery(lost("a")).failed_ranks == (0, 1)
+    made = plan_recovery(lost("b"))
+    assert made.failed_ranks == (2, 3)
+    assert plan_recovery(replace(lost("b"), failed_ranks=(3,))) == made
 
 
 def test_of_a_large_job_an_event_lists_those_that_move(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,9 +244,11 @@ def test_of_a_large_job_an_event_lists_those_that_move(monkeypatch: pytest.Monke
 
 
 def test_who_is_away_is_nobodys_loss() -> None:
-    plans = PrecomputedPlans(running(away=(2, 3), live={0: 41, 1: 41}))
-    assert [plans[key].failed_ranks for key in (0, 2, "a", "b")] == [(0,), (), (0, 1), ()]
-    assert [r.rank for r in plans[0].alternative().restores] == [0, 1]
+    some = running(away=(2, 3), live={0: 41, 1: 41})
+    ranks = [plan_recovery(replace(some, failed_ranks=(rank,))) for rank in (0, 2)]
+    nodes = [plan_recovery(replace(some, lost_nodes=(node,))) for node in "ab"]
+    assert [made.failed_ranks for made in ranks + nodes] == [(0,), (), (0, 1), ()]
+    assert [r.rank for r in ranks[0].alternative().restores] == [0, 1]
 
 
 def test_a_code_that_says_it_bears_the_loss_of_all_still_needs_somebody() -> None:

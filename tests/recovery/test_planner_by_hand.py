@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.planner import _less, _order, _price, _runs, plan_recovery
+from mainstay.recovery.planner import _order, _price, _runs, plan_recovery
 from mainstay.recovery.planner_input import (
     FailureCase,
     HeldCheckpoint,
@@ -24,15 +24,8 @@ N = RestoreStrategyName
 
 
 def test_ranks_that_hold_one_epoch_are_told_as_runs() -> None:
-    live = {0: 5, 1: 5, 2: 6, 4: 6, 5: 6}
-    ranks = tuple(RankPlacement(rank=r, dp=r, pp=0, node="a") for r in range(7))
-    runs = _runs(running(ranks=ranks, live=live, state_bytes=(1,) * 7, slots=()), range(7))
-    assert runs == [(0, 1, 5), (2, 2, 6), (4, 5, 6)]
-    assert _less(runs, (0,)) == [(1, 1, 5), (2, 2, 6), (4, 5, 6)]
-    assert _less(runs, (1, 2)) == [(0, 0, 5), (4, 5, 6)]
-    assert _less([(0, 9, 5), (10, 12, 6)], (3, 4, 7, 12)) == [(0, 2, 5), (5, 6, 5), (8, 9, 5), (10, 11, 6)]
-    assert _less([(3, 4, 5)], (0, 9)) == [(3, 4, 5)]
-    assert _less([(3, 4, 5)], (3, 4)) == []
+    assert _runs({0: 5, 1: 5, 2: 6, 4: 6, 5: 6}) == [(0, 1, 5), (2, 2, 6), (4, 5, 6)]
+    assert _runs({}) == []
 
 
 def test_a_plans_id_is_a_uuid_of_version_eight() -> None:

@@ -28,6 +28,7 @@ from mainstay.probes.validation_tasks import ValidationProcess
 from mainstay.service.common import migrate
 from mainstay.service.common.db import Database
 from tests.fakes.clock import ManualClock
+from tests.service.common import schema
 from tests.wire_format import FIXTURES, JOB, NODE, START, openapi_digest
 
 RELEASES = sorted(path.name for path in FIXTURES.glob("wire-*"))
@@ -260,7 +261,7 @@ def test_a_database_of_a_release_is_brought_up_to_date_with_what_is_in_it(releas
     database = Database(f"sqlite:///{path}")
     assert not migrate.unknown_revisions(database)
     migrate.upgrade(database)
-    migrate.drift(database)
+    schema.drift(database)
     with database.reading() as session:
         assert session.connection().exec_driver_sql("SELECT name FROM tokens").scalars().all() == ["kept"]
     database.close()

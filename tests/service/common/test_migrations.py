@@ -11,6 +11,7 @@ from mainstay.service.common import migrate
 from mainstay.service.common.db import Database
 from mainstay.service.telemetry.blocks import BlockKind, StoredBlock
 from mainstay.service.telemetry.blocks_postgres import PostgresBlockStore
+from tests.service.common import schema
 
 
 @pytest.fixture
@@ -22,19 +23,19 @@ def database(empty_database_url: str) -> Iterator[Database]:
 
 def test_models_and_migrations_agree(database: Database) -> None:
     migrate.upgrade(database)
-    migrate.drift(database)
+    schema.drift(database)
     assert migrate.is_current(database)
 
 
 def test_down_and_up_again(database: Database) -> None:
     migrate.upgrade(database)
     tables = set(inspect(database.engine).get_table_names())
-    migrate.downgrade(database, "base")
+    schema.downgrade(database, "base")
     assert set(inspect(database.engine).get_table_names()) <= {"alembic_version"}
     assert not migrate.is_current(database)
     migrate.upgrade(database)
     assert set(inspect(database.engine).get_table_names()) == tables
-    migrate.drift(database)
+    schema.drift(database)
 
 
 @pytest.mark.postgres
@@ -43,8 +44,8 @@ def test_the_tables_of_the_block_store_are_its_own(postgres_url: str) -> None:
     migrate.upgrade(database)
     store = PostgresBlockStore(database.engine)
     store.append([StoredBlock("n1", BlockKind.TIME, "s", 1, 3600.0, 3601.0, b"x")])
-    migrate.drift(database)
-    migrate.downgrade(database, "base")
+    schema.drift(database)
+    schema.downgrade(database, "base")
     assert [block.sequence for block in store.read(0.0, 9000.0, kinds=[BlockKind.TIME])] == [1]
     database.close()
 
@@ -52,4 +53,4 @@ def test_the_tables_of_the_block_store_are_its_own(postgres_url: str) -> None:
 def test_upgrading_twice_changes_nothing(database: Database) -> None:
     migrate.upgrade(database)
     migrate.upgrade(database)
-    migrate.drift(database)
+    schema.drift(database)
