@@ -15,7 +15,6 @@ from mainstay.service.demo.processes import Children
 from mainstay.service.demo.stack import Stack
 from mainstay.service.sources.dcgm.fetch import FetchError, fetch
 from mainstay.service.stream.endpoints import _stream
-from mainstay.service.validation.endpoints import _ring
 
 pytestmark = pytest.mark.timeout(60)
 SPENT = [0.0, -1.0, -60.0]
@@ -32,11 +31,6 @@ def test_a_stream_whose_life_is_over_greets_and_ends(seconds: float) -> None:
         return [part async for part in _stream(services, frozenset(), None)]
 
     assert len(asyncio.run(listen())) == 1
-
-
-@pytest.mark.parametrize("seconds", SPENT)
-def test_nobody_waits_for_an_order_without_time(seconds: float) -> None:
-    asyncio.run(_ring(asyncio.Event(), seconds))
 
 
 def test_an_exporter_is_not_read_without_time() -> None:

@@ -216,7 +216,7 @@ def test_a_sweep_is_edited_and_switched_off_without_overwriting_changes(
     row.get_by_role("button", name="Edit weekly").click()
     assert violations(page) == []
     dialog.get_by_label("Name", exact=True).fill("mine")
-    dashboard.api._call("PATCH", f"/sweeps/{made['id']}", json={"version": stored()["version"], "max_concurrent": 7})
+    dashboard.api._json("PATCH", f"/sweeps/{made['id']}", {"version": stored()["version"], "max_concurrent": 7})
     dialog.get_by_role("button", name="Save sweep").click()
     expect(dialog.get_by_role("alert")).to_contain_text("Sweep was changed")
     assert (stored()["name"], stored()["max_concurrent"]) == ("weekly", 7)

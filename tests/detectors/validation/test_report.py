@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from rich.console import Console, RenderableType
 
-from mainstay.detectors.validation.cli import _print
+from mainstay.detectors.cli_errors import print_unfolded
 from mainstay.detectors.validation.criteria import HOW_TO_LEARN, Criteria, _headline, judge, judge_suite
 from mainstay.detectors.validation.criterion_limits import Distribution
 from mainstay.detectors.validation.report import criteria_table, headline, render, rows_table
@@ -97,8 +97,7 @@ def test_criteria_in_a_table() -> None:
 
 
 def test_a_log_is_not_folded_at_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    _print("x " * 75)
-    _print(rows_table(("a", "b"), [("1", "y" * 120)]))
+    print_unfolded("x " * 75, rows_table(("a", "b"), [("1", "y" * 120)]), width=160)
     assert [len(line.rstrip()) for line in capsys.readouterr().out.splitlines()] == [149, 4, 123]
 
 
