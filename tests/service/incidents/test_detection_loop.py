@@ -31,6 +31,7 @@ from mainstay.service.services import Services
 from mainstay.service.settings import Settings
 from mainstay.service.telemetry.catalogs import compile_catalog
 from mainstay.service.telemetry.check import check
+from mainstay.service.telemetry.frame_batch import join
 from tests.fakes.clock import ManualClock
 
 START = 1_800_000_000.0
@@ -108,7 +109,8 @@ class Bench:
             catalog=made.digest, entities=entities, samples=narrow.shape[2], values=values, wide=wide,
             crc32=zlib.crc32(wide, zlib.crc32(values)),
         )  # fmt: skip
-        self.services.ingest.keep(check(frame, compile_catalog(made)))
+        compiled = compile_catalog(made)
+        self.services.ingest.keep(check(frame, compiled) if axis is Axis.STEP else join([frame], compiled))
         if axis is Axis.TIME:
             self.services.seen.note(subject, self.clock.now())
 
