@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from mainstay.probes.core_types import NIC_PREFIX
@@ -27,6 +26,9 @@ from mainstay.service.exposition.table import Exposed, exposed
 from mainstay.service.fleet.directory import Fleet, FleetDevice
 from mainstay.service.jobs.repository import current
 from mainstay.service.telemetry.ring import Column, NewestValues, TelemetryRing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 AHEAD_SECONDS: Final = 5
 """A node's clock may be this far ahead of ours before its newest values are missed here."""

@@ -1,20 +1,22 @@
 """Prometheus text, written in columns: one family at a time, a line a device, the labels made once for all families.
 
 A client library makes objects for every sample, and a loop a string for each: at four million of them that is seconds,
-in which Python does little else. Arrow writes and joins whole columns of text without Python's lock.
+in which Python does little else. Arrow writes and joins whole columns of text without Python's lock. The first scrape
+imports it: it starts threads, which a process that forks must not have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from mainstay.probes.signals import WIDE_MISSING
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _ESCAPES: Final[dict[str, str | int | None]] = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
 """The backslash first: the others add some."""
@@ -22,6 +24,9 @@ _ESCAPES: Final[dict[str, str | int | None]] = {"\\": r"\\", '"': r"\"", "\n": r
 
 def labels(pairs: Mapping[str, Sequence[str]]) -> pa.StringArray:
     """[series] ``{name="value",…}`` with values escaped, from a column of values for each name."""
+    import pyarrow as pa  # noqa: PLC0415 - see above
+    import pyarrow.compute as pc  # noqa: PLC0415
+
     parts: list[Any] = []
     before = "{"
     for name, values in pairs.items():
@@ -53,6 +58,9 @@ def family(
             written with the digits that tell it from its neighbors.
         same: places that are one series: the first of them whose value is known is written.
     """
+    import pyarrow as pa  # noqa: PLC0415 - see above
+    import pyarrow.compute as pc  # noqa: PLC0415
+
     known = values != WIDE_MISSING if values.dtype == np.int64 else np.isfinite(values)
     for places in same:
         known[places[known[places]][1:]] = False
