@@ -262,7 +262,7 @@ def test_the_plan_is_deterministic_sorted_and_takes_the_cheapest(situation: Plan
 @settings(CHECK, max_examples=150)
 @given(situation=situations())
 def test_a_loss_told_in_other_words_gets_the_same_plan(situation: PlannerInput) -> None:
-    """Ranks of lost nodes are gone, named or not, and what the gone held in their tensors is nobody's."""
+    """Ranks of lost nodes are gone, named or not, and tensors that only they held count for no rank."""
     for key in (*range(len(situation.ranks)), *sorted({place.node for place in situation.ranks})):
         gone = {place.rank for place in situation.ranks if key in (place.rank, place.node)}
         left = {rank: epoch for rank, epoch in situation.live.items() if rank not in gone}

@@ -175,7 +175,7 @@ JOBS: dict[str, tuple[dict[str, Any], str]] = {
     "infinite end": ({"finished_at": float("inf")}, "finished_at"),
     "NUL in a name": ({"name": "a\x00"}, "NUL"),
     "half a character in a command": ({"command": ["train", "\udfff"]}, "command"),
-    "a state that is none": ({"state": "happy"}, "state"),
+    "a state that is no name": ({"state": "Not happy"}, "state"),
     "no slots": ({"protection": {}}, "protection.slots: Field required"),
 }
 
