@@ -9,7 +9,7 @@ from enum import StrEnum
 from mainstay.probes.core_types import RecommendedAction, Severity
 
 
-def some(names: Sequence[object], most: int = 4) -> str:
+def join_names(names: Sequence[object], most: int = 4) -> str:
     """How a sentence lists names: ``a, b and 3 more``."""
     shown = ", ".join(map(str, names[:most]))
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"

@@ -30,8 +30,9 @@ def write_durably(path: Path, content: bytes, *, mode: int = 0o666) -> None:
         OSError: the disk refused; nothing is left behind.
     """
     scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.new")
+    scratch.unlink(missing_ok=True)  # of a process that had this number and was killed
     try:
-        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

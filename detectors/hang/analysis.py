@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
-from mainstay.detectors.finding import FindingKind, some
+from mainstay.detectors.finding import FindingKind, join_names
 from mainstay.detectors.hang.collective_match import IMPOSSIBLE, CollectiveMismatch, compare
 from mainstay.detectors.hang.flight_recorder import Call, Dump, Group
 from mainstay.detectors.hang.wait_graph import GroupProgress, HangCulprit, HangLocalization, StallKind, localize_hang
@@ -248,4 +248,4 @@ def _last_call(dump: Dump | None) -> str:
 
 
 def _ranks_text(ranks: list[int]) -> str:
-    return f"Rank{'s' if len(ranks) != 1 else ''} {some(ranks, LISTED)}"
+    return f"Rank{'s' if len(ranks) != 1 else ''} {join_names(ranks, LISTED)}"

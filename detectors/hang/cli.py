@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
-from mainstay.detectors.finding import FindingKind, some
+from mainstay.detectors.finding import FindingKind, join_names
 from mainstay.detectors.hang.analysis import LISTED, HangDiagnosis, diagnose
 from mainstay.detectors.hang.flight_recorder import Dump, DumpError, decode, dumps_of
 
@@ -163,11 +163,11 @@ def _show(found: HangDiagnosis, read: _Read) -> None:
     if found.culprits:
         console.print(_culprits(found))
     for label, ranks in found.stuck[:4]:  # one screen; JSON has them all
-        console.print(f"  inside the same call: {escape(label)}, ranks {some(ranks, LISTED)}")
+        console.print(f"  inside the same call: {escape(label)}, ranks {join_names(ranks, LISTED)}")
     console.print(f"Next: {_NEXT[found.kind]}")
     if found.missing:
         console.print(
-            f"[yellow]No dump from rank{'s' if len(found.missing) > 1 else ''} {some(found.missing, LISTED)}.[/]"
+            f"[yellow]No dump from rank{'s' if len(found.missing) > 1 else ''} {join_names(found.missing, LISTED)}.[/]"
         )
     for name, why in read.skipped.items():
         console.print(f"[yellow]Left out {escape(name)}: {escape(why)}.[/]")
@@ -183,7 +183,7 @@ def _culprits(found: HangDiagnosis) -> Any:
     table = Table("rank", "calls behind", "wait for it", "seen in group", "its last call", box=SIMPLE_HEAD)
     for c in found.culprits:
         behind = "-" if math.isnan(c.behind_entered) else f"{c.behind_entered:.0f}"
-        members = f"\n[dim]{some(c.members, LISTED)}[/]" if c.members else ""
+        members = f"\n[dim]{join_names(c.members, LISTED)}[/]" if c.members else ""
         table.add_row(
             f"[bold red]{c.rank}[/]", behind, str(c.waiting), escape(c.group) + members, escape(c.last_call or "-")
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mainstay.detectors.base import Samples
-from mainstay.detectors.finding import Cause, FindingKind, some
+from mainstay.detectors.finding import Cause, FindingKind, join_names
 from mainstay.detectors.hang.wait_graph import GroupProgress, HangCulprit, HangLocalization, StallKind
 from mainstay.probes.core_types import StepPhase
 
@@ -119,11 +119,11 @@ def _transport(case: _Case) -> HangVerdict:
     node_of = {entity.rank: entity.node for entity in case.samples.entities}
     nodes = sorted({node for rank in members if (node := node_of.get(rank)) is not None})
     kind = case.progress.kinds[groups[0]]
-    places = f" on {some(nodes, _SHOWN)}" if nodes else ""
+    places = f" on {join_names(nodes, _SHOWN)}" if nodes else ""
     suspect = "a link or NIC between them" if len(nodes) > 1 else "the links within it"
     return HangVerdict(
         kind=FindingKind.COMM_HANG,
-        summary=f"All {len(members)} ranks of a {kind} group ({some(members, _SHOWN)}){places} are inside "
+        summary=f"All {len(members)} ranks of a {kind} group ({join_names(members, _SHOWN)}){places} are inside "
         f"the same call and none leaves it: look at {suspect}; {case.how_long}.",
         numbers={"members": float(len(members)), "nodes": float(len(nodes)), "groups": float(len(groups))}
         | case.numbers,

@@ -15,7 +15,7 @@ import msgspec
 from cyclopts import Parameter
 
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line, read_json
-from mainstay.detectors.finding import some
+from mainstay.detectors.finding import join_names
 from mainstay.detectors.localize import plan
 from mainstay.detectors.localize.model import (
     LocalizationConfig,
@@ -169,7 +169,7 @@ def _show(state: LocalizationState, verdict: LocalizationVerdict, step: Round | 
     if len(verdict.unknown) > _SHOWN:
         console.print(f"[yellow]Unknown:[/] {len(verdict.unknown) - _SHOWN} more (--json lists them)")
     if isinstance(step, Round) and not verdict.settled:
-        console.print(f"Measure next: {escape(some([_pair(p.a, p.b, p.via) for p in step.pairs], _SHOWN))}")
+        console.print(f"Measure next: {escape(join_names([_pair(p.a, p.b, p.via) for p in step.pairs], _SHOWN))}")
     scatter = "unknown" if verdict.noise is None else f"{verdict.noise:.1%}"
     console.print(
         f"[dim]{len(state.results)} pairs; {len(verdict.good)} nodes good; healthy pairs scatter by {scatter}[/]"

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from mainstay.detectors.finding import some
+from mainstay.detectors.finding import join_names
 from mainstay.detectors.localize.model import (
     LocalizationState,
     LocalizationVerdict,
@@ -162,5 +162,5 @@ def _culprit(state: LocalizationState, name: str) -> LocalizedCulprit:
         odds=float(len(failures)),
         evidence=(),
         summary=f"Node {name}: the collective failed in all {len(failures)} groups with it, among them beside"
-        f" {some(partners)}, which passed without it; take it out and run a full check.",
+        f" {join_names(partners)}, which passed without it; take it out and run a full check.",
     )

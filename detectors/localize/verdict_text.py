@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from mainstay.detectors.finding import some
+from mainstay.detectors.finding import join_names
 from mainstay.detectors.localize.model import (
     LocalizationState,
     LocalizationVerdict,
@@ -66,7 +66,7 @@ def _unknown_fabric(status: LocalizationStatus) -> Iterator[tuple[str, str]]:
         others = [component_label(other) for other in sorted(status.suspects) if other != piece]
         yield (
             component_label(piece),
-            f"a slow transfer passed it; it may also be {some(others)}" if others else "one slow transfer",
+            f"a slow transfer passed it; it may also be {join_names(others)}" if others else "one slow transfer",
         )
     for piece in sorted(fabric_pieces(status.chart) - status.suspects):
         if status.open_above(piece) and status.seen:
@@ -82,7 +82,7 @@ def _why(status: LocalizationStatus, node: str, states: list[ComponentStatus]) -
             {piece for piece in status.suspects if piece not in own and piece.kind is not FabricComponentKind.PATH}
         )
         return (
-            f"slow with partners; it may also be {some([component_label(p) for p in others])}"
+            f"slow with partners; it may also be {join_names([component_label(p) for p in others])}"
             if others
             else "slow once"
         )
@@ -132,7 +132,7 @@ def _summary(
 ) -> str:
     how = "transfers hang" if speed is None else f"{speed:.0%} of the usual speed"
     at = f" at {_sizes(shown)} (not at {_sizes(spared)})" if spared and shown else ""
-    or_ = f", or {some(also)} (nothing measured tells them apart)" if also else ""
+    or_ = f", or {join_names(also)} (nothing measured tells them apart)" if also else ""
     seen = f"seen in {count} pairs" if count != 1 else "seen in one pair"
     text = f"{component_label(piece)}{or_}: {how}{at}, {seen}; {_ADVICE[piece.kind]}."
     return text[0].upper() + text[1:]

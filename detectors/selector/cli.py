@@ -14,6 +14,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line, read_json
+from mainstay.detectors.finding import join_names
 
 if TYPE_CHECKING:  # commands import what they need when they run
     from rich.table import Table
@@ -171,7 +172,7 @@ def _show(decision: SelectionDecision) -> None:
     if said.learned:
         print(f"risk by {said.model}; coverage from {said.defects} past defects")
     if said.benchmarks:
-        print(f"run on: {_listed(decision.nodes)}")
+        print(f"run on: {join_names(decision.nodes, _NODES_LISTED)}")
     table = Table(
         "", "benchmark", "nodes", "seconds", "risk off", "off per min", "risk after", "found", "alone", "why", box=None
     )
@@ -198,8 +199,3 @@ def _row(one: BenchmarkReason, said: PlanRecord) -> tuple[str, ...]:
         return (*cells, "?", "?", "?", "?", "?", one.reason)
     per_minute = f"{60 * one.gain_per_second:.3%}"
     return (*cells, f"{one.gain:.2%}", per_minute, f"{one.risk_after:.2%}", str(one.finds), str(one.alone), one.reason)
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    more = len(names) - _NODES_LISTED
-    return ", ".join(names[:_NODES_LISTED]) + (f" and {more} more" if more > 0 else "")

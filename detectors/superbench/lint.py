@@ -16,10 +16,11 @@ import numpy as np
 
 from mainstay.detectors.base import Bools, Floats
 from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.finding import join_names
 from mainstay.detectors.superbench.baseline import EXACT
 from mainstay.detectors.superbench.binding import Bound
 from mainstay.detectors.superbench.diagnose import SuperBenchDiagnosis
-from mainstay.detectors.superbench.names import benchmark_of, counted, quoted, select, some, without_rank
+from mainstay.detectors.superbench.names import SHOWN, benchmark_of, counted, quoted, select, without_rank
 from mainstay.detectors.superbench.results import Results
 from mainstay.detectors.superbench.rules import FIELDS, Function, RuleFile
 
@@ -62,7 +63,7 @@ def coverage(diagnosis: SuperBenchDiagnosis) -> str:
     judged = set(diagnosis.metrics)
     left = sorted({without_rank(metric) for metric in metrics if metric not in judged})
     text = f"{len(judged)} of {len(metrics)} measured metrics are judged"
-    return f"{text}; no rule looks at {some(left)}" if left else text
+    return f"{text}; no rule looks at {join_names(left, SHOWN)}" if left else text
 
 
 def _of_file(rules: RuleFile) -> Iterator[LintIssue]:
@@ -120,8 +121,8 @@ def _missing(one: Bound, results: Results) -> Iterator[tuple[str, str]]:
     nodes = np.flatnonzero(lacking.any(axis=1)).tolist()
     if nodes:
         metrics = [results.metrics[place] for place in np.array(one.columns)[lacking.any(axis=0)].tolist()]
-        where = some([results.nodes[node] for node in nodes])
-        yield "missing-metric", f"{counted(len(nodes), 'node')} ({where}) without {some(metrics)}"
+        where = join_names([results.nodes[node] for node in nodes], SHOWN)
+        yield "missing-metric", f"{counted(len(nodes), 'node')} ({where}) without {join_names(metrics, SHOWN)}"
 
 
 def _baselines(one: Bound, results: Results) -> Iterator[tuple[str, str]]:
@@ -130,7 +131,7 @@ def _baselines(one: Bound, results: Results) -> Iterator[tuple[str, str]]:
         by_reason.setdefault(why, []).append(results.metrics[place])
     for why, metrics in by_reason.items():
         code = "missing-baseline" if why == "has no baseline" else "invalid-baseline"
-        yield code, f"{counted(len(metrics), 'metric')} {why.replace('has', 'have', 1)}: {some(metrics)}"
+        yield code, f"{counted(len(metrics), 'metric')} {why.replace('has', 'have', 1)}: {join_names(metrics, SHOWN)}"
 
 
 def _relative(one: Bound, results: Results) -> Iterator[tuple[str, str]]:
@@ -144,7 +145,10 @@ def _relative(one: Bound, results: Results) -> Iterator[tuple[str, str]]:
     elif at_baseline.any():
         yield "always-fires", f"{quoted(criterion.text)} fires where a metric equals its baseline"
     elif not fires[_worse(names)].any():
-        yield "wrong-side", f"{quoted(criterion.text)} fires only where {some(sorted(set(names)))} gets better"
+        yield (
+            "wrong-side",
+            f"{quoted(criterion.text)} fires only where {join_names(sorted(set(names)), SHOWN)} gets better",
+        )
 
 
 def _worse(names: Sequence[str]) -> Bools:
@@ -176,9 +180,9 @@ def _absolute(one: Bound, results: Results) -> Iterator[tuple[str, str]]:
             never.append(f"{metric} (typically {typical:.4g})")
     if never:
         why = "cannot fire within a tenth and ten times what is typical"
-        yield "never-fires", f"{quoted(criterion.text)} {why}: {some(never)}"
+        yield "never-fires", f"{quoted(criterion.text)} {why}: {join_names(never, SHOWN)}"
     if always:
-        yield "always-fires", f"{quoted(criterion.text)} fires at what is typical: {some(always)}"
+        yield "always-fires", f"{quoted(criterion.text)} fires at what is typical: {join_names(always, SHOWN)}"
 
 
 def _typical(baseline: float, values: Floats) -> float | None:

@@ -91,17 +91,15 @@ def quoted(text: str) -> str:
     return f"'{plain(text)}'"
 
 
+SHOWN = 3
+"""Names that one line of a message lists; the rest is counted."""
+
+
 def shown(value: object) -> str:
     """A value of a file for a message: short, for any content (by aliases, a little YAML can be a huge value)."""
     if isinstance(value, str):
         return quoted(value if len(value) <= 80 else f"{value[:77]}...")
     return repr(value) if isinstance(value, int | float | None) else f"a {type(value).__name__}"
-
-
-def some(names: Sequence[str], most: int = 3) -> str:
-    """A few names and how many more there are: a line, not a page."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def counted(number: int, word: str) -> str:

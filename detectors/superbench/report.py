@@ -12,9 +12,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from mainstay.detectors.finding import join_names
 from mainstay.detectors.superbench.diagnose import SuperBenchDiagnosis
 from mainstay.detectors.superbench.lint import LintIssue, coverage
-from mainstay.detectors.superbench.names import counted, plain, some
+from mainstay.detectors.superbench.names import SHOWN, counted, plain
 from mainstay.detectors.superbench.output import describe_node, not_accepted
 from mainstay.probes.core_types import Verdict
 
@@ -55,9 +56,10 @@ def _nodes(diagnosis: SuperBenchDiagnosis, places: list[int]) -> Table:
         table.add_row("", f"{len(places) - MOST_ROWS} more", "", "all of them: --output FILE")
     for place in reversed(places[:MOST_ROWS]):
         said = describe_node(diagnosis, place)
-        why = _short(said.details) if diagnosis.verdicts[place] is Verdict.FAIL else some(diagnosis.unknown[place])
-        category = said.category if diagnosis.verdicts[place] is Verdict.FAIL else ""
         verdict = diagnosis.verdicts[place]
+        is_failed = verdict is Verdict.FAIL
+        why = _short(said.details) if is_failed else join_names(diagnosis.unknown[place], SHOWN)
+        category = said.category if is_failed else ""
         table.add_row(
             Text(verdict.upper(), _STYLES[verdict]),
             Text(plain(diagnosis.results.nodes[place])),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 AHEAD_SECONDS: Final = 5
 """A node's clock may be this far ahead of ours before its newest values are missed here."""
 Columns = Sequence[Column]
-_STRANGER: Final = FleetDevice("", "", 0, "gpu", "", None, None, None, present=False, previous_node=None, facts={})
+_UNKNOWN: Final = FleetDevice("", "", 0, "gpu", "", None, None, None, present=False, previous_node=None, facts={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Cards(Labels):
 def cards(columns: Columns, fleet: Fleet) -> Cards:
     """The cards in the ring's columns. They change when ``fleet.layout`` or the columns do."""
     known = _known(fleet)
-    found = [known.get(column, _STRANGER) for column in columns]
+    found = [known.get(column, _UNKNOWN) for column in columns]
     uuids = [_uuid(column, card) for column, card in zip(columns, found, strict=True)]
     first, same = dict[str, int](), defaultdict[int, list[int]](list)
     for place, uuid in enumerate(uuids):
@@ -101,7 +101,7 @@ def cards(columns: Columns, fleet: Fleet) -> Cards:
         text.labels({"gpu_uuid": uuids}),
         [np.array([place, *others]) for place, others in same.items()],
         text.labels(infos),
-        np.array([card is not _STRANGER for card in found], bool),
+        np.array([card is not _UNKNOWN for card in found], bool),
         np.array([np.nan if card.memory_bytes is None else card.memory_bytes for card in found], np.float64),
     )
 

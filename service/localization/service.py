@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import or_, select, update
 
-from mainstay.detectors.finding import some
+from mainstay.detectors.finding import join_names
 from mainstay.detectors.localize import plan
 from mainstay.detectors.localize.model import (
     LocalizationState,
@@ -209,7 +209,7 @@ def _headline(verdict: LocalizationVerdict) -> str:
     unknown = f"{len(verdict.unknown)} remain unknown" if verdict.unknown else ""
     if not named and not unknown:
         return f"no node is slow: {len(verdict.good)} nodes measured alike"
-    return " ".join([*named, *([f"Of {some(sorted(verdict.unknown))}: {unknown}."] if unknown else [])])
+    return " ".join([*named, *([f"Of {join_names(sorted(verdict.unknown))}: {unknown}."] if unknown else [])])
 
 
 def _sides(

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainstay.detectors.finding import some
+from mainstay.detectors.finding import join_names
 from mainstay.detectors.hang import cli
 from mainstay.detectors.hang.analysis import LISTED, BlockingRank, HangDiagnosis
 from mainstay.detectors.hang.cli import analyze_hang
@@ -109,8 +109,8 @@ def test_a_dump_has_a_largest_size_also_unpacked(
 
 
 def test_a_long_list_of_ranks_is_cut() -> None:
-    assert some(range(16), LISTED).endswith(", 14, 15")
-    assert some(range(20), LISTED).endswith(", 14, 15 and 4 more")
+    assert join_names(range(16), LISTED).endswith(", 14, 15")
+    assert join_names(range(20), LISTED).endswith(", 14, 15 and 4 more")
 
 
 def test_the_members_of_a_culprits_group_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mainstay.detectors.base import Samples
-from mainstay.detectors.finding import Cause, Entity, FindingKind, some
+from mainstay.detectors.finding import Cause, Entity, FindingKind, join_names
 from mainstay.detectors.hang.messages import HangVerdict, verdict
 from mainstay.detectors.hang.wait_graph import GroupProgress, HangCulprit, HangLocalization, StallKind
 from mainstay.probes.core_types import StepPhase
@@ -167,4 +167,4 @@ def test_where_nobody_is_named(
     ("count", "text"), [(1, "0"), (8, "0, 1, 2, 3, 4, 5, 6, 7"), (9, "0, 1, 2, 3, 4, 5, 6, 7 and 1 more")]
 )
 def test_eight_names_are_shown(count: int, text: str) -> None:
-    assert some(range(count), 8) == text
+    assert join_names(range(count), 8) == text

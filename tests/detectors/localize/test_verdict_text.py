@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainstay.detectors.finding import Cause, Finding, some
+from mainstay.detectors.finding import Cause, Finding, join_names
 from mainstay.detectors.localize import plan
 from mainstay.detectors.localize.cohort import Cohort, usual
 from mainstay.detectors.localize.findings import between, entity, findings
@@ -185,7 +185,7 @@ def test_a_culprit_in_a_sentence(
 
 @pytest.mark.parametrize(("names", "said"), [("", ""), ("abcd", "a, b, c, d"), ("abcde", "a, b, c, d and 1 more")])
 def test_a_list_is_cut_after_four(names: str, said: str) -> None:
-    assert some(list(names)) == said
+    assert join_names(list(names)) == said
 
 
 # unknown

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.finding import join_names
 from mainstay.detectors.selector import audit_nodes, backtest, cli, per_node_plan, per_node_search
 from mainstay.detectors.selector.audit import BenchmarkReason, NodeRisk, PlanRecord
 from mainstay.detectors.selector.backtest import BacktestResult, SelectionDecision
@@ -243,8 +244,8 @@ def test_a_plan_on_a_screen() -> None:
     assert len(rows) == 1 + 8, "the head, and eight nodes of nine"
     assert rows[1] == ["n0", "5.12%", "90%", "0", "nothing"]
     assert rows[3] == ["n2", "5.12%", "90%", "61", "a,", "b"]
-    assert cli._listed(tuple("abcdefgh")) == "a, b, c, d, e, f, g, h"
-    assert cli._listed(tuple("abcdefghi")) == "a, b, c, d, e, f, g, h and 1 more"
+    assert join_names("abcdefgh", cli._NODES_LISTED) == "a, b, c, d, e, f, g, h"
+    assert join_names("abcdefghi", cli._NODES_LISTED) == "a, b, c, d, e, f, g, h and 1 more"
 
 
 def test_a_backtest_on_a_screen() -> None:

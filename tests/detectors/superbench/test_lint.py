@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from mainstay.detectors.finding import join_names
 from mainstay.detectors.superbench.diagnose import diagnose
 from mainstay.detectors.superbench.lint import LintIssue, coverage, lint
-from mainstay.detectors.superbench.names import some
+from mainstay.detectors.superbench.names import SHOWN
 from mainstay.detectors.superbench.rules import RuleFile, read_rules
 from tests.detectors.superbench.fleet import BASELINE, MEMORY, judged, results, rule_file, text
 
@@ -101,7 +102,7 @@ def test_a_limit_on_a_variance_may_fire_near_one_change_for_the_worse(change: fl
 
 @pytest.mark.parametrize(("names", "said"), [("a", "a"), ("abc", "a, b, c"), ("abcd", "a, b, c and 1 more"), ("", "")])
 def test_a_list_of_names_is_a_line(names: str, said: str) -> None:
-    assert some(names) == said
+    assert join_names(names, SHOWN) == said
 
 
 def test_a_metric_that_one_node_lacks_is_found() -> None:

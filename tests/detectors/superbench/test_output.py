@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from mainstay.detectors.finding import join_names
 from mainstay.detectors.superbench.lint import LintIssue
-from mainstay.detectors.superbench.names import some
+from mainstay.detectors.superbench.names import SHOWN
 from mainstay.detectors.superbench.output import Format, _machine, _people, _ten_decimals, write
 from mainstay.detectors.superbench.report import _short, render_findings
 from mainstay.detectors.superbench.rules import Function
@@ -69,8 +70,8 @@ def test_what_is_no_number_stands_as_it_was_measured() -> None:
 
 
 def test_a_screen_shows_the_first_reasons_and_counts_the_rest() -> None:
-    assert some(("a", "b", "c")) == "a, b, c"
-    assert some(("a", "b", "c", "d", "e")) == "a, b, c and 2 more"
+    assert join_names(("a", "b", "c"), SHOWN) == "a, b, c"
+    assert join_names(("a", "b", "c", "d", "e"), SHOWN) == "a, b, c and 2 more"
     assert _short("x" * 240) == "x" * 240
     assert _short("x," * 121) == "x," * 120 + "… (122 in all)"
 
