@@ -29,7 +29,8 @@ def draw_series(
     if not known.any():
         return ()
     xs, ys, *others = (tuple(line[known].tolist()) for line in lines)
-    return (Series(name=name, unit=unit, x=xs, y=ys, x_is=x_is, threshold=threshold, peers=(*others, ())[0]),)
+    seen = others[0] if others else ()
+    return (Series(name=name, unit=unit, x=xs, y=ys, x_is=x_is, threshold=threshold, peers=seen),)
 
 
 class Drawn:
