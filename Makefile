@@ -49,7 +49,7 @@ test: install web ## All tests, with real PostgreSQL, Redis, Celery, Chromium an
 	$(BIN)/python -m tests.rerun_alone -n $(WORKERS) --dist loadgroup -m "not exclusive" $(PYTEST_ARGS)
 	$(BIN)/python -m tests.rerun_alone -m exclusive
 
-test-fast: install ## Tests that start no servers or jobs of their own (about two minutes)
+test-fast: install ## Tests that start no servers or jobs of their own (some minutes)
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not slow and not exclusive" $(PYTEST_ARGS)
 
 $(OLDEST)/installed: pyproject.toml constraints.txt Makefile
