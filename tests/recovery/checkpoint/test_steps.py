@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -300,6 +301,35 @@ class Killed(BaseException):
     """SIGKILL, as far as what it leaves on disk."""
 
 
+class MortalWriter:
+    """Dies before its n-th write, fsync or rename; the dead clean nothing up."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, moment: int) -> None:
+        self._left = moment
+        rename = self._dying(os.replace)
+        patch.setattr(Path, "replace", rename)
+        for name in ("pwrite", "fsync"):
+            patch.setattr(os, name, self._dying(getattr(os, name)))
+        for owner, name in ((save, "remove_file"), (Path, "unlink")):
+            patch.setattr(owner, name, self._while_alive(getattr(owner, name)))
+
+    def _dying(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            self._left -= 1
+            if self._left < 0:
+                raise Killed
+            return function(*arguments)
+
+        return call
+
+    def _while_alive(self, function: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any, **options: Any) -> None:
+            if self._left >= 0:
+                function(*arguments, **options)
+
+        return call
+
+
 def test_a_writer_killed_at_any_moment_leaves_a_whole_step_or_none(
     ranks: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,31 +340,11 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_step_or_none(
     job.write(0, 5)
     job.step(1, 5)
     arena, whole, moment = job.arenas[1], False, 0
-    real = {"pwrite": os.pwrite, "fsync": os.fsync, "replace": os.replace}
     while not whole:
-        left = [moment]
-
-        def dying(name: str, left: list[int] = left) -> Callable[..., Any]:
-            def call(*arguments: Any) -> Any:
-                left[0] -= 1
-                if left[0] < 0:
-                    raise Killed
-                return real[name](*arguments)
-
-            return call
-
-        with monkeypatch.context() as patch:
-            patch.setattr(save, "remove_file", lambda _: None)  # a process that is killed cleans nothing up
-            patch.setattr(Path, "unlink", lambda *_, **__: None)
-            rename = dying("replace")
-            patch.setattr(Path, "replace", lambda old, new, call=rename: call(old, new))
-            for name in ("pwrite", "fsync"):
-                patch.setattr(os, name, dying(name))
-            try:
-                save.write_part(arena, arena.find(5), target)
-                whole = save.commit(target, 5) is not None
-            except Killed:
-                pass
+        with monkeypatch.context() as patch, contextlib.suppress(Killed):
+            MortalWriter(patch, moment)
+            save.write_part(arena, arena.find(5), target)
+            whole = save.commit(target, 5) is not None
         if not (job.run.step(5) / MANIFEST).exists():
             assert list(job.run.complete()) == []
         else:
