@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
 from sqlalchemy.exc import OperationalError
 
 from mainstay.detectors.finding import Evidence, Finding
@@ -69,8 +70,12 @@ class DetectionLoop:
         self._restored: dict[str, Finding] = {}
         self._started_at: float | None = None
         self._measured_at = 0.0
-        self._fleet, self._layout = Fleet(), -1
+        self._directory = Directory({}, -1)
         self._cohorts: Mapping[Column, str] = {}
+        self._nodes: tuple[str, ...] = ()
+        """Nodes that send frames themselves and did not shut down: the others cannot be lost."""
+        self._stored = np.empty(0)
+        """[node] their last report as stored; NaN where there was none."""
 
     def run_once(self) -> None:
         """Evaluate events, then, once per interval, measurements and deadlines."""
@@ -131,7 +136,9 @@ class DetectionLoop:
                 return True
             evaluated = self._runner.evaluated_at(entity.job, feed)
             return evaluated is not None and now - evaluated < SETTLE_SECONDS
-        return entity.node is not None and now - fleet.last_frames.get(entity.node, 0.0) < SETTLE_SECONDS
+        node = self._directory.nodes.get(entity.node or "")
+        last = self._services.seen.get(entity.node or "")
+        return node is not None and node.stopped_at is None and last is not None and now - last < SETTLE_SECONDS
 
     # events
 
@@ -204,34 +211,37 @@ class DetectionLoop:
 
     def _evaluate_measurements(self, now: float) -> None:
         with self._services.database.reading() as session:
-            self._refresh(session)
-        found = self._runner.evaluate(self._fleet, now)
+            fleet = self._read_fleet(session)
+        found = self._runner.evaluate(fleet, now)
         quiet = [finding for detector in self._detectors for finding in detector.advance_clock(now)]
-        self._pending += [*self._policy.refresh(now), *quiet, *found, *self._end_unconfirmed(self._fleet, found, now)]
+        self._pending += [*self._policy.refresh(now), *quiet, *found, *self._end_unconfirmed(fleet, found, now)]
         while self._pending:
             part = self._pending[:FINDINGS]
             with self._services.database.session() as session:
                 finding_ingest.ingest_findings(Context(session, self._services.settings, now), part)
             del self._pending[: len(part)]
 
-    def _refresh(self, session: AnySession) -> None:
-        directory, last = self._services.fleet.current(session), self._services.seen
-        if directory.layout != self._layout:
-            self._layout = directory.layout
-            self._cohorts = _cohorts(directory)
-            self._switches = {name: tuple(node.switches) for name, node in directory.nodes.items() if node.switches}
-        nodes = directory.nodes.items()
-        self._fleet = Fleet(
+    def _read_fleet(self, session: AnySession) -> Fleet:
+        directory = self._services.fleet.current(session)
+        if directory is not self._directory:
+            self._follow_directory(directory)
+        heard = self._services.seen.times(self._nodes)
+        return Fleet(
             cohorts=self._cohorts,
-            # A node that sent a shutdown notice is not lost.
-            last_frames={
-                name: at
-                for name, node in nodes
-                if node.stopped_at is None and (at := last.get(name) or node.last_seen_at) is not None
-            },
-            relayed=frozenset(name for name, node in nodes if node.version == EXPORTER),
+            nodes=self._nodes,
+            last_frames=np.where(np.isnan(heard), self._stored, heard),
             runs=self._runs.read(session, self._switches),
         )
+
+    def _follow_directory(self, directory: Directory) -> None:
+        if directory.layout != self._directory.layout:
+            self._cohorts = _cohorts(directory)
+            self._switches = {name: tuple(node.switches) for name, node in directory.nodes.items() if node.switches}
+        self._directory = directory
+        listed = [node for node in directory.nodes.values() if node.stopped_at is None and node.version != EXPORTER]
+        names = tuple(node.name for node in listed)
+        self._nodes = self._nodes if names == self._nodes else names
+        self._stored = np.array([np.nan if node.last_seen_at is None else node.last_seen_at for node in listed])
 
     def _apply_deadlines(self, now: float) -> None:
         with self._services.database.reading() as session:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mainstay.detectors.base import ArrayDetector, Feed
 from mainstay.detectors.finding import Finding
 from mainstay.detectors.registry import ARRAY_DETECTORS
@@ -25,12 +28,12 @@ class Fleet:
     """What only the database knows: the nodes and devices, and which of them are peers."""
 
     cohorts: Mapping[Column, str] = field(default_factory=dict)
-    last_frames: Mapping[str, float] = field(default_factory=dict)
-    """Node -> when its last frame arrived, Unix seconds."""
+    nodes: tuple[str, ...] = ()
+    """Nodes that send frames themselves and did not shut down, in the order of their names."""
+    last_frames: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    """[node] when its last frame arrived, Unix seconds; NaN if never."""
     runs: Sequence[RunningJob] = ()
     """Running jobs."""
-    relayed: frozenset[str] = frozenset()
-    """Nodes that only an exporter reports: a silent exporter does not mean that these nodes are silent."""
 
 
 class DetectorRunner:
@@ -55,10 +58,7 @@ class DetectorRunner:
     def evaluate(self, fleet: Fleet, now: float) -> list[Finding]:
         """Return the findings that opened or ended since the last call."""
         found = self._evaluate_devices(fleet, now) + self._evaluate_jobs(fleet, now)
-        direct = fleet.last_frames
-        if fleet.relayed:
-            direct = {node: at for node, at in direct.items() if node not in fleet.relayed}
-        samples = heartbeats(now, direct, self.others)
+        samples = heartbeats(now, fleet.nodes, fleet.last_frames, self.others)
         return found if samples is None else found + self._heartbeat.update(samples)
 
     def evaluated_at(self, job: str, feed: Feed) -> float | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import compress, repeat
 from typing import Any, Final
 
 import numpy as np
@@ -97,22 +98,42 @@ class DeviceFeed:
         return padded[:, :, self._host_of]
 
 
-def heartbeats(now: float, last: Mapping[str, float], other: Mapping[str, float]) -> Samples | None:
-    """Return when each node last reported, as one sample. Rows: nodes with a report in ``FORGET_NODE_SECONDS``."""
-    nodes = sorted(node for node, at in last.items() if now - at < FORGET_NODE_SECONDS)
-    if not nodes:
+def heartbeats(
+    now: float, nodes: tuple[str, ...], last: NDArray[np.float64], other: Mapping[str, float]
+) -> Samples | None:
+    """Return when each node last reported, as one sample. Rows: nodes with a report in ``FORGET_NODE_SECONDS``.
+
+    Args:
+        now: Unix seconds.
+        nodes: names, in order; the same tuple again while the fleet does not change.
+        last: [node] Unix seconds of the last frame; NaN where there was none.
+        other: node → Unix seconds of the last event or step.
+    """
+    known = now - last < FORGET_NODE_SECONDS
+    if not known.any():
         return None
-    reported = [[last[node] for node in nodes], [other.get(node, np.nan) for node in nodes]]
+    entities = _entities_of(nodes)
+    if not known.all():
+        entities, nodes = tuple(compress(entities, known)), tuple(compress(nodes, known))
+    reported = np.full((2, len(nodes)), np.nan)
+    reported[0] = last[known]
+    if other:
+        reported[1] = np.fromiter(map(other.get, nodes, repeat(np.nan)), np.float64, len(nodes))
     return Samples(
-        entities=tuple(map(_entity_of, nodes)),
+        entities=entities,
         groups=("fleet",) * len(nodes),
         signals=("last_beat", "last_other"),
         t=np.array([now]),
-        x=np.array([reported], np.float64),
+        x=reported[None],
     )
+
+
+@lru_cache(maxsize=4)
+def _entities_of(nodes: tuple[str, ...]) -> tuple[Entity, ...]:
+    return tuple(map(_entity_of, nodes))
 
 
 @lru_cache(maxsize=100_000)
 def _entity_of(node: str) -> Entity:
-    """The same object each second: detectors skip work for rows that they know."""
+    """The same object each time: detectors skip work for rows that they know."""
     return Entity(node=node)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
 
 from mainstay.service.common.db import AnySession, Database
 from mainstay.service.common.problem import NotFoundError
@@ -14,6 +16,7 @@ class UnknownSubjectError(NotFoundError):
     slug, title = "unknown-subject", "Unknown node or job"
 
 
+_KNOWN_GROUPS: Final = 1024
 WorldSize = Callable[[AnySession, str], int | None]
 """The number of ranks of a job, or None when no coordinator announced it. Features pass in their own."""
 
@@ -26,7 +29,13 @@ class Subjects:
     world_size: WorldSize
     _nodes: dict[str, str | None] = field(default_factory=dict, init=False, repr=False)
     """Node → rack."""
+    _version: int = field(default=0, init=False, repr=False)
+    """Grows with each look-up of a node."""
+    _racks_of: Callable[[tuple[str, ...], int], set[str | None] | None] = field(init=False, repr=False)
     _ranks: dict[str, int] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._racks_of = lru_cache(_KNOWN_GROUPS)(self._find_racks)
 
     def has_node(self, name: str) -> bool:
         """From memory only."""
@@ -36,8 +45,12 @@ class Subjects:
         """The rack of a node that was looked up, from memory only."""
         return self._nodes.get(name)
 
-    def racks(self, names: Iterable[str]) -> set[str | None] | None:
-        """The racks of nodes, from memory only; None when one was not looked up."""
+    def racks(self, names: tuple[str, ...]) -> set[str | None] | None:
+        """The racks of nodes, from memory only; None when one was not looked up. A relay asks for the same nodes again
+        and again: they are looked up once."""
+        return self._racks_of(names, self._version)
+
+    def _find_racks(self, names: tuple[str, ...], _version: int) -> set[str | None] | None:
         try:
             return {self._nodes[name] for name in names}
         except KeyError:
@@ -59,6 +72,7 @@ class Subjects:
                 raise UnknownSubjectError(f"no node is called {name!r}: enroll it, or send its report first")
             rack = row.rack
         self._nodes[name] = rack
+        self._version += 1
 
     def find_job(self, job: str) -> None:
         """Ask the database.
