@@ -1,9 +1,10 @@
 """One real ``mainstay serve`` and a fleet that boots, reports, stops reporting at once, and comes back.
 
-``python -m bench.fleet [--nodes N] [--frame-seconds S] [--relayed] [--growth] [--find] [--json FILE]``. The generator
-runs on the same cores; processor time is the service's own, from ``/proc``. Its nodes share an admin's token.
-VictoriaMetrics and Prometheus get the same samples where they are installed (``bench.lib_peers``). With ``--growth``, a
-tenth of the fleet comes first, and the growth of the processor time is reported.
+``python -m bench.fleet [--nodes N] [--frame-seconds S] [--relayed] [--growth] [--steady SECONDS] [--find]
+[--json FILE]``. The generator runs on the same cores; processor time is the service's own, from ``/proc``. Its nodes
+share an admin's token. VictoriaMetrics and Prometheus get the same samples where they are installed
+(``bench.lib_peers``). With ``--growth``, a tenth of the fleet comes first, and the growth of the processor time is
+reported.
 """
 
 from __future__ import annotations
@@ -93,8 +94,10 @@ class Service:
 class Run:
     """One fleet on one service; each phase adds its rows."""
 
-    def __init__(self, service: Service, fleet: Fleet, watcher: Client) -> None:
+    def __init__(self, service: Service, fleet: Fleet, watcher: Client, steady_seconds: float) -> None:
         self.service, self.nodes, self.fleet = service, fleet.count, fleet
+        self.steady_seconds = steady_seconds
+        """Of reporting without requests of people."""
         self.seconds = fleet.samples.seconds
         self.per_million = self.cores = 0.0
         """Without requests of people."""
@@ -105,7 +108,7 @@ class Run:
         async with self.watcher.watching():
             await self._boot()
         await self.fleet.send(SETTLE_SECONDS)
-        self.per_million, self.cores = await self._steady("")
+        self.per_million, self.cores = await self._steady("", self.steady_seconds)
 
     async def measure_finding(self) -> None:
         """Boot, and time findings."""
@@ -115,7 +118,7 @@ class Run:
     async def measure(self) -> None:
         await self.measure_steady()
         async with self.watcher.watching():
-            await self._steady(" while people ask")
+            await self._steady(" while people ask", STEADY_SECONDS)
             self._people("under load", UNDER_LOAD)
             await self._silence()
             await self._back()
@@ -140,16 +143,17 @@ class Run:
         self.row("all nodes healthy after they boot at once", healthy, "s", 60.0, note=note)
         self._people("while the fleet boots")
 
-    async def _steady(self, when: str) -> tuple[float, float]:
+    async def _steady(self, when: str, seconds: float) -> tuple[float, float]:
         """CPU seconds per million samples, and cores."""
         self.fleet.acks.clear()
         started, cpu = time.monotonic(), self.service.cpu_seconds()
-        await self.fleet.send(STEADY_SECONDS)
+        await self.fleet.send(seconds)
         took = time.monotonic() - started
         cpu = self.service.cpu_seconds() - cpu
         senders = -(-self.nodes // BUNDLE) if self.fleet.relayed else self.nodes
         samples = len(self.fleet.acks) / senders * self.nodes * self.fleet.samples.readings
         note = f"{samples / took:.0f} samples a second, of those that are present, in frames of {self.seconds} s"
+        note += f", for {took / 60:.0f} min"
         per_million, cores = (0.09, 0.35) if self.fleet.relayed else (0.25, 0.8)
         self.row(f"CPU seconds per million samples{when}", cpu / samples * 1e6, "s", per_million, note=note)
         self.row(f"cores{when}", cpu / took, "", cores)
@@ -267,7 +271,9 @@ def _p99(seconds: list[float]) -> float:
 
 
 @asynccontextmanager
-async def _running(nodes: int, frame_seconds: int, *, relayed: bool) -> AsyncIterator[Run]:
+async def _running(
+    nodes: int, frame_seconds: int, *, relayed: bool, steady_seconds: float = STEADY_SECONDS
+) -> AsyncIterator[Run]:
     with tempfile.TemporaryDirectory(prefix="mainstay-fleet-") as directory:
         fleet = Fleet(Client(0, ""), nodes, Samples(frame_seconds), relayed)
         (Path(directory) / "data").mkdir(mode=0o700)
@@ -275,23 +281,26 @@ async def _running(nodes: int, frame_seconds: int, *, relayed: bool) -> AsyncIte
         service = Service(Path(directory))
         try:
             fleet.client = await service.client(1000)
-            yield Run(service, fleet, await service.client(2))
+            yield Run(service, fleet, await service.client(2), steady_seconds)
         finally:
             service.stop()
 
 
-async def measure(nodes: int, frame_seconds: int, *, relayed: bool, growth: bool = False, find: bool = False) -> Run:
-    """Start a service and let a fleet of ``nodes`` live through its phases, or only find what is wrong with one."""
+async def measure_finding(nodes: int, frame_seconds: int) -> Run:
+    """Start a service and only find what is wrong with a fleet of ``nodes``."""
+    async with _running(nodes, frame_seconds, relayed=True) as run:
+        await run.measure_finding()
+    return run
+
+
+async def measure(nodes: int, frame_seconds: int, *, relayed: bool, growth: bool, steady_seconds: float) -> Run:
+    """Start a service and let a fleet of ``nodes`` live through its phases."""
     few = 0.0
-    if find:
-        async with _running(nodes, frame_seconds, relayed=True) as run:
-            await run.measure_finding()
-        return run
     if growth:
         async with _running(nodes // 10, frame_seconds, relayed=relayed) as run:
             await run.measure_steady()
             few = run.cores
-    async with _running(nodes, frame_seconds, relayed=relayed) as run:
+    async with _running(nodes, frame_seconds, relayed=relayed, steady_seconds=steady_seconds) as run:
         await run.measure()
     if growth:
         run.row("growth of the cores from a tenth of the nodes, exponent", math.log10(run.cores / few), "", 1.05)
@@ -319,9 +328,16 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=RESULTS / "fleet.json", metavar="FILE")
     parser.add_argument("--growth", action="store_true", help="compare with a tenth of the nodes")
     parser.add_argument("--find", action="store_true", help="only time findings, in relayed frames")
+    parser.add_argument("--steady", type=float, default=STEADY_SECONDS, metavar="SECONDS", help="how long they report")
     told = parser.parse_args()
-    run = asyncio.run(measure(told.nodes, told.frame_seconds, relayed=told.relayed, growth=told.growth, find=told.find))
-    if not told.find:
+    if told.find:
+        run = asyncio.run(measure_finding(told.nodes, told.frame_seconds))
+    else:
+        run = asyncio.run(
+            measure(
+                told.nodes, told.frame_seconds, relayed=told.relayed, growth=told.growth, steady_seconds=told.steady
+            )
+        )  # fmt: skip
         _add_peers(run)
     publish("fleet", run.rows, told.json)
 

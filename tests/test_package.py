@@ -38,6 +38,7 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_package_never_imports_modules_of_the_site(site: Path) -> None:
     imports = "; ".join(f"import {name}" for name in MAIN_MODULES)
     done = _run(site, f"import mainstay; mainstay.init; {imports}; print('imported')")

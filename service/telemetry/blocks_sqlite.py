@@ -177,7 +177,13 @@ def _open(path: Path) -> Engine:
 
 def _on_connect(connection: Any, _record: Any) -> None:
     connection.isolation_level = None
-    for pragma in ("page_size=65536", "journal_mode=WAL", "synchronous=FULL", "busy_timeout=15000"):
+    for pragma in (
+        "page_size=65536",
+        "journal_mode=WAL",
+        "synchronous=FULL",
+        "busy_timeout=15000",
+        "temp_store=MEMORY",
+    ):
         connection.execute(f"PRAGMA {pragma}")
 
 

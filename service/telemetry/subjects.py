@@ -46,8 +46,10 @@ class Subjects:
         return self._nodes.get(name)
 
     def racks(self, names: tuple[str, ...]) -> set[str | None] | None:
-        """The racks of nodes, from memory only; None when one was not looked up. A relay asks for the same nodes again
-        and again: they are looked up once."""
+        """The racks of nodes, from memory only; None when one was not looked up.
+
+        A relay asks for the same nodes again and again: their racks are gathered once.
+        """
         return self._racks_of(names, self._version)
 
     def _find_racks(self, names: tuple[str, ...], _version: int) -> set[str | None] | None:

@@ -116,6 +116,7 @@ def test_a_frame_is_on_disk_before_it_is_acknowledged(relay: Relay, tmp_path: Pa
         assert [entry.payload for entry in again.peek(9)] == [body]
 
 
+@pytest.mark.slow
 def test_frames_that_arrive_together_share_one_write(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[int] = []
     write = FrameIntake._write

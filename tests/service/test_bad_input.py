@@ -255,6 +255,7 @@ def test_a_body_longer_than_announced_is_cut(house: House) -> None:
         assert b"JSON decode error" in answer
 
 
+@pytest.mark.slow
 def test_too_much_is_refused_when_it_is_announced_and_never_sent(house: House) -> None:
     with nothing_stored(house):
         answer = talk(house, "Content-Length: 99999999", b'{"items"')

@@ -36,6 +36,7 @@ def read_to_end(sock: socket.socket) -> bytes:
     return found
 
 
+@pytest.mark.slow
 def test_two_thousand_half_open_requests_are_closed(settings: Any) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 8192)), hard))
@@ -130,6 +131,7 @@ def test_a_body_that_drips_ends_with_408(settings: Any, path: str, framing: str,
     assert "in 1 s: send 65536, or the rest" in problem["detail"]
 
 
+@pytest.mark.slow
 def test_three_hundred_halves_of_a_body_are_dropped(settings: Any) -> None:
     made = settings(body_timeout_seconds=2.0)
     with served(made) as port, ExitStack() as stack:
@@ -142,6 +144,7 @@ def test_three_hundred_halves_of_a_body_are_dropped(settings: Any) -> None:
             assert read_to_end(sock).startswith(b"HTTP/1.1 408 ")
 
 
+@pytest.mark.slow
 def test_a_long_upload_at_an_honest_speed_is_not_cut(settings: Any) -> None:
     made = settings(body_timeout_seconds=2.0)
     piece, pieces = b"x" * 65_536, 50

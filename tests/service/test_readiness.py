@@ -55,6 +55,7 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     assert "make room" in fault
 
 
+@pytest.mark.slow
 def test_detection_that_does_not_come_to_an_end_is_late_and_then_not_ready(
     service: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

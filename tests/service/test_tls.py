@@ -40,6 +40,7 @@ def common_name(port: int, authority: Authority) -> str:
         return str(dict(part[0] for part in sock.getpeercert()["subject"])["commonName"])  # type: ignore[index,misc]
 
 
+@pytest.mark.slow
 def test_a_changed_certificate_is_loaded_while_connections_go_on(
     settings: Any, authority: Authority, tmp_path: Path, eventually: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -143,6 +144,7 @@ def test_a_client_trusts_only_the_named_authority_and_reads_the_environment(
         Transport(url, tls=TlsFiles(client_certificate=authority.file))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])  # an address is sent without a server name
 def test_a_replaced_authority_of_clients_lets_others_in_and_the_first_no_more(
     settings: Any, authority: Authority, tmp_path: Path, eventually: Any, host: str

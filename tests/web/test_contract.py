@@ -12,6 +12,7 @@ import pytest
 WEB = Path(__file__).resolve().parents[2] / "web"
 
 
+@pytest.mark.slow
 def test_the_committed_document_is_the_services_own() -> None:
     checked = subprocess.run(
         [sys.executable, "export_openapi.py", "--check"],
@@ -24,6 +25,7 @@ def test_the_committed_document_is_the_services_own() -> None:
     assert checked.returncode == 0, checked.stderr
 
 
+@pytest.mark.slow
 def test_the_committed_types_are_the_documents() -> None:
     generator = WEB / "node_modules" / ".bin" / "openapi-typescript"
     if not generator.exists():

@@ -107,6 +107,7 @@ def test_links_that_nobody_measures_are_not_judged() -> None:
     assert findings_of(put(data, WIDTH, slice(None), 4.0)) == []
 
 
+@pytest.mark.slow
 def test_a_healthy_fleet_is_quiet() -> None:
     fleet, detector = HealthyFleet(160, 1), PcieDetector()
     found = detector.update(fleet.next(100))

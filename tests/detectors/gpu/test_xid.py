@@ -451,6 +451,7 @@ def test_another_policy_takes_over_what_is_known() -> None:
     assert statements_of(detector.follow(mild, T + 3)) == [("critical", "inspect_node", False)]
 
 
+@pytest.mark.slow
 def test_the_memory_of_one_device_is_bounded() -> None:
     detector = XidDetector()
     for n in range(3000):

@@ -107,6 +107,7 @@ def test_idle_cards_and_checkpoints_are_quiet() -> None:
     assert findings_of(data) == []
 
 
+@pytest.mark.slow
 def test_a_healthy_fleet_is_quiet() -> None:
     detector = StalledCollectiveDetector()
     assert [f for part in healthy_chunks(800, 5400, 3) for f in detector.update(part)] == []

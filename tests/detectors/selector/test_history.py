@@ -291,6 +291,7 @@ def test_plan_prints_why(file: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "run on: n0" in said
 
 
+@pytest.mark.slow
 def test_plans_and_backtests_are_the_stored_ones(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = []
     for arguments in (

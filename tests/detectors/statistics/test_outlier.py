@@ -167,6 +167,7 @@ def test_after_boot_nothing_is_compared() -> None:
     assert findings_of(data) == []
 
 
+@pytest.mark.slow
 def test_a_healthy_fleet_is_quiet() -> None:
     detector = OutlierDetector()
     found = [f for part in healthy_chunks(800, 3600, 1) for f in detector.update(part)]
@@ -206,6 +207,7 @@ def test_what_always_stood_apart_is_said_and_a_cohort_that_becomes_alike_makes_n
     assert findings_of(calm) == []
 
 
+@pytest.mark.slow
 def test_heavy_tails_raise_what_is_asked_for() -> None:
     """Bursts of three samples, a few an hour each, on every card: the fleet itself says that they are common."""
     rng = np.random.default_rng(5)

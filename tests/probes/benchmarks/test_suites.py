@@ -85,6 +85,7 @@ def test_the_headline_says_what_was_left_out() -> None:
     assert "Left out" not in headline(msgspec.structs.replace(judged, left_out={})).plain
 
 
+@pytest.mark.slow
 def test_what_is_named_is_not_left_out() -> None:
     result = run_suite(SUITES["standard"], device="cpu", only=("launch",))
     assert result.left_out == {}

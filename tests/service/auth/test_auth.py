@@ -86,6 +86,7 @@ def test_a_revoked_token_is_over_at_once(service) -> None:
     assert (again.status_code, slug(again)) == (404, "unknown-token")
 
 
+@pytest.mark.slow
 def test_a_revocation_by_another_process_arrives_soon(start) -> None:
     first = start(auth={"cache_seconds": 3600, "revocation_seconds": 0.05})
     second = start()

@@ -6,6 +6,7 @@ import zlib
 from typing import Any
 
 import numpy as np
+import pytest
 
 from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Finding
@@ -113,6 +114,7 @@ def watched(ring: TelemetryRing, watch: DetectorRunner, start: int, stop: int) -
     return [f for now in range(start, stop, 5) for f in watch.evaluate(Fleet(cohorts=cohorts), float(now))]
 
 
+@pytest.mark.slow
 def test_a_restarted_judge_raises_no_alarm_on_a_fleet_with_reboots() -> None:
     """All detectors start again in the middle of operation: jobs run, nodes boot, a driver was loaded again."""
     ring, fleet = TelemetryRing(900), HealthyFleet(64, 3)

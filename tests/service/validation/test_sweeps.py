@@ -230,6 +230,7 @@ def test_messages_are_json_and_nothing_else(make_settings: Callable[..., Setting
 # through Celery
 
 
+@pytest.mark.slow
 def test_embedded_celery_runs_a_sweep_to_a_verdict(
     start: Callable[..., Any], enroll: Callable[..., Any], criteria: Any, eventually: Any
 ) -> None:
@@ -248,6 +249,7 @@ def test_embedded_celery_runs_a_sweep_to_a_verdict(
     }
 
 
+@pytest.mark.slow
 def test_run_now_does_not_wait_for_the_beat(
     start: Callable[..., Any], enroll: Callable[..., Any], eventually: Any
 ) -> None:
