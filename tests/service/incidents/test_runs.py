@@ -177,5 +177,6 @@ def test_switches_of_nodes_reach_the_mesh_of_their_job(bench: Bench) -> None:
         row.switches = ["leaf-3"]
     bench.run_job()
     second(bench, 1)
-    (run,) = bench.judge._fleet.runs
+    with bench.services.database.reading() as session:
+        (run,) = bench.judge._read_fleet(session).runs
     assert run.mesh.switches[0] == ("leaf-3",)
