@@ -83,11 +83,12 @@ class LastSeenCache:
 
     def _find_rows(self, nodes: tuple[str, ...]) -> NDArray[np.intp]:
         with self._lock:
-            for node in nodes:
-                if node not in self._rows:
-                    self._rows[node] = len(self._names)
-                    self._names.append(node)
-            while len(self._names) > len(self._times):
+            new = [node for node in dict.fromkeys(nodes) if node not in self._rows]
+            # Room first: ``get`` takes no lock, and a name that it finds must have its place.
+            while len(self._names) + len(new) > len(self._times):
                 self._times = np.concatenate([self._times, np.full_like(self._times, np.nan)])
                 self._written = np.concatenate([self._written, np.full_like(self._written, -np.inf)])
+            for node in new:
+                self._rows[node] = len(self._names)
+                self._names.append(node)
             return np.array([self._rows[node] for node in nodes], np.intp)

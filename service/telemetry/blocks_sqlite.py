@@ -1,7 +1,8 @@
 """Blocks in SQLite, one file an hour: dropping history is deleting a file, never a vacuum.
 
 Each file is in WAL mode with synchronous FULL, which costs nothing over NORMAL under group commit (measured), and
-64 KiB pages, so that a block lies in one or two of them. A damaged file is set aside as ``blocks-….db.damaged-…``.
+64 KiB pages, so that a block lies in one or two of them. The journal of a savepoint stays in memory: it was a file made
+and deleted for each commit. A damaged file is set aside as ``blocks-….db.damaged-…``.
 """
 
 from __future__ import annotations

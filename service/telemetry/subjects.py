@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import count
 from typing import Final
 
 from mainstay.service.common.db import AnySession, Database
@@ -30,7 +31,8 @@ class Subjects:
     _nodes: dict[str, str | None] = field(default_factory=dict, init=False, repr=False)
     """Node → rack."""
     _version: int = field(default=0, init=False, repr=False)
-    """Grows with each look-up of a node."""
+    """Another number after each look-up of a node."""
+    _versions: Iterator[int] = field(default_factory=lambda: count(1), init=False, repr=False)
     _racks_of: Callable[[tuple[str, ...], int], set[str | None] | None] = field(init=False, repr=False)
     _ranks: dict[str, int] = field(default_factory=dict, init=False, repr=False)
 
@@ -74,7 +76,7 @@ class Subjects:
                 raise UnknownSubjectError(f"no node is called {name!r}: enroll it, or send its report first")
             rack = row.rack
         self._nodes[name] = rack
-        self._version += 1
+        self._version = next(self._versions)  # not += 1: look-ups run in several threads, and no number may come twice
 
     def find_job(self, job: str) -> None:
         """Ask the database.
