@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import and_, case, or_, select
 
 from mainstay.detectors.finding import FindingKind
@@ -18,21 +21,20 @@ from mainstay.service.fleet.lifecycle_facts import EVICTING
 from mainstay.service.incidents.models import FindingRow
 from mainstay.service.validation.latch import power_of
 from mainstay.service.validation.models import ValidationRow
-from mainstay.service.validation.service import PENDING
+from mainstay.service.validation.service import IS_PENDING
 
 if TYPE_CHECKING:
     from mainstay.service.services import Services
 
-_HEALTHY, _PASS = HealthState.HEALTHY.value, Verdict.PASS.value
-_PENDING_NODES = select(ValidationRow.node).distinct().where(ValidationRow.state.in_(PENDING))
+_PENDING_NODES = select(ValidationRow.node).where(IS_PENDING)
 _LOST = FindingRow.kind == FindingKind.GPU_LOST.value
 _EVICTS = and_(FindingRow.recommended_action.in_(EVICTING), FindingRow.kind != FindingKind.NODE_LOST.value)
 _FINDINGS = (
     select(FindingRow.node, case((_EVICTS, FindingRow.evidence)), case((_LOST, FindingRow.device)))
-    .where(FindingRow.active, FindingRow.node.is_not(None), or_(_LOST, _EVICTS))
+    .where(FindingRow.active, or_(_LOST, _EVICTS))
     .order_by(FindingRow.time.desc())
 )
-"""Few nodes have one: all are read. The oldest of a node stands."""
+"""Few nodes have one: all are read; the oldest of a node stands. (With ``node`` in it, SQLite reads old ones too.)"""
 
 
 class FactsQuery:
@@ -52,7 +54,8 @@ class FactsQuery:
         self, session: AnySession, services: Services, names: Sequence[str], request: AdmissionRequest, job: str
     ) -> None:
         connection = session.connection()  # columns, not objects: an ORM result costs more than the query
-        self._nodes = services.fleet.current(session).nodes
+        fleet = services.fleet.current(session)
+        self._nodes, self._columns = fleet.nodes, fleet.columns
         self._seen = services.seen
         self._names = names
         self._request = request
@@ -61,9 +64,9 @@ class FactsQuery:
         self._evicting: dict[str, str] = {}
         lost: set[tuple[str, str]] = set()
         for node, evidence, device in connection.execute(_FINDINGS).all():
-            if evidence is not None:
+            if node is not None and evidence is not None:
                 self._evicting[node] = evidence["summary"]
-            if device is not None:
+            if node is not None and device is not None:
                 lost.add((node, device))
         self._lost = Counter(node for node, _ in lost)
         self._busy = services.occupancy.by_node(session)
@@ -73,10 +76,9 @@ class FactsQuery:
 
     def notable(self) -> dict[str, AdmissionFacts | None]:
         """Nodes that are asked for and of which there may be something to say; None: no node has the name."""
-        nodes, is_fine = self._nodes, self._make_check()
-        asked = {name: nodes.get(name) for name in self._names}
-        notable = {name: node for name, node in asked.items() if node is None or not is_fine(node)}
-        return {name: None if node is None else self._known(node) for name, node in notable.items()}
+        rows, fine = self._columns.rows, self._fine.tolist()
+        notable = [name for name in self._names if (row := rows.get(name)) is None or not fine[row]]
+        return {name: None if (node := self._nodes.get(name)) is None else self._known(node) for name in notable}
 
     def cohorts(self) -> set[str]:
         """Of the nodes that are asked for."""
@@ -84,37 +86,26 @@ class FactsQuery:
 
     def spares(self, cohorts: Collection[str], wanted: int) -> list[str]:
         """Names of free nodes of these cohorts without objections, in order."""
-        asked, is_fine = set(self._names), self._make_check()
-        good = (
-            name for name, node in self._nodes.items() if node.cohort in cohorts and name not in asked and is_fine(node)
-        )
-        return list(islice(good, wanted))
+        asked, nodes = set(self._names), self._columns.nodes
+        fine = (nodes[row] for row in np.flatnonzero(self._fine).tolist())
+        return list(islice((node.name for node in fine if node.cohort in cohorts and node.name not in asked), wanted))
 
-    def _make_check(self) -> Callable[[FleetNode], bool]:
-        """Whether no rule speaks, over what is stored and nothing else.
+    @cached_property
+    def _fine(self) -> NDArray[np.bool_]:
+        """[node of the fleet] whether no rule speaks, over what is stored and nothing else.
 
-        What is missing is not fine. One function that holds all its limits: it is called for thousands of nodes.
+        What is missing is not fine. One function that holds all the limits of the rules.
         """
-        request, special, busy, mine = self._request, self._special, self._busy, self._mine
-        power, gpus, last_seen = self._power, request.gpus or 0, self._seen.get
-        oldest, silent = request.now - request.max_age_seconds, request.now - request.heartbeat_timeout_seconds
-
-        def is_fine(node: FleetNode) -> bool:
-            name = node.name
-            return (
-                node.state == _HEALTHY
-                and node.verdict == _PASS
-                and (node.power or 0) >= power
-                and node.validated_at is not None
-                and node.validated_at >= oldest
-                and node.gpus >= gpus
-                and node.stopped_at is None
-                and ((last_seen(name) or 0.0) >= silent or (node.last_seen_at or 0.0) >= silent)
-                and name not in special
-                and busy.get(name, mine) == mine
-            )
-
-        return is_fine
+        request, values = self._request, self._columns.values
+        seen = np.fmax(values["last_seen_at"], self._seen.times(self._columns.names))
+        fine: NDArray[np.bool_] = values["fit"] & (values["power"] >= self._power)
+        fine &= values["validated_at"] >= request.now - request.max_age_seconds
+        fine &= values["gpus"] >= (request.gpus or 0)
+        fine &= seen >= request.now - request.heartbeat_timeout_seconds
+        elsewhere = (name for name, jobs in self._busy.items() if jobs != self._mine)
+        rows = map(self._columns.rows.get, {*self._special, *elsewhere})
+        fine[[row for row in rows if row is not None]] = False
+        return fine
 
     def _is_silent(self, node: FleetNode) -> bool:
         last = max(node.last_seen_at or 0.0, self._seen.get(node.name) or 0.0)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import select, tuple_
+from sqlalchemy import select
 
 from mainstay.probes.core_types import EventKind
 from mainstay.service.common.db import AnySession, WriteSession
@@ -70,7 +70,8 @@ def _times(event: EventIn) -> int:
 
 
 def _rows(keys: set[tuple[str, int]]) -> Any:
-    return select(XidTotalRow).where(tuple_(XidTotalRow.gpu, XidTotalRow.xid).in_(sorted(keys)))
+    # By GPU alone, and so a few too many: SQLite finds no pairs in an index.
+    return select(XidTotalRow).where(XidTotalRow.gpu.in_(sorted({gpu for gpu, _ in keys})))
 
 
 def _cards(session: AnySession, events: Sequence[EventIn]) -> dict[tuple[str | None, str | None], str]:

@@ -18,9 +18,10 @@ from functools import cached_property
 from sys import intern
 from typing import Any, Final
 
-from sqlalchemy import RowMapping, Select, case, select
+from sqlalchemy import RowMapping, Select, bindparam, case, select
 
 from mainstay.service.common.db import AnySession
+from mainstay.service.fleet.columns import FleetColumns
 from mainstay.service.fleet.models import DeviceRow, NodeRow
 from mainstay.service.stream.changes import Topic, newest_id
 from mainstay.service.stream.models import ChangeRow
@@ -41,6 +42,12 @@ _NODES: Final = (
 _DEVICES: Final = select(*DeviceRow.__table__.c).order_by(
     DeviceRow.node, DeviceRow.kind.desc(), DeviceRow.index, DeviceRow.id
 )
+_CHANGES: Final = (
+    select(ChangeRow.id, case((ChangeRow.topic == Topic.NODE.value, ChangeRow.data)))
+    .where(ChangeRow.id > bindparam("last"))
+    .order_by(ChangeRow.id)
+)
+"""Built once: it is asked for with every request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +116,17 @@ class FleetNode:
 class Fleet:
     """All nodes in the order of their names. Never changed: a change makes another."""
 
-    def __init__(self, nodes: Mapping[str, FleetNode], layout: int) -> None:
+    def __init__(self, nodes: Mapping[str, FleetNode], layout: int, known: FleetColumns | None = None) -> None:
         self.nodes = nodes
         self.layout = layout
         """Grows when a node comes, or its devices, rack, cohort, or switches change."""
+        self.known_columns = known
+        """Of this fleet or an earlier one."""
+
+    @cached_property
+    def columns(self) -> FleetColumns:
+        self.known_columns = FleetColumns(self.nodes.values(), self.known_columns)
+        return self.known_columns
 
     @cached_property
     def states(self) -> Mapping[str, int]:
@@ -144,9 +158,7 @@ class FleetDirectory:
             if self._last is None:
                 self._read_all(session)
                 return self._fleet
-            of_nodes = case((ChangeRow.topic == Topic.NODE.value, ChangeRow.data))
-            statement = select(ChangeRow.id, of_nodes).where(ChangeRow.id > self._last).order_by(ChangeRow.id)
-            rows = session.connection().execute(statement).all()
+            rows = session.connection().execute(_CHANGES, {"last": self._last}).all()
             if rows and rows[-1][0] - self._last >= self.keep_changes:
                 self._read_all(session)
             elif rows:
@@ -183,7 +195,7 @@ class FleetDirectory:
         nodes = {**old, **found}
         if len(nodes) > len(old):
             nodes = dict(sorted(nodes.items()))
-        self._fleet = Fleet(nodes, layout)
+        self._fleet = Fleet(nodes, layout, self._fleet.known_columns)
 
 
 def _place(node: FleetNode | None) -> tuple[Any, ...] | None:

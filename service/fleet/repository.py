@@ -44,8 +44,9 @@ def hardware_of_devices(
 def mark_absent(session: WriteSession, devices: Collection[tuple[str, str]]) -> None:
     """These (node, device) are not in the latest report of their node."""
     if devices:
+        nodes = DeviceRow.node.in_(sorted({node for node, _ in devices}))  # SQLite finds no pairs in an index
         gone = tuple_(DeviceRow.node, DeviceRow.id).in_(sorted(devices))
-        session.execute(update(DeviceRow).where(gone).values(present=False))
+        session.execute(update(DeviceRow).where(nodes, gone).values(present=False))
 
 
 def store_devices(session: WriteSession, rows: Sequence[dict[str, Any]], *, new: bool) -> None:

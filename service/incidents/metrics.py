@@ -17,7 +17,7 @@ from mainstay.service.incidents.lifecycle import LIVE
 from mainstay.service.incidents.models import FindingRow, IncidentRow
 from mainstay.service.services import Services
 from mainstay.service.validation.models import SweepRow, ValidationRow
-from mainstay.service.validation.service import PENDING
+from mainstay.service.validation.service import IS_PENDING
 
 _STATES: Final = sorted(state.value for state in LIVE)
 
@@ -33,7 +33,7 @@ def collect_open_work(services: Services) -> Iterator[Metric]:
         yield gauge(
             "events_pending_age_seconds", "Age of the oldest event that is not evaluated yet", _age(waiting, now)
         )
-        pending = _count(session, ValidationRow.id, ValidationRow.state.in_(PENDING))
+        pending = _count(session, ValidationRow.id, IS_PENDING)
         yield gauge("validations_pending", "Validations that are requested and have not ended", pending)
         due = session.scalar(select(func.min(SweepRow.next_run_at)))
         yield gauge(

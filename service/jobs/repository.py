@@ -19,6 +19,7 @@ MAX_PAST_NODES: Final = 20_000
 OVER: Final = (JobState.FINISHED.value, JobState.FAILED.value)
 LIVE: Final = and_(JobRow.state.not_in(OVER), JobRow.finished_at.is_(None))
 """Jobs that run or recover, and those of an unknown state that have no end: they may still hold their nodes."""
+_KEYS: Final = select(JobRow.id, JobRow.generation, JobRow.started_at).where(LIVE).order_by(JobRow.id)
 
 
 def recoveries_of(session: AnySession, jobs: Collection[str]) -> dict[str, list[RecoveryRow]]:
@@ -38,8 +39,7 @@ def current(session: AnySession, limit: int = 100, *, places: bool = True) -> li
 
 def current_keys(session: AnySession) -> tuple[tuple[str, int, float], ...]:
     """Id, generation, and start of the live jobs: a job's places change with generation and start only."""
-    columns = select(JobRow.id, JobRow.generation, JobRow.started_at)
-    rows = session.connection().execute(columns.where(LIVE).order_by(JobRow.id))
+    rows = session.connection().execute(_KEYS)
     return tuple((job, generation, start) for job, generation, start in rows)
 
 

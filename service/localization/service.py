@@ -32,7 +32,7 @@ from mainstay.probes.benchmarks.result import BenchmarkState as Ran
 from mainstay.probes.core_types import HealthState
 from mainstay.probes.core_types import Verdict as Status
 from mainstay.probes.ids import uuid7
-from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.db import AnySession, WriteSession, is_one_of
 from mainstay.service.common.problem import ConflictError, NotFoundError, UnprocessableError
 from mainstay.service.common.rows import require_row
 from mainstay.service.fleet.models import NodeRow
@@ -237,7 +237,7 @@ def _sides(
 def _end(session: WriteSession, row: LocalizationRow, state: LocalizationRunState, reason: str, *, now: float) -> None:
     row.state, row.state_reason, row.finished_at = state.value, reason, now
     left = update(LocalizationTaskRow).where(
-        LocalizationTaskRow.localization_id == row.id, LocalizationTaskRow.state.in_(_OPEN)
+        LocalizationTaskRow.localization_id == row.id, is_one_of(LocalizationTaskRow.state, _OPEN)
     )
     session.execute(left.values(state=SideState.EXPIRED.value).execution_options(synchronize_session=False))
 
@@ -260,7 +260,8 @@ def nodes_with_orders(session: AnySession, nodes: Sequence[str], now: float) -> 
 
 def _waiting(now: float) -> Any:
     lost = (LocalizationTaskRow.state == SideState.TAKEN) & (LocalizationTaskRow.taken_at <= now - REDELIVER_SECONDS)
-    return (LocalizationTaskRow.deadline_at > now) & or_(LocalizationTaskRow.state == SideState.QUEUED, lost)
+    is_open = is_one_of(LocalizationTaskRow.state, _OPEN)
+    return is_open & (LocalizationTaskRow.deadline_at > now) & or_(LocalizationTaskRow.state == SideState.QUEUED, lost)
 
 
 def claim_node_tasks(session: WriteSession, node: str, *, now: float) -> list[PairTaskRead]:
@@ -307,7 +308,7 @@ def tick(session: WriteSession, *, now: float) -> list[LocalizationRow]:
             LocalizationRow.state == LocalizationRunState.RUNNING,
             LocalizationRow.id.in_(
                 select(LocalizationTaskRow.localization_id).where(
-                    LocalizationTaskRow.state.in_(_OPEN), LocalizationTaskRow.deadline_at <= now
+                    is_one_of(LocalizationTaskRow.state, _OPEN), LocalizationTaskRow.deadline_at <= now
                 )
             ),
         )

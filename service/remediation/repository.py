@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select, true
 
 from mainstay.probes.core_types import HealthState, RecommendedAction, Severity
-from mainstay.service.common.db import AnySession
+from mainstay.service.common.db import AnySession, is_one_of
 from mainstay.service.common.rows import equal_to
 from mainstay.service.fleet.models import DeviceRow, NodeRow, TransitionRow
 from mainstay.service.incidents.lifecycle import LIVE
@@ -101,8 +101,8 @@ def summary(session: AnySession, found: Candidate) -> str:
 
 def open_ones(session: AnySession) -> list[RemediationRow]:
     """Remediations that are not over, oldest first."""
-    statement = select(RemediationRow).where(RemediationRow.state.in_(_OPEN))
-    return list(session.scalars(statement.order_by(RemediationRow.created_at, RemediationRow.id)))
+    statement = select(RemediationRow).where(is_one_of(RemediationRow.state, _OPEN))
+    return sorted(session.scalars(statement), key=lambda row: (row.created_at, row.id))  # SQL would sort by reading all
 
 
 def accepted(session: AnySession, nodes: Collection[str]) -> dict[str, RemediationRow]:

@@ -39,7 +39,7 @@ def release(session: WriteSession, run_id: str, *, now: float, settings: Setting
     statement = (
         select(ValidationRow, NodeRow.switches, NodeRow.rack)
         .outerjoin(NodeRow, NodeRow.name == ValidationRow.node)
-        .where(ValidationRow.run_id == run_id, ValidationRow.state.in_(service.PENDING))
+        .where(ValidationRow.run_id == run_id, service.IS_PENDING)
         .order_by(ValidationRow.created_at, ValidationRow.node)
     )
     pending = [(row, above(row.node, switches, rack)) for row, switches, rack in session.execute(statement)]

@@ -52,7 +52,7 @@ def nodes_with_orders(session: AnySession, nodes: Sequence[str], now: float) -> 
     statement = (
         select(ValidationRow.node)
         .distinct()
-        .where(ValidationRow.state.in_(service.PENDING), ValidationRow.node.in_(nodes), or_(_to_run(now), _to_end(now)))
+        .where(service.IS_PENDING, ValidationRow.node.in_(nodes), or_(_to_run(now), _to_end(now)))
     )
     return set(session.scalars(statement)) | localization_service.nodes_with_orders(session, nodes, now)
 
@@ -114,7 +114,7 @@ def cancel(session: WriteSession, row: ValidationRow, reason: str, *, now: float
 
     Repeated cancellation changes nothing, and a validation that has ended stays as it is.
     """
-    unchanged = (ValidationRow.state.in_(service.PENDING), ValidationRow.cancelled_at.is_(None))
+    unchanged = (service.IS_PENDING, ValidationRow.cancelled_at.is_(None))
     if not compare_and_set(session, row, *unchanged, cancelled_at=now, cancel_reason=reason):
         return row
     if row.state == ValidationState.QUEUED:
@@ -130,7 +130,7 @@ def preempt(
 ) -> list[ValidationRow]:
     """Cancel all pending validations on these nodes."""
     statement = select(ValidationRow).where(
-        ValidationRow.node.in_(nodes), ValidationRow.state.in_(service.PENDING), ValidationRow.cancelled_at.is_(None)
+        ValidationRow.node.in_(nodes), service.IS_PENDING, ValidationRow.cancelled_at.is_(None)
     )
     rows = list(session.scalars(statement.order_by(ValidationRow.created_at)))
     return [cancel(session, row, reason, now=now, settings=settings) for row in rows]

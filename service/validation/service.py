@@ -17,7 +17,7 @@ from mainstay.detectors.validation import criteria as pure
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState
 from mainstay.probes.core_types import Verdict
 from mainstay.probes.ids import uuid7
-from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.common.db import AnySession, WriteSession, is_one_of
 from mainstay.service.common.problem import NotFoundError, UnprocessableError
 from mainstay.service.common.rows import compare_and_set, require_row
 from mainstay.service.criteria import store as criteria_store
@@ -34,6 +34,7 @@ from mainstay.service.validation.schemas import ResultsIn
 from mainstay.service.validation.suites import expected_benchmarks, require_part, require_suite, seconds_for
 
 PENDING: Final = (ValidationState.QUEUED.value, ValidationState.TAKEN.value, ValidationState.RUNNING.value)
+IS_PENDING: Final = is_one_of(ValidationRow.state, PENDING)
 RETRY_SECONDS: Final = 30.0
 """Before the first further attempt; twice as long before each one after it."""
 
@@ -165,7 +166,7 @@ def store_results(
 def _again(session: WriteSession, row: ValidationRow, why: str, *, now: float, settings: Settings) -> bool:
     """Queue a validation once more, if a retry is left and it was not cancelled."""
     unchanged = (
-        ValidationRow.state.in_(PENDING),
+        IS_PENDING,
         ValidationRow.attempt == row.attempt,
         ValidationRow.attempt <= ValidationRow.retries,
         ValidationRow.cancelled_at.is_(None),
@@ -255,9 +256,7 @@ def _latch(session: WriteSession, row: ValidationRow, now: float) -> None:
 
 def expire(session: WriteSession, *, now: float, settings: Settings) -> list[str]:
     """End what is past its deadline: UNKNOWN, never PASS. Returns the validations' ids."""
-    statement = select(ValidationRow).where(
-        ValidationRow.state.in_(PENDING), ~ValidationRow.held, ValidationRow.deadline_at <= now
-    )
+    statement = select(ValidationRow).where(IS_PENDING, ~ValidationRow.held, ValidationRow.deadline_at <= now)
     expired: list[str] = []
     for row in session.scalars(statement.order_by(ValidationRow.deadline_at).limit(500)):
         fetched = row.state != ValidationState.QUEUED

@@ -191,9 +191,7 @@ def _nodes(session: AnySession, sweep: SweepRow) -> list[str]:
 
 def finish_runs(session: WriteSession, *, now: float) -> list[str]:
     """Close runs without a pending validation; their ids."""
-    pending = select(ValidationRow.run_id).where(
-        ValidationRow.state.in_(service.PENDING), ValidationRow.run_id.is_not(None)
-    )
+    pending = select(ValidationRow.run_id).where(service.IS_PENDING, ValidationRow.run_id.is_not(None))
     statement = (
         update(SweepRunRow)
         .where(
