@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
 from prometheus_client.metrics_core import Metric
 from starlette.routing import Route
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from mainstay import __version__
 from mainstay.service import health
@@ -207,6 +209,7 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
     app.add_middleware(SecurityHeaders)
     app.add_middleware(Compression)
     app.add_middleware(AllowedHosts, bound=settings.host, names=settings.allowed_hosts)
+    app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"))
     problem.install(app)
     idempotency.install(app)
     _add_routes(app)

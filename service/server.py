@@ -187,6 +187,7 @@ def make_server(
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # read where they matter (service/app.py), not for every frame
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_GRACE_SECONDS,
         ssl_certfile=settings.tls_certificate,

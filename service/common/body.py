@@ -6,7 +6,6 @@ import asyncio
 from typing import Final
 
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mainstay.service.common.problem import BadRequestError, TooLargeError, problem_response
@@ -17,7 +16,7 @@ _PATIENCE: Final = 2.0
 """Seconds after which a sender that announced too much, and waits for our word before it sends on, is answered."""
 
 
-async def read_body(request: Request, limit: int, error: type[TooLargeError] = TooLargeError) -> bytes:
+async def read_body(receive: Receive, limit: int, error: type[TooLargeError] = TooLargeError) -> bytes:
     """The whole body.
 
     Raises:
@@ -26,15 +25,15 @@ async def read_body(request: Request, limit: int, error: type[TooLargeError] = T
     """
     chunks: list[bytes] = []
     length = 0
-    try:
-        async for chunk in request.stream():
-            length += len(chunk)
-            if length <= limit:
-                chunks.append(chunk)
-            elif length > _DRAIN:
-                break
-    except ClientDisconnect as gone:
-        raise BadRequestError("the body ended early") from gone
+    more = True
+    while more and length <= _DRAIN:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise BadRequestError("the body ended early")
+        chunk, more = message.get("body", b""), message.get("more_body", False)
+        length += len(chunk)
+        if length <= limit:
+            chunks.append(chunk)
     if length > limit:
         raise error(f"the body has more than the {limit} bytes allowed")
     return b"".join(chunks)

@@ -68,7 +68,7 @@ class FrameGateway(FastAPI):
 async def _store_frame(request: Request, ingest: Ingest, send: Send) -> None:
     principal = await guard.identify(request)
     guard.refuse_join_token(principal)
-    body = await read_body(request, ingest.settings.max_frame_bytes, FrameTooLargeError)
+    body = await read_body(request.receive, ingest.settings.max_frame_bytes, FrameTooLargeError)
     is_new = await ingest.accept(principal, body)
     await send(_NO_CONTENT if is_new else _DUPLICATE)
     await send(_END)
@@ -77,7 +77,7 @@ async def _store_frame(request: Request, ingest: Ingest, send: Send) -> None:
 async def _store_bundle(request: Request, ingest: Ingest) -> Response:
     principal = await guard.identify(request)
     guard.refuse_join_token(principal)
-    body = await read_body(request, MAX_BUNDLE_BYTES, FrameTooLargeError)
+    body = await read_body(request.receive, MAX_BUNDLE_BYTES, FrameTooLargeError)
     refused = await ingest.accept_bundle(principal, body)
     if not refused:
         return Response(status_code=204)

@@ -117,7 +117,7 @@ class GroupCommitWriter:
         """
         waiting = self._pending.get(block.key)
         if waiting is not None:
-            await asyncio.shield(waiting.done)
+            await _durable(waiting)
             return False
         if len(self._pending) >= self.max_pending or self._stopping.is_set():
             raise NotDurableError("too many frames wait for the disk; try again")
@@ -126,8 +126,7 @@ class GroupCommitWriter:
         self._pending[block.key] = waiting
         self._queue.append(waiting)
         self._wake.set()
-        # Shielded: a sender that hangs up must not take the answer from one that joined it.
-        return await asyncio.shield(waiting.done)
+        return await waiting.done
 
     def _run(self) -> None:
         last = 0.0
@@ -204,6 +203,16 @@ class GroupCommitWriter:
                 waiting.done.exception()
             else:
                 waiting.done.set_result(result)
+
+
+async def _durable(waiting: PendingFrame) -> None:
+    """Wait for a frame that another request brought; that one may be canceled."""
+    try:
+        await asyncio.shield(waiting.done)
+    except asyncio.CancelledError:
+        if waiting.done.cancelled():
+            raise NotDurableError("the request that brought this frame first was canceled; try again") from None
+        raise
 
 
 def _stored(block: StoredBlock, body: bytes | None) -> StoredBlock:
