@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from sys import intern
@@ -30,6 +30,9 @@ from mainstay.service.validation.models import NodeVerdictRow
 _Rows = Select[*tuple[Any, ...]]
 _CHUNK: Final = 500
 """Names in one query."""
+REPORTED: Final = "reported"
+"""Reason of a change with which a node's devices may have changed. With others they are not read: in an outage, nodes
+change by the thousand, and each has nine devices."""
 _NODES: Final = (
     select(
         *(column for column in NodeRow.__table__.c if column.name not in {"drain_deadline_at", "validation_id"}),
@@ -162,7 +165,7 @@ class FleetDirectory:
             if rows and rows[-1][0] - self._last >= self.keep_changes:
                 self._read_all(session)
             elif rows:
-                self._read(session, {data["id"]: None for _, data in rows if data is not None})
+                self._read(session, [data for _, data in rows if data is not None])
                 self._last = rows[-1][0]
             return self._fleet
 
@@ -181,11 +184,19 @@ class FleetDirectory:
         self._fleet = Fleet({}, self._fleet.layout + 1)
         self._put({node.name: node for node in _load(session, _NODES, _DEVICES)})
 
-    def _read(self, session: AnySession, names: Collection[str]) -> None:
-        ordered = sorted(names)
-        for start in range(0, len(ordered), _CHUNK):
-            some = ordered[start : start + _CHUNK]
+    def _read(self, session: AnySession, changes: Iterable[Mapping[str, Any]]) -> None:
+        names, whole = set[str](), set[str]()
+        for change in changes:
+            names.add(change["id"])
+            if change.get("reason", REPORTED) == REPORTED or change["id"] not in self._fleet.nodes:
+                whole.add(change["id"])
+        session.flush()
+        for some in _chunks(whole):
             self._put({node.name: node for node in read_nodes(session, some)})
+        for some in _chunks(names - whole):
+            rows = session.connection().execute(_NODES.where(NodeRow.name.in_(some))).mappings()
+            nodes = self._fleet.nodes
+            self._put({row["name"]: _node(row, nodes[row["name"]].all_devices) for row in rows})
 
     def _put(self, found: Mapping[str, FleetNode]) -> None:
         if not found:
@@ -196,6 +207,11 @@ class FleetDirectory:
         if len(nodes) > len(old):
             nodes = dict(sorted(nodes.items()))
         self._fleet = Fleet(nodes, layout, self._fleet.known_columns)
+
+
+def _chunks(names: Collection[str]) -> Iterator[list[str]]:
+    ordered = sorted(names)
+    return (ordered[start : start + _CHUNK] for start in range(0, len(ordered), _CHUNK))
 
 
 def _place(node: FleetNode | None) -> tuple[Any, ...] | None:
@@ -213,13 +229,13 @@ def _load(session: AnySession, nodes: _Rows, devices: _Rows) -> list[FleetNode]:
     found: dict[str, list[FleetDevice]] = {}
     for row in connection.execute(devices).mappings():
         found.setdefault(row["node"], []).append(_device(row))
-    return [_node(row, found.get(row["name"], [])) for row in connection.execute(nodes).mappings()]
+    return [_node(row, tuple(found.get(row["name"], ()))) for row in connection.execute(nodes).mappings()]
 
 
-def _node(row: RowMapping, devices: list[FleetDevice]) -> FleetNode:
+def _node(row: RowMapping, devices: tuple[FleetDevice, ...]) -> FleetNode:
     known: dict[str, Any] = {name: intern(value) if type(value) is str else value for name, value in row.items()}
     text = "\n".join(known[name] for name in ("name", "hostname", "rack", "cohort")).lower()
-    return FleetNode(**known, all_devices=tuple(devices), text=text)
+    return FleetNode(**known, all_devices=devices, text=text)
 
 
 def _device(row: RowMapping) -> FleetDevice:

@@ -17,6 +17,7 @@ from mainstay.service.common.db import AnySession, Database, WriteSession
 from mainstay.service.common.problem import NotFoundError
 from mainstay.service.common.rows import require_row
 from mainstay.service.fleet import device_locations, repository
+from mainstay.service.fleet.directory import REPORTED
 from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.fleet.schemas import DeviceReport, NodeReportCreate
@@ -80,7 +81,7 @@ def report_all(session: WriteSession, reports: Mapping[str, NodeReportCreate], *
     session.flush()
     _report_devices(session, reports, now)
     for row in rows:
-        record_change(session, Topic.NODE, {"id": row.name, "state": row.state, "reason": "reported"})
+        record_change(session, Topic.NODE, {"id": row.name, "state": row.state, "reason": REPORTED})
     return rows
 
 

@@ -140,3 +140,15 @@ def test_a_layout_that_is_slow_to_make_is_kept_while_nodes_come(
     assert [list(cache.get(fleet_of(services)).names) for cache in (slow, quick)] == [["a"], ["a", "b"]]
     monkeypatch.setattr(slow, "_keep_until", 0.0)
     assert list(slow.get(fleet_of(services)).names) == ["a", "b"]
+
+
+def test_devices_are_read_again_only_after_a_report(services: Services, report: Json) -> None:
+    """In an outage, nodes change by the thousand, and each has nine devices."""
+    report_nodes(services, report, "n0")
+    before = fleet_of(services).nodes["n0"]
+    move(services, "n0", NodeTrigger.QUARANTINE)
+    moved = fleet_of(services).nodes["n0"]
+    assert moved.state != before.state
+    assert moved.all_devices is before.all_devices
+    report_nodes(services, report, "n0", devices=[gpu_of(7)])
+    assert [device.id for device in fleet_of(services).nodes["n0"].devices] == [gpu_of(7)["id"]]
