@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import math
 import os
 import random
@@ -320,6 +321,12 @@ def _add_peers(run: Run) -> None:
             run.rows.append(row)
 
 
+def _rows_of_other_way(file: Path, *, relayed: bool) -> list[Row]:
+    """What an earlier run of direct frames measured where this one was relayed, and the reverse."""
+    kept = [Row(**row) for row in json.loads(file.read_text())] if file.exists() else []
+    return [row for row in kept if ("direct:" if relayed else "relayed:") in row.claim]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.fleet")
     parser.add_argument("--nodes", type=int, default=1000)
@@ -339,7 +346,7 @@ def main() -> None:
             )
         )  # fmt: skip
         _add_peers(run)
-    publish("fleet", run.rows, told.json)
+    publish("fleet", [*run.rows, *_rows_of_other_way(told.json, relayed=told.relayed or told.find)], told.json)
 
 
 if __name__ == "__main__":
