@@ -1,4 +1,4 @@
-"""A frame that comes twice before it is durable is one frame, whatever becomes of the request that came first."""
+"""A frame that comes twice before it is durable is stored once, even if the request that came first is canceled."""
 
 from __future__ import annotations
 
