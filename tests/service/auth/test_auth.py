@@ -277,6 +277,15 @@ def test_another_sites_page_cannot_use_up_the_attempts(start) -> None:
     assert signed_in(client, service.admin_token) == 204
 
 
+def test_behind_a_trusted_proxy_each_user_has_attempts_of_their_own(start) -> None:
+    client = start(auth={"sign_in_failures": 1}).client("")
+    asked = [
+        client.post("/v1/auth/session", json={"token": "x"}, headers={"X-Forwarded-For": address})
+        for address in ("192.0.2.1", "192.0.2.1", "192.0.2.2")
+    ]
+    assert [answer.status_code for answer in asked] == [401, 429, 401]
+
+
 # enrolling
 
 
