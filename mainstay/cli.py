@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("mainstay.service.cli:up", "service", "Run all services locally."),
     "serve": ("mainstay.service.cli:serve", "service", "Run the control plane."),
     "worker": ("mainstay.service.cli:worker", "service", "Run a Celery worker."),
+    "cluster": ("mainstay.service.cluster.cli:cluster", "service", "Show the processes of a service."),
     "config": ("mainstay.service.config.cli:config", "service", "Check and show the settings of the service."),
     "token": ("mainstay.service.auth.cli:token", "service", "Manage tokens."),
     "node": ("mainstay.probes.cli:node", "node", "Run the node daemon."),

@@ -33,6 +33,9 @@ from mainstay.service.auth.throttle import SignInThrottle
 from mainstay.service.auth.tokens import TokenCache
 from mainstay.service.check_selection import endpoints as selections
 from mainstay.service.check_selection.service import Selector
+from mainstay.service.cluster import endpoints as cluster
+from mainstay.service.cluster import loops as cluster_loops
+from mainstay.service.cluster.leases import Leases, Process
 from mainstay.service.common import idempotency, migrate, openapi, problem
 from mainstay.service.common.body import BodyLimit
 from mainstay.service.common.clock import Clock, SystemClock
@@ -78,8 +81,10 @@ from mainstay.service.telemetry import block_endpoints as blocks
 from mainstay.service.telemetry import endpoints as telemetry
 from mainstay.service.telemetry import loops as telemetry_loops
 from mainstay.service.telemetry import route as frames
+from mainstay.service.telemetry.blocks_postgres import PostgresBlockStore
 from mainstay.service.telemetry.factory import build_ingest
 from mainstay.service.telemetry.history import History
+from mainstay.service.telemetry.log_follower import LogFollower
 from mainstay.service.validation import cohort_comparison_endpoints as comparisons
 from mainstay.service.validation import endpoints as validation
 from mainstay.service.validation import loops as validation_loops
@@ -118,6 +123,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     planning.router,
     sources.router,
     stream.router,
+    cluster.router,
 )
 """One line a feature."""
 LOOPS: Final[tuple[Callable[[Services], list[Loop]], ...]] = (
@@ -131,6 +137,7 @@ LOOPS: Final[tuple[Callable[[Services], list[Loop]], ...]] = (
     retention_loops.make,
     validation_loops.make,
     source_loops.make,
+    cluster_loops.make,
 )
 """What runs in the background: each makes its loops from the services."""
 COLLECTORS: Final[tuple[Callable[[Services], Iterator[Metric]], ...]] = (
@@ -151,16 +158,20 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
     database = Database(settings.resolved_database_url)
     if settings.migrates:
         migrate.upgrade(database)
-    ingest = build_ingest(settings, database, clock, world_size)
+    process = Process(url=settings.base_url, started_at=clock.now())
+    ingest = build_ingest(settings, database, clock, world_size, process.id)
+    shared = ingest.store if isinstance(ingest.store, PostgresBlockStore) else None
     fleet, occupancy, wakers = FleetDirectory(settings.stream.keep_changes), Occupancy(), WakeupRegistry()
     return Services(
         settings=settings,
         clock=clock,
         database=database,
+        leases=Leases(database, process, settings.cluster.lease_seconds),
         tokens=TokenCache(settings.auth.cache_seconds, time.monotonic),
         sign_ins=SignInThrottle(settings.auth.sign_in_failures, settings.auth.sign_in_failures_total, time.monotonic),
         hub=ChangeHub(database),
         ingest=ingest,
+        follower=None if shared is None else LogFollower(ingest, shared),
         history=History(ingest.ring, ingest.store, ingest.catalogs),
         fleet=fleet,
         layout=LayoutCache(),
@@ -202,6 +213,7 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
         services.hub.close()
         loops.stop()
         services.ingest.writer.stop()
+        cluster_loops.leave(services)
         close_services(services)
 
     app = frames.FrameGateway(title="Mainstay", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
@@ -241,6 +253,7 @@ def _start(services: Services, loops: Loops) -> None:
     restored = services.ingest.refill()
     _log.info("telemetry of the last minutes restored from %d blocks", restored)
     services.ingest.writer.start(asyncio.get_running_loop())
+    cluster_loops.join(services)
     loops.start()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import mainstay.service.auth.models
 import mainstay.service.check_selection.models
+import mainstay.service.cluster.models
 import mainstay.service.common.idempotency
 import mainstay.service.events.models
 import mainstay.service.fleet.models

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mainstay.service.auth.throttle import SignInThrottle
     from mainstay.service.auth.tokens import TokenCache
     from mainstay.service.check_selection.service import Selector
+    from mainstay.service.cluster.leases import Leases
     from mainstay.service.common.back_pressure import BackPressure
     from mainstay.service.common.clock import Clock
     from mainstay.service.common.db import Database
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from mainstay.service.telemetry.blocks import BlockStore
     from mainstay.service.telemetry.history import History
     from mainstay.service.telemetry.ingest import Ingest
+    from mainstay.service.telemetry.log_follower import LogFollower
     from mainstay.service.telemetry.pairs import PairStore
     from mainstay.service.telemetry.progress import ProgressStore
     from mainstay.service.telemetry.ring import TelemetryRing
@@ -46,10 +48,13 @@ class Services:
     settings: Settings
     clock: Clock
     database: Database
+    leases: Leases
     tokens: TokenCache
     sign_ins: SignInThrottle
     hub: ChangeHub
     ingest: Ingest
+    follower: LogFollower | None
+    """Reads what other processes accepted; None where the blocks are not in PostgreSQL."""
     history: History
     fleet: FleetDirectory
     layout: LayoutCache

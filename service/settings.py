@@ -259,6 +259,13 @@ class CelerySettings(SettingsGroup):
     """Tasks that run at the same time in the embedded worker."""
 
 
+class ClusterSettings(SettingsGroup):
+    """Several processes of the service on one PostgreSQL."""
+
+    lease_seconds: float = Field(default=3.0, ge=1, le=60)
+    """Time after which another process takes over the work of one that no longer renews its leases, in seconds."""
+
+
 class Settings(BaseSettings):
     """Everything that may be configured."""
 
@@ -317,6 +324,7 @@ class Settings(BaseSettings):
     exposition: ExpositionSettings = ExpositionSettings()
     celery: CelerySettings = CelerySettings()
     quotas: QuotaSettings = QuotaSettings()
+    cluster: ClusterSettings = ClusterSettings()
 
     @classmethod
     def settings_customise_sources(

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, NewType
@@ -116,6 +117,19 @@ def before_commit(session: WriteSession, name: str, work: Callable[[WriteSession
 def after_commit(session: WriteSession, work: Callable[[], None]) -> None:
     """Run ``work`` when the transaction is durable; dropped when it rolls back. Send tasks and wake loops here."""
     session.info.setdefault("after_commit", []).append(work)
+
+
+_FENCE: Final[ContextVar[Callable[[WriteSession], None] | None]] = ContextVar("fence", default=None)
+
+
+@contextmanager
+def fenced(check: Callable[[WriteSession], None]) -> Iterator[None]:
+    """Begin each ``Database.session()`` of this thread with ``check``, which raises where it must not commit."""
+    token = _FENCE.set(check)
+    try:
+        yield
+    finally:
+        _FENCE.reset(token)
 
 
 def _run_before(session: Session) -> None:
@@ -224,7 +238,10 @@ class Database:
     @contextmanager
     def session(self, *, first: bool = False) -> Iterator[WriteSession]:
         """One transaction: committed when the block ends, rolled back when it raises. A person's goes ``first``."""
+        fence = _FENCE.get()
         with (self._first if first else self._sessions)() as session:
+            if fence is not None:
+                fence(WriteSession(session))
             yield WriteSession(session)
             _run_before(session)
             session.commit()

@@ -32,15 +32,25 @@ def make(services: Services) -> list[Loop]:
     timeout = services.settings.fleet.heartbeat_timeout_seconds
     listening = Listening(longest_gap=max(timeout / 2, 2 * INTERVAL))
 
-    def sweep_heartbeats() -> None:
-        now = services.clock.now()
+    heard: dict[str, float] = {}
+    since = 0.0
+
+    def write_states() -> None:
         follow_voices(
             services.database,
-            services.seen.take_dirty(),
-            now=now,
+            heard,
+            now=services.clock.now(),
             heartbeat_timeout_seconds=timeout,
-            listening_since=listening.since(now),
+            listening_since=since,
         )
+
+    elected = services.leases.elect("detection", lambda: write_states)
+
+    def sweep_heartbeats() -> None:
+        nonlocal heard, since
+        # Every process hears every node (``LogFollower``), and one of them writes.
+        heard, since = services.seen.take_dirty(), listening.since(services.clock.now())
+        elected()
 
     def follow_changes() -> None:
         """A request then finds little to read; one that finds more reads it itself."""

@@ -3,8 +3,8 @@
 Invariant: the loop evaluates each event once and loses none. It claims an event in the transaction that evaluates it,
 so after a crash the next iteration evaluates the event. Findings of the array detectors stay in memory until they are
 stored. After a restart the event detectors read the recent events again, and findings from before the restart stay
-active until the detectors have had enough data to end them. A service runs one detection loop; a second loop would find
-every event claimed.
+active until the detectors have had enough data to end them. Of several processes, the one that holds the lease runs the
+loop (``service/cluster/leases.py``).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mainstay.detectors.finding import Evidence, Finding
 from mainstay.detectors.gpu.xid import XidDetector
 from mainstay.detectors.registry import ARRAY_DETECTORS, EVENT_DETECTORS
 from mainstay.probes.core_types import Event
+from mainstay.service.cluster.leases import LeaseLostError
 from mainstay.service.common.db import AnySession
 from mainstay.service.common.loops import Loop
 from mainstay.service.events import repository as events
@@ -150,8 +151,8 @@ class DetectionLoop:
             return False
         try:
             self._evaluate_batch(rows)
-        except OperationalError:
-            raise  # the database does not answer: the loop tries again
+        except (OperationalError, LeaseLostError):
+            raise  # the database does not answer, or another process evaluates events now: the loop tries again
         except Exception:  # noqa: BLE001 - named boundary: one event must not block the others
             _log.exception("evaluating %d events in one transaction failed; evaluating them one by one", len(rows))
             for row in rows:
@@ -174,7 +175,7 @@ class DetectionLoop:
     def _evaluate_single(self, row: EventRow) -> None:
         try:
             self._evaluate_batch([row])
-        except OperationalError:
+        except (OperationalError, LeaseLostError):
             raise
         except IncidentChangedError:
             _log.info("an incident changed while event %s was evaluated; the next iteration tries again", row.id)
@@ -268,7 +269,7 @@ def _store(context: Context, gathered: dict[str, Finding]) -> None:
 
 def make_loops(services: Services) -> list[Loop]:
     """Return the detection loop; ``services.wakers.wake("detection")`` wakes it."""
-    detection = DetectionLoop(services)
-    loop = Loop("detection", services.settings.incidents.detection_interval_seconds, detection.run_once)
+    turn = services.leases.elect("detection", lambda: DetectionLoop(services).run_once)
+    loop = Loop("detection", services.settings.incidents.detection_interval_seconds, turn)
     services.wakers.listen("detection", loop.wake)
     return [loop]

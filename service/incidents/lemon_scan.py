@@ -134,4 +134,4 @@ def _is_new(finding: Finding, latest: dict[str, float], withdrawn: dict[str, flo
 
 def make_loops(services: Services, interval: float = INTERVAL) -> list[Loop]:
     """The loop; a test turns ``LemonScan`` by hand."""
-    return [Loop("lemons", interval, LemonScan(services).run_once)]
+    return [Loop("lemons", interval, services.leases.elect("detection", lambda: LemonScan(services).run_once))]

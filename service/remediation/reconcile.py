@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from mainstay.probes.core_types import HealthState, RecommendedAction, Verdict
@@ -245,6 +246,7 @@ def _order(session: WriteSession, node: NodeRow, survey: FleetView[WriteSession]
 
 def make_loops(services: Services) -> list[Loop]:
     """One loop, woken when a person moves a node."""
-    loop = Loop("remediation", services.settings.remediation.interval_seconds, lambda: reconcile(services))
+    turn = services.leases.elect("remediation", lambda: partial(reconcile, services))
+    loop = Loop("remediation", services.settings.remediation.interval_seconds, turn)
     services.wakers.listen("remediation", loop.wake)
     return [loop]

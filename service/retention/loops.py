@@ -24,4 +24,4 @@ def make(services: Services) -> list[Loop]:
             if count:
                 _log.info("forgot %d %s older than %g days", count, name, limits.days)
 
-    return [Loop("retention", limits.interval_seconds, delete_old_rows)]
+    return [Loop("retention", limits.interval_seconds, services.leases.elect("housekeeping", lambda: delete_old_rows))]

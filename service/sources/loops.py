@@ -15,6 +15,8 @@ WAKER = "dcgm"
 
 def make(services: Services) -> list[Loop]:
     """Called on the running event loop: frames that are scraped are accepted there."""
-    loop = Loop("dcgm-scrape", INTERVAL, Poller(services, asyncio.get_running_loop()).run_once)
+    running = asyncio.get_running_loop()
+    turn = services.leases.elect("scraping", lambda: Poller(services, running).run_once)
+    loop = Loop("dcgm-scrape", INTERVAL, turn)
     services.wakers.listen(WAKER, loop.wake)
     return [loop]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mainstay.service.auth import repository as auth
+from mainstay.service.cluster import status as cluster
 from mainstay.service.common import idempotency
 from mainstay.service.common.loops import Loop
 from mainstay.service.services import Services
@@ -18,7 +19,8 @@ def make(services: Services) -> list[Loop]:
             changes.prune(session, services.settings.stream.keep_changes)
             idempotency.prune(session, now)
             auth.prune_sessions(session, now)
+            cluster.forget_old(session, now)
 
     report = Loop("shed-report", PRUNE_SECONDS, services.pressure.shed.report)
     tell = Loop("stream-tell", services.settings.stream.poll_interval_seconds, services.hub.poll)
-    return [tell, report, Loop("prune", PRUNE_SECONDS, prune)]
+    return [tell, report, Loop("prune", PRUNE_SECONDS, services.leases.elect("housekeeping", lambda: prune))]

@@ -2,16 +2,39 @@
 
 Bodies are stored EXTERNAL (uncompressed, out of line): compressing what hardly compresses doubled the cost of an
 insert when it was measured.
+
+The blocks are also the log from which the other processes of a service fill their memory. Each process numbers its
+commits, one after another in one thread, so that the number grows in the order in which others can see them. A row of
+``block_commits`` tells in which hours a commit's blocks are.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
-from sqlalchemy import Connection, Engine, MetaData, PrimaryKeyConstraint, delete, text
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Column,
+    Connection,
+    DateTime,
+    Engine,
+    Index,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    delete,
+    func,
+    select,
+    text,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
@@ -31,14 +54,51 @@ _METADATA: Final = MetaData()
 _BLOCKS: Final = block_table("blocks", _METADATA, postgresql_partition_by="RANGE (hour)")
 _BLOCKS.append_constraint(PrimaryKeyConstraint("hour", "subject", "stream", "sequence"))
 _COLUMNS: Final = tuple(_BLOCKS.c.keys())
+_BLOCKS.append_column(Column("writer", BigInteger))
+_BLOCKS.append_column(Column("position", BigInteger))
+_IN_LOG: Final = Index("ix_blocks_writer_position", _BLOCKS.c.writer, _BLOCKS.c.position)
+_COMMITS: Final = Table(
+    "block_commits",
+    _METADATA,
+    Column("writer", BigInteger, primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("hours", ARRAY(BigInteger), nullable=False),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
+)
 _MEMBERS: Final = member_table("block_members", _METADATA)
 
 
-class PostgresBlockStore:
-    """Blocks in the partitioned table ``blocks`` of ``engine``'s database."""
+_AFTER: Final = text(
+    "SELECT c.writer, c.position, c.hours, extract(epoch FROM clock_timestamp() - c.at)::float8 FROM processes p"
+    " CROSS JOIN LATERAL (SELECT * FROM block_commits b WHERE b.writer = p.id"
+    " AND b.position > coalesce((CAST(:known AS jsonb) ->> p.id::text)::bigint, 0)"
+    " ORDER BY b.position LIMIT :limit) c WHERE p.id <> :me ORDER BY c.writer, c.position"
+)
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit of another process."""
+
+    writer: int
+    position: int
+    hours: list[int]
+    """Unix hours of its blocks."""
+    age: float
+    """Seconds since it was made."""
+
+
+class PostgresBlockStore:
+    """Blocks in the partitioned table ``blocks`` of ``engine``'s database.
+
+    Args:
+        engine: of the database.
+        writer: the number of this process, whose blocks it does not read back from the log; random unless given.
+    """
+
+    def __init__(self, engine: Engine, writer: int | None = None) -> None:
+        self._engine, self._position = engine, 0
+        self.writer = secrets.randbits(62) if writer is None else writer
         self._partitions: set[int] = set()
         self._lock = threading.Lock()
         self._members = MemberIndex()
@@ -49,7 +109,10 @@ class PostgresBlockStore:
 
     def append(self, blocks: Sequence[StoredBlock]) -> list[bool]:
         self._partition({block.hour for block in blocks})
-        rows = [{name: getattr(block, name) for name in _COLUMNS} for block in blocks]
+        # Also after a failure: the commit may have happened, and others passed its position.
+        self._position += 1
+        where = {"writer": self.writer, "position": self._position}
+        rows = [{name: getattr(block, name) for name in _COLUMNS} | where for block in blocks]
         members = self._members.new_rows(blocks)
         statement = insert(_BLOCKS).on_conflict_do_nothing()
         try:
@@ -58,6 +121,9 @@ class PostgresBlockStore:
                     statement.returning(_BLOCKS.c.subject, _BLOCKS.c.stream, _BLOCKS.c.sequence), rows
                 )
                 new = {tuple(row) for row in stored}
+                if new:
+                    hours = sorted({block.hour for block in blocks if block.key in new})
+                    connection.execute(insert(_COMMITS), where | {"hours": hours})
                 if members:
                     connection.execute(insert(_MEMBERS).on_conflict_do_nothing(), members)
         except DBAPIError:
@@ -76,6 +142,34 @@ class PostgresBlockStore:
             statement = statement.execution_options(yield_per=64)
             with self._engine.connect() as connection, connection.execute(statement) as rows:
                 yield from as_blocks(rows)
+
+    def newest_commits(self) -> dict[int, int]:
+        """Process → position of its newest commit."""
+        statement = select(_COMMITS.c.writer, func.max(_COMMITS.c.position).label("newest")).group_by(_COMMITS.c.writer)
+        with self._engine.connect() as connection:
+            return {row.writer: row.newest for row in connection.execute(statement)}
+
+    def commits_after(self, known: Mapping[int, int], limit: int) -> list[Commit]:
+        """Commits of other processes, for each at most ``limit``, oldest first, beyond the ``known`` positions."""
+        given = {"me": self.writer, "known": json.dumps(known), "limit": limit}
+        with self._engine.connect() as connection:
+            return [Commit(*row) for row in connection.execute(_AFTER, given)]
+
+    def read_commits(self, commits: Sequence[Commit]) -> Iterator[StoredBlock]:
+        """Their blocks, in the order of the commits of each process."""
+        for hour, writer in sorted({(hour, commit.writer) for commit in commits for hour in commit.hours}):
+            wanted = [commit.position for commit in commits if commit.writer == writer and hour in commit.hours]
+            statement = select(_BLOCKS).where(
+                _BLOCKS.c.hour == hour, _BLOCKS.c.writer == writer, _BLOCKS.c.position.between(wanted[0], wanted[-1])
+            )
+            with self._engine.connect() as connection:
+                yield from as_blocks(connection.execute(statement.order_by(_BLOCKS.c.position)))
+
+    def forget_commits(self, seconds: float) -> None:
+        """Forget which commits there were until so many seconds ago; their blocks stay."""
+        oldest = func.clock_timestamp() - timedelta(seconds=seconds)
+        with self._engine.begin() as connection:
+            connection.execute(delete(_COMMITS).where(_COMMITS.c.at < oldest))
 
     def hours(self) -> list[int]:
         query = text(
@@ -115,7 +209,12 @@ def _create(connection: Connection) -> None:
     if connection.exec_driver_sql("SELECT to_regclass('blocks')").scalar_one() is None:
         _BLOCKS.create(connection)
         connection.exec_driver_sql("ALTER TABLE blocks ALTER COLUMN body SET STORAGE EXTERNAL")
+    else:  # made by a version in which a service was one process
+        for column in (_BLOCKS.c.writer, _BLOCKS.c.position):
+            connection.exec_driver_sql(f"ALTER TABLE blocks ADD COLUMN IF NOT EXISTS {column.name} bigint")
+        _IN_LOG.create(connection, checkfirst=True)
     _MEMBERS.create(connection, checkfirst=True)
+    _COMMITS.create(connection, checkfirst=True)
 
 
 def _serialize(connection: Connection) -> None:

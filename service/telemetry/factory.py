@@ -23,8 +23,8 @@ from mainstay.service.telemetry.subjects import Subjects, WorldSize
 from mainstay.service.telemetry.writer import GroupCommitWriter
 
 
-def open_blocks(settings: Settings, database: Database) -> BlockStore:
-    """The block store that the settings name.
+def open_blocks(settings: Settings, database: Database, writer: int | None = None) -> BlockStore:
+    """The block store that the settings name; ``writer`` is the number of this process.
 
     Raises:
         ValueError: PostgreSQL blocks are asked for without a PostgreSQL database.
@@ -36,11 +36,13 @@ def open_blocks(settings: Settings, database: Database) -> BlockStore:
         return SqliteBlockStore(settings.data_dir / "blocks")
     if database.is_sqlite:
         raise ValueError("blocks=postgresql needs a postgresql database_url")
-    return PostgresBlockStore(database.engine)
+    return PostgresBlockStore(database.engine, writer)
 
 
-def build_ingest(settings: Settings, database: Database, clock: Clock, world_size: WorldSize) -> Ingest:
-    """The data path, not started yet."""
+def build_ingest(
+    settings: Settings, database: Database, clock: Clock, world_size: WorldSize, process: int | None = None
+) -> Ingest:
+    """The data path, not started yet; ``process`` is its number."""
     telemetry = settings.telemetry
     ring = TelemetryRing(telemetry.ring_seconds, telemetry.ring_bytes)
     steps = StepStore(telemetry.step_ring_steps, telemetry.step_ring_bytes)
@@ -51,7 +53,7 @@ def build_ingest(settings: Settings, database: Database, clock: Clock, world_siz
         CatalogScope.PROGRESS: progress.write,
         CatalogScope.PAIRS: pairs.write,
     }
-    store = open_blocks(settings, database)
+    store = open_blocks(settings, database, process)
 
     def keep(samples: CheckedSamples | FrameBatch) -> None:
         if isinstance(samples, FrameBatch):

@@ -235,10 +235,11 @@ class Ingest:
         for kinds, seconds in spans.items():
             blocks = self.store.read(now - seconds, now + self.settings.max_future_seconds, kinds=kinds)
             while group := list(itertools.islice(blocks, _REFILL_BLOCKS)):
-                count += self._restore(group, now)
+                count += len(self.restore(group, now))
         return count
 
-    def _restore(self, blocks: Sequence[StoredBlock], now: float) -> int:
+    def restore(self, blocks: Sequence[StoredBlock], now: float) -> list[Payload]:
+        """Put stored blocks into memory; what they held, without those that cannot be read again."""
         payloads: list[Payload] = []
         for block in blocks:
             try:
@@ -253,7 +254,7 @@ class Ingest:
             _log.error("a stored block is refused now: %s (%s)", problem.detail, type(payloads[place]).__name__)
         for samples in checked.accepted:
             self.keep(samples)
-        return len(payloads) - len(checked.refused)
+        return [payload for place, payload in enumerate(payloads) if place not in checked.refused]
 
     def _payload(self, block: StoredBlock, now: float) -> Payload | None:
         """What a stored block holds; None where no detector needs it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mainstay.service.common.loops import Loop
 from mainstay.service.services import Services
 from mainstay.service.stream.changes import Topic
+from mainstay.service.telemetry import log_follower
 from mainstay.service.telemetry.blocks import HOUR
 
 TICK_SECONDS = 1.0
@@ -23,5 +24,11 @@ def make(services: Services) -> list[Loop]:
         oldest = services.clock.now() - services.settings.telemetry.retention_hours * HOUR
         # A block reaches at most an hour past its own: the hour before the limit may still hold something to keep.
         services.blocks.drop_before(int(oldest) // HOUR - 1)
+        if services.follower is not None:
+            services.follower.store.forget_commits(log_follower.KEEP_SECONDS)
 
-    return [Loop("telemetry-tick", TICK_SECONDS, tick), Loop("telemetry-retention", RETENTION_SECONDS, retain)]
+    elected = services.leases.elect("housekeeping", lambda: retain)
+    loops = [Loop("telemetry-tick", TICK_SECONDS, tick), Loop("telemetry-retention", RETENTION_SECONDS, elected)]
+    if services.follower is not None:
+        loops.append(Loop("telemetry-log", log_follower.INTERVAL, services.follower.run_once))
+    return loops

@@ -1,0 +1,205 @@
+"""One process at a time holds a lease, and no transaction of an earlier holder commits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import DBAPIError
+
+from mainstay.service.cluster.leases import LeaseLostError, Leases, Process
+from mainstay.service.cluster.status import read_shared
+from mainstay.service.common.clock import SystemClock
+from mainstay.service.common.db import Database, fenced
+from mainstay.service.stream import changes
+from mainstay.service.stream.changes import Topic, record_change
+
+SECONDS = 1.0
+
+
+@pytest.fixture
+def two(databases: Any, migrated_template: str) -> Iterator[tuple[Leases, Leases]]:
+    """Two processes on one PostgreSQL, each with an elected turn that records a change."""
+    url = databases.make(template=migrated_template)
+    both = [Database(url), Database(url)]
+    yield tuple(
+        Leases(database, Process(url=f"http://{n}", started_at=0.0), SECONDS) for n, database in enumerate(both)
+    )  # type: ignore[misc]
+    for database in both:
+        database.close()
+    databases.drop(url)
+
+
+def elect(leases: Leases, made: list[str], name: str = "work") -> Callable[[], None]:
+    """A turn that writes, and notes each time that it is made."""
+
+    def make() -> Callable[[], None]:
+        made.append(leases.process.url)
+        return write
+
+    def write() -> None:
+        with leases.database.session() as session:
+            record_change(session, Topic.EVENT, {"id": leases.process.url})
+
+    return leases.elect(name, make)
+
+
+def written(leases: Leases) -> list[str]:
+    with leases.database.reading() as session:
+        return [row.data["id"] for row in changes.after(session, changes.newest_id(session) - 1000)]
+
+
+def until(happened: Callable[[], Any], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+@pytest.mark.postgres
+def test_one_of_two_processes_works(two) -> None:
+    made: list[str] = []
+    turns = [elect(leases, made) for leases in two]
+    for _ in range(3):
+        for leases, turn in zip(two, turns, strict=True):
+            leases.renew()
+            leases.renew()  # the first adds the row
+            turn()
+    assert made == ["http://0"]
+    assert set(written(two[0])) == {"http://0"}
+
+
+@pytest.mark.postgres
+def test_another_takes_over_when_the_holder_is_silent_and_starts_anew(two) -> None:
+    first, second = two
+    made: list[str] = []
+    turns = [elect(leases, made) for leases in two]
+    first.renew()
+    first.renew()
+    turns[0]()
+
+    def taken() -> bool:
+        second.renew()
+        turns[1]()
+        return "http://1" in made
+
+    until(taken)
+    first.renew()
+    turns[0]()
+    assert first.epoch("work") is None
+    assert made == ["http://0", "http://1"]
+    second.release()
+    first.renew()
+    turns[0]()
+    assert made == ["http://0", "http://1", "http://0"], "a new term remembers nothing of an earlier one"
+
+
+@pytest.mark.postgres
+def test_a_holder_that_was_stopped_past_its_lease_writes_nothing(two) -> None:
+    first, second = two
+    made: list[str] = []
+    stale = elect(first, made)
+    elect(second, made)
+    first.renew()
+    first.renew()
+    epoch = first.epoch("work")
+    assert epoch is not None
+
+    def taken() -> bool:
+        second.renew()
+        return second.epoch("work") is not None
+
+    until(taken)
+    assert second.epoch("work") == epoch + 1
+    with first.database.session() as session, pytest.raises(LeaseLostError, match="another process holds the lease"):
+        first.check(session, "work", epoch)
+    first._held = {"work": (epoch, time.monotonic() + 60)}  # it woke before it looked at its clock
+    stale()
+    assert "stale" not in written(first)
+    assert "http://0" not in written(first)
+
+
+@pytest.mark.postgres
+def test_a_holder_that_stops_within_a_transaction_keeps_nothing(two) -> None:
+    first, second = two
+    made: list[str] = []
+    elect(first, made)
+    elect(second, made)
+    first.renew()
+    first.renew()
+    epoch = first.epoch("work")
+    assert epoch is not None
+
+    def taken() -> bool:
+        second.renew()
+        return second.epoch("work") is not None
+
+    def write_and_stop() -> None:
+        with fenced(lambda session: first.check(session, "work", epoch)), first.database.session() as session:
+            record_change(session, Topic.EVENT, {"id": "stopped"})
+            session.flush()
+            until(taken)  # PostgreSQL ends the idle transaction, and its lock on the lease with it
+
+    with pytest.raises(DBAPIError):
+        write_and_stop()
+    assert "stopped" not in written(second)
+
+
+@pytest.mark.postgres
+def test_renewing_does_not_wait_for_a_transaction_of_the_holder(two) -> None:
+    first, second = two
+    elect(first, [])
+    elect(second, [])
+    first.renew()
+    first.renew()
+    epoch = first.epoch("work")
+    assert epoch is not None
+    deadline = time.monotonic() + 2.5 * SECONDS
+    with fenced(lambda session: first.check(session, "work", epoch)), first.database.session() as session:
+        while time.monotonic() < deadline:
+            record_change(session, Topic.EVENT, {"id": "long"})
+            session.flush()
+            first.check(session, "work", epoch)
+            first.renew()
+            second.renew()
+            assert second.epoch("work") is None
+    assert "long" in written(first)
+    assert first.epoch("work") == epoch
+
+
+@pytest.mark.postgres
+def test_the_status_names_who_does_what(two) -> None:
+    first, second = two
+    elect(first, [], "detection")
+    elect(second, [], "detection")
+    for leases in (first, first, second):
+        leases.renew(pending=3, lag=0.25)
+    with first.database.reading() as session:
+        told = read_shared(session, 30.0)
+    assert told.shared
+    assert [(one.url, one.state, one.pending_frames, one.lag_seconds) for one in told.processes] == [
+        ("http://0", "running", 3, 0.25),
+        ("http://1", "running", 3, 0.25),
+    ]
+    (lease,) = told.leases
+    assert (lease.name, lease.holder, lease.epoch) == ("detection", told.processes[0].id, 1)
+    first.release()
+    with first.database.reading() as session:
+        told = read_shared(session, 30.0)
+    assert told.processes[0].state == "stopped"
+    assert told.leases[0].holder is None
+
+
+def test_a_service_on_sqlite_holds_every_lease(tmp_path) -> None:
+    database = Database(f"sqlite:///{tmp_path / 'one.db'}")
+    leases = Leases(database, Process(url="http://one", started_at=SystemClock().now()), SECONDS)
+    turns: list[int] = []
+    turn = leases.elect("work", lambda: lambda: turns.append(1))
+    leases.renew()
+    turn()
+    assert turns == [1]
+    assert leases.epoch("work") == 0
+    leases.release()
+    database.close()
