@@ -62,10 +62,10 @@ class Pair:
         return str(event["id"])
 
     def found(self, number: int) -> dict[str, bool]:
-        """Key → whether it is active, of every finding."""
+        """ID → whether it is active, of every finding."""
         incidents = self.stacks[number].api.get("/incidents")["items"]
         detail = [self.stacks[number].api.get(f"/incidents/{one['id']}") for one in incidents]
-        return {finding["key"]: finding["active"] for one in detail for finding in one["findings"]}
+        return {finding["id"]: finding["active"] for one in detail for finding in one["findings"]}
 
 
 @pytest.fixture
