@@ -39,6 +39,8 @@ class Client:
     port: int
     token: str
     connections: int = 64
+    timeout: float | None = None
+    """Seconds after which a request counts as broken."""
     statuses: Counter[int] = field(default_factory=Counter)
     """Answers by status; 0 where the connection broke."""
     _idle: asyncio.Queue[tuple[asyncio.StreamReader, asyncio.StreamWriter] | None] = field(init=False)
@@ -54,11 +56,12 @@ class Client:
         """Status and body of the answer; 0 where the connection broke."""
         pair = await self._idle.get()
         try:
-            if pair is None or pair[0].at_eof():  # the service closed it while it was idle
-                pair = await asyncio.open_connection("127.0.0.1", self.port)
-            status, answer = await self._exchange(
-                pair, f"{method} {path}", body, f"{kind}\r\nAccept-Encoding: {accept}"
-            )
+            async with asyncio.timeout(self.timeout):
+                if pair is None or pair[0].at_eof():  # the service closed it while it was idle
+                    pair = await asyncio.open_connection("127.0.0.1", self.port)
+                status, answer = await self._exchange(
+                    pair, f"{method} {path}", body, f"{kind}\r\nAccept-Encoding: {accept}"
+                )
         except (OSError, asyncio.IncompleteReadError, ValueError):
             pair, status, answer = None, 0, b""
         self.statuses[status] += 1
@@ -140,12 +143,13 @@ class Fleet:
         names, size = list(self.names), 10
         batches = [[names[k % self.count] for k in range(start, start + size)] for start in range(0, count, size)]
         batches += [[f"invented{number}"] for number in range(invented)]
-        answers = await asyncio.gather(*(self._events(batch) for batch in batches))
+        answers = await asyncio.gather(*(self.send_events(batch) for batch in batches))
         real = len(batches) - invented
         accepted = sum(json.loads(body)["accepted"] for status, body in answers[:real] if status == 200)
         return accepted, sum(status == 404 for status, _ in answers[real:])
 
-    async def _events(self, names: list[str]) -> tuple[int, bytes]:
+    async def send_events(self, names: list[str]) -> tuple[int, bytes]:
+        """An XID of each node; status and body of the answer, once there is one."""
         events = [_xid(name) for name in names]
         while True:
             status, body = await self.client.request("POST", "/v1/events", json.dumps({"items": events}).encode())

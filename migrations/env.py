@@ -29,7 +29,9 @@ def run(connection: Connection) -> None:
 
 def _ours(_obj: object, name: str | None, kind: str, _reflected: bool, _compared: object) -> bool:
     # The block store makes its own table, and its hourly partitions come and go by themselves.
-    is_store = name is not None and (name in {"blocks", "block_commits", "block_members"} or name.startswith("blocks_h"))
+    is_store = name is not None and (
+        name in {"blocks", "block_commits", "block_members"} or name.startswith("blocks_h")
+    )
     return not (kind == "table" and is_store)
 
 

@@ -82,8 +82,8 @@ def _as_postgres(command: list[str]) -> list[str]:
     return ["runuser", "-u", "postgres", "--", *command] if os.geteuid() == 0 else command
 
 
-def start_postgres(directory: Path) -> Started:
-    """Start a private cluster in ``directory`` (fsync off: it lives as long as the tests)."""
+def start_postgres(directory: Path, *, durable: bool = False) -> Started:
+    """Start a private cluster in ``directory`` (not ``durable`` without fsync: it lives as long as the tests)."""
     binaries = _postgres_binaries()
     if binaries is None:
         _apt_install("postgresql")
@@ -96,7 +96,7 @@ def start_postgres(directory: Path) -> Started:
     data, port = directory / "data", free_port()
     initdb = [str(binaries / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "--no-sync"]
     subprocess.run(_as_postgres(initdb), check=True, capture_output=True, timeout=60)
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c fsync=off -k {directory}"
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c fsync={'on' if durable else 'off'} -k {directory}"
     control = [str(binaries / "pg_ctl"), "-D", str(data), "-o", options, "-l", str(directory / "log"), "-w", "start"]
     subprocess.run(_as_postgres(control), check=True, stdout=subprocess.DEVNULL, timeout=60)
     url = f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"

@@ -34,8 +34,8 @@ RENEWALS: Final = 6
 Turn = Callable[[], None]
 
 _ADD: Final = text(
-    "INSERT INTO leases (name, epoch, expires_at) SELECT name, 0, to_timestamp(0) FROM unnest(CAST(:names AS text[])) AS name"
-    " ON CONFLICT DO NOTHING"
+    "INSERT INTO leases (name, epoch, expires_at)"
+    " SELECT name, 0, to_timestamp(0) FROM unnest(CAST(:names AS text[])) AS name ON CONFLICT DO NOTHING"
 )
 _RENEW: Final = text(
     "UPDATE leases SET expires_at = clock_timestamp() + make_interval(secs => :seconds)"
@@ -48,6 +48,8 @@ _TAKE: Final = text(
     " RETURNING name, epoch"
 )
 _RELEASE: Final = text("UPDATE leases SET expires_at = to_timestamp(0) WHERE holder = :me")
+_TELL: Final = text("UPDATE leases SET told = :told WHERE name = :name AND holder = :me AND epoch = :epoch")
+_TOLD: Final = text("SELECT told FROM leases WHERE name = :name")
 _FENCE: Final = text(
     "SELECT set_config('idle_in_transaction_session_timeout', :idle, true) FROM leases"
     " WHERE name = :name AND epoch = :epoch FOR KEY SHARE"
@@ -150,6 +152,18 @@ class Leases:
         with self._autocommit() as connection:
             connection.execute(_RELEASE, {"me": self.process.id})
             self._report(connection, stopped=True)
+
+    def tell(self, name: str, told: bytes) -> None:
+        """Tell the other processes something of the work under the lease ``name``, if this process holds it."""
+        if (epoch := self.epoch(name)) is not None:
+            with self._autocommit() as connection:
+                connection.execute(_TELL, {"told": told, "name": name, "me": self.process.id, "epoch": epoch})
+
+    def told(self, name: str) -> bytes | None:
+        """What the holder of the lease ``name`` told last."""
+        with self._autocommit() as connection:
+            told: bytes | None = connection.scalar(_TOLD, {"name": name})
+            return told
 
     def check(self, session: WriteSession, name: str, epoch: int) -> None:
         """Hold the lease until ``session`` ends.

@@ -42,3 +42,5 @@ class LeaseRow(Base):
     """Grows with each holder: a transaction of an earlier one is refused."""
     expires_at: Mapped[float] = mapped_column(UnixTime)
     """By the clock of the database."""
+    told: Mapped[bytes | None]
+    """What the holder tells the other processes (MessagePack)."""

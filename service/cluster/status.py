@@ -16,7 +16,8 @@ _PROCESSES: Final = text(
     " extract(epoch FROM clock_timestamp() - seen_at)::float8 AS seen FROM processes ORDER BY started_at"
 )
 _LEASES: Final = text(
-    "SELECT *, extract(epoch FROM expires_at - clock_timestamp())::float8 AS rest FROM leases ORDER BY name"
+    "SELECT name, holder, epoch, extract(epoch FROM expires_at - clock_timestamp())::float8 AS rest"
+    " FROM leases ORDER BY name"
 )
 _FORGET_SECONDS: Final = 86_400.0
 

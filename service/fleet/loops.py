@@ -44,7 +44,7 @@ def make(services: Services) -> list[Loop]:
             listening_since=since,
         )
 
-    elected = services.leases.elect("detection", lambda: write_states)
+    elected = services.leases.elect("node-states", lambda: write_states)
 
     def sweep_heartbeats() -> None:
         nonlocal heard, since

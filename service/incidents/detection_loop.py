@@ -30,6 +30,7 @@ from mainstay.service.fleet.directory import Fleet as Directory
 from mainstay.service.incidents import deadlines, finding_ingest, repository
 from mainstay.service.incidents import findings as wire
 from mainstay.service.incidents.detector_runner import DetectorRunner, Fleet
+from mainstay.service.incidents.detector_status import DETECTION, SHARE_SECONDS, SharedDetectorStatus
 from mainstay.service.incidents.job_detectors import OF_JOBS, JobStores
 from mainstay.service.incidents.recovery_progress import follow, is_followed
 from mainstay.service.incidents.runs import Runs, Switches
@@ -268,8 +269,11 @@ def _store(context: Context, gathered: dict[str, Finding]) -> None:
 
 
 def make_loops(services: Services) -> list[Loop]:
-    """Return the detection loop; ``services.wakers.wake("detection")`` wakes it."""
-    turn = services.leases.elect("detection", lambda: DetectionLoop(services).run_once)
+    """Return the loop of detection, which ``services.wakers.wake("detection")`` wakes, and what shows its status."""
+    turn = services.leases.elect(DETECTION, lambda: DetectionLoop(services).run_once)
     loop = Loop("detection", services.settings.incidents.detection_interval_seconds, turn)
     services.wakers.listen("detection", loop.wake)
-    return [loop]
+    if services.database.is_sqlite:
+        return [loop]
+    status = SharedDetectorStatus(services.leases, services.accounts)
+    return [loop, Loop("detector-status", SHARE_SECONDS, status.run_once)]

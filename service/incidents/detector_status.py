@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
 
 from mainstay.detectors.base import DetectorStatus
 from mainstay.detectors.hang.detector import JobActivity
+from mainstay.service.cluster.leases import Leases
+
+SHARE_SECONDS: Final = 2.0
+DETECTION: Final = "detection"
+"""The lease under which one process detects."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobAccount:
     """Of one job."""
 
-    detectors: Sequence[tuple[str, DetectorStatus]] = ()
+    detectors: list[tuple[str, DetectorStatus]] = field(default_factory=list)
     """(detector's name, its account) in the order of the registry."""
     activity: JobActivity | None = None
     """How the job stands, as the hang detector sees it."""
@@ -31,9 +39,35 @@ class DetectorStatusCache:
     def __init__(self) -> None:
         self._jobs: Mapping[str, JobAccount] = {}
 
+    @property
+    def jobs(self) -> Mapping[str, JobAccount]:
+        """By job, those that are detected."""
+        return self._jobs
+
     def replace(self, jobs: Mapping[str, JobAccount]) -> None:
         self._jobs = jobs
 
     def job_account(self, job: str) -> JobAccount:
         """Empty for a job without detection: it does not run, or the loop has not processed it yet."""
         return self._jobs.get(job, _EMPTY)
+
+
+@dataclass
+class SharedDetectorStatus:
+    """Shows the status of the process that detects on the pages of the others too."""
+
+    leases: Leases
+    accounts: DetectorStatusCache
+    _told: bytes | None = field(default=None, init=False)
+
+    def run_once(self) -> None:
+        """Tell what has changed, or read what was told."""
+        if self.leases.epoch(DETECTION) is None:
+            told = self.leases.told(DETECTION)
+            if told is not None and told != self._told:
+                self.accounts.replace(msgspec.msgpack.decode(told, type=dict[str, JobAccount]))
+        else:
+            told = msgspec.msgpack.encode(self.accounts.jobs)
+            if told != self._told:
+                self.leases.tell(DETECTION, told)
+        self._told = told

@@ -19,6 +19,7 @@ from mainstay.probes.core_types import HOST_DEVICE, RecommendedAction, Severity
 from mainstay.service.common.db import AnySession
 from mainstay.service.common.loops import Loop
 from mainstay.service.fleet.models import NodeRow
+from mainstay.service.incidents.detector_status import DETECTION
 from mainstay.service.incidents.finding_retry import store_with_retry
 from mainstay.service.incidents.models import FindingRow
 from mainstay.service.services import Services
@@ -134,4 +135,4 @@ def _is_new(finding: Finding, latest: dict[str, float], withdrawn: dict[str, flo
 
 def make_loops(services: Services, interval: float = INTERVAL) -> list[Loop]:
     """The loop; a test turns ``LemonScan`` by hand."""
-    return [Loop("lemons", interval, services.leases.elect("detection", lambda: LemonScan(services).run_once))]
+    return [Loop("lemons", interval, services.leases.elect(DETECTION, lambda: LemonScan(services).run_once))]

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import DBAPIError
 
+from mainstay.detectors.base import DetectorState, DetectorStatus
+from mainstay.detectors.hang.detector import JobActivity
 from mainstay.service.cluster.leases import LeaseLostError, Leases, Process
 from mainstay.service.cluster.status import read_shared
 from mainstay.service.common.clock import SystemClock
 from mainstay.service.common.db import Database, fenced
+from mainstay.service.incidents.detector_status import DetectorStatusCache, JobAccount, SharedDetectorStatus
 from mainstay.service.stream import changes
 from mainstay.service.stream.changes import Topic, record_change
 
@@ -203,3 +206,22 @@ def test_a_service_on_sqlite_holds_every_lease(tmp_path) -> None:
     assert leases.epoch("work") == 0
     leases.release()
     database.close()
+
+
+@pytest.mark.postgres
+def test_the_status_of_detectors_is_shown_by_every_process(two) -> None:
+    accounts = [DetectorStatusCache(), DetectorStatusCache()]
+    shared = [SharedDetectorStatus(leases, cache) for leases, cache in zip(two, accounts, strict=True)]
+    for leases in two:
+        elect(leases, [], "detection")
+        leases.renew()
+        leases.renew()
+    noise = DetectorStatus(state=DetectorState.ABSTAINING, reason="too noisy", numbers={"noise": float("nan")})
+    accounts[0].replace({"j": JobAccount([("step_time", noise)], JobActivity.MOVING)})
+    for one in shared:
+        one.run_once()
+    seen = accounts[1].job_account("j")
+    assert seen.activity is JobActivity.MOVING
+    ((name, status),) = seen.detectors
+    assert (name, status.state, status.reason) == ("step_time", DetectorState.ABSTAINING, "too noisy")
+    assert status.numbers["noise"] != status.numbers["noise"], "a number that is none stays none"

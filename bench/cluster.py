@@ -1,0 +1,267 @@
+"""Two ``mainstay serve`` on one PostgreSQL: what they cost, and what happens when one of them is killed or stopped.
+
+``python -m bench.cluster [--nodes N] [--steady SECONDS] [--json FILE]``. A private PostgreSQL that syncs each commit,
+two services, and the generator run on the same cores. Relayed bundles go to both services in turn, and to the other
+one where one does not answer, as behind a load balancer. Processor time is that of both services and of PostgreSQL,
+from ``/proc``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import LiteralString
+
+import psycopg
+
+from bench.lib_fleet import BUNDLE, Client, Fleet, Samples, enroll_validated
+from bench.report import RESULTS, Row, publish
+from mainstay.service.demo.stack import free_port
+from tests.machine import start_postgres
+
+FRAME_SECONDS = 5
+LEASE_SECONDS = 3.0
+TAKEOVERS = 3
+"""Kills, and as many stops."""
+WATCH_SECONDS = 100.0
+"""After a takeover: longer than a restored finding that is not confirmed would hold (60 s)."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Service:
+    """One of the two."""
+
+    directory: Path
+    url: str
+    port: int = field(default_factory=free_port)
+    child: subprocess.Popen[bytes] = field(init=False)
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "mainstay", "serve", "--port", str(self.port), "--migrate"]
+        command += ["--data-dir", str(self.directory), "--database-url", self.url]
+        settings = {"MAINSTAY_CLUSTER__LEASE_SECONDS": LEASE_SECONDS, "MAINSTAY_FLEET__HEARTBEAT_TIMEOUT_SECONDS": 30}
+        env = {**os.environ, **{name: str(value) for name, value in settings.items()}}
+        with self.directory.with_suffix(".log").open("ab") as log:
+            self.child = subprocess.Popen(command, stdout=log, stderr=log, env=env)
+
+    def stop(self) -> None:
+        self.child.send_signal(signal.SIGCONT)
+        self.child.kill()
+        self.child.wait()
+
+
+@dataclass
+class Balancer:
+    """Sends each request to the services in turn, and again where one does not answer."""
+
+    clients: list[Client]
+    statuses: Counter[int] = field(default_factory=Counter)
+    acknowledged: int = 0
+    _turn: Iterator[int] = field(default_factory=itertools.count)
+
+    async def request(
+        self, method: str, path: str, body: bytes = b"", *, kind: str = "application/json"
+    ) -> tuple[int, bytes]:
+        while True:
+            client = self.clients[next(self._turn) % len(self.clients)]
+            status, answer = await client.request(method, path, body, kind=kind)
+            if status not in {0, 429, 503}:
+                self.statuses[status] += 1
+                self.acknowledged += status == 204
+                return status, answer
+            await asyncio.sleep(0.2)
+
+
+class Run:
+    """One fleet on two services."""
+
+    def __init__(self, services: list[Service], url: str, token: str, count: int) -> None:
+        self.services, self.count, self.rows = services, count, list[Row]()
+        self._sick = itertools.count(count // 2, 7)
+        self._connection = psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True)
+        self.people = [Client(service.port, token, 2) for service in services]
+        self.balancer = Balancer([Client(service.port, token, 500, timeout=5.0) for service in services])
+        """A stopped service accepts connections and says nothing."""
+        self.fleet = Fleet(self.balancer, count, Samples(FRAME_SECONDS), relayed=True)  # type: ignore[arg-type]
+
+    async def measure(self, steady: float) -> None:
+        await self.fleet.register()
+        await self.fleet.send(20.0)
+        await self._steady(steady)
+        self.fleet.samples.sick = "n00007"
+        sending = asyncio.create_task(self.fleet.send(1e9))
+        await self._until(self._active, 60.0)
+        for how in (signal.SIGKILL, signal.SIGSTOP):
+            took = [await self._take_over(how) for _ in range(TAKEOVERS)]
+            what = "killed" if how is signal.SIGKILL else "stopped past its lease"
+            note = (
+                f"median {statistics.median(t for t, _ in took):.2f} s; from the signal to a finding about a new event"
+            )
+            worst = max(seconds for seconds, _ in took)
+            self.row(f"judged again after the holder is {what}", worst, "s", 5.0, n=len(took), note=note)
+            cleared = sum(cleared for _, cleared in took)
+            self.row(f"findings cleared falsely after the holder is {what}", cleared, "", 0.0, n=len(took))
+        sending.cancel()
+        await asyncio.sleep(6.0)
+        await self._compare()
+
+    async def _steady(self, seconds: float) -> None:
+        self.fleet.acks.clear()
+        began, before = time.monotonic(), self._cpu()
+        await self.fleet.send(seconds)
+        took = time.monotonic() - began
+        used = {name: cpu - before[name] for name, cpu in self._cpu().items()}
+        note = ", ".join(f"{name} {cpu / took:.3f}" for name, cpu in used.items())
+        samples = len(self.fleet.acks) / -(-self.count // BUNDLE) * self.count * self.fleet.samples.readings
+        self.row("cores in all", sum(used.values()) / took, "", 0.6, note=f"{note}; for {took / 60:.1f} min")
+        self.row("CPU seconds per million samples in all", sum(used.values()) / samples * 1e6, "s", None)
+        p99 = statistics.quantiles(self.fleet.acks, n=100, method="inclusive")[-1]
+        self.row("acknowledgement, p99", p99, "s", 0.5)
+        resident = [_resident_bytes(service.child.pid) / 2**30 for service in self.services]
+        self.row("resident memory of each service, the larger", max(resident), "GiB", 4.0)
+
+    async def _take_over(self, how: signal.Signals) -> tuple[float, int]:
+        """Seconds until a new event is a finding, and how often the old finding was seen cleared."""
+        holder = self._holder()
+        rest = next(number for number, one in enumerate(self.services) if one is not self.services[holder])
+        began, node = time.monotonic(), f"n{next(self._sick):05d}"
+        self.services[holder].child.send_signal(how)
+        await Fleet(self.people[rest], 1, self.fleet.samples).send_events([node])
+        await self._until(lambda: bool(self._findings(node, active=False)), 60.0, every=0.02)
+        took, cleared = time.monotonic() - began, 0
+        if how is signal.SIGSTOP:
+            await asyncio.sleep(2 * LEASE_SECONDS)
+            self.services[holder].child.send_signal(signal.SIGCONT)
+        else:
+            self.services[holder].child.wait()
+            self.services[holder].start()
+        while time.monotonic() < began + WATCH_SECONDS:
+            cleared += not self._active()
+            await asyncio.sleep(0.5)
+        return took, cleared
+
+    async def _compare(self) -> None:
+        """Whether what was acknowledged is stored once, and in the memory of both."""
+        stored = self._scalar("SELECT count(*) FROM blocks WHERE kind = 'bundle'")
+        self.row("acknowledged bundles that are not stored", self.balancer.acknowledged - stored, "", 0.0)
+        query = (
+            f"/v1/telemetry/query?node=n00003&signal=gpu_temperature_celsius&from={time.time() - 250:.0f}&points=250"
+        )
+        charts = [(await client.json(query) or {}).get("series") for client in self.people]
+        holds = bool(charts[0]) and charts[0] == charts[1]
+        self.row("charts of the last minutes that differ between the services", 0 if holds else 1, "", 0.0)
+
+    def _holder(self) -> int:
+        statement = "SELECT p.pid FROM leases l JOIN processes p ON p.id = l.holder WHERE l.name = 'detection'"
+        pid = self._scalar(statement)
+        return next(number for number, one in enumerate(self.services) if one.child.pid == pid)
+
+    def _active(self) -> bool:
+        return bool(self._findings("n00007", active=True))
+
+    def _findings(self, node: str, *, active: bool) -> int:
+        return self._scalar("SELECT count(*) FROM findings WHERE node = %s AND (active OR NOT %s)", node, active)
+
+    def _scalar(self, statement: LiteralString, *values: object) -> int:
+        row = self._connection.execute(statement, values).fetchone()
+        return 0 if row is None else int(row[0])
+
+    def _cpu(self) -> dict[str, float]:
+        used = {f"service {n}": _cpu_seconds(one.child.pid) for n, one in enumerate(self.services, start=1)}
+        backends = self._connection.execute("SELECT pid FROM pg_stat_activity").fetchall()
+        return used | {"PostgreSQL": sum(_cpu_seconds(pid) for (pid,) in backends)}
+
+    async def _until(self, holds: Callable[[], bool], seconds: float, *, every: float = 0.2) -> None:
+        deadline = time.monotonic() + seconds
+        while not holds() and time.monotonic() < deadline:  # noqa: ASYNC110 - other processes set no event here
+            await asyncio.sleep(every)
+
+    def row(self, claim: str, figure: float, unit: str, limit: float | None, *, n: int = 1, note: str = "") -> None:
+        target, holds = ("", None) if limit is None else (f"<= {limit:g}", figure <= limit)
+        claim = f"{self.count} nodes, relayed, two services: {claim}"
+        self.rows.append(
+            Row(claim=claim, figure=figure, unit=unit, target=target, holds=holds, kind="live", n=n, note=note)
+        )
+        print(f"{claim}: {figure:.3f} {unit} {note}", flush=True)
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def _resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def _postgres(directory: Path) -> Iterator[str]:
+    url, pid = start_postgres(directory, durable=True)
+    try:
+        yield url
+    finally:
+        os.kill(pid, signal.SIGINT)
+
+
+@contextmanager
+def _directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="mainstay-cluster-") as made:
+        Path(made).chmod(0o755)  # PostgreSQL runs as another user
+        yield Path(made)
+
+
+@asynccontextmanager
+async def _running(count: int) -> AsyncIterator[Run]:
+    with ExitStack() as stack:
+        directory = stack.enter_context(_directory())
+        url = stack.enter_context(_postgres(directory / "postgres"))
+        enroll_validated(url, (f"n{number:05d}" for number in range(count)))
+        services = [Service(directory / name, url) for name in ("a", "b")]
+        for service in services:
+            service.start()
+            stack.callback(service.stop)
+            await _answers(service)
+        tokens = [one.directory / "admin-token" for one in services]
+        token = next(path.read_text().strip() for path in tokens if path.exists())
+        yield Run(services, url, token, count)
+
+
+async def _answers(service: Service) -> None:
+    client = Client(service.port, "", 1)
+    while (await client.request("GET", "/healthz"))[0] != 200:
+        if service.child.poll() is not None:
+            raise RuntimeError(service.directory.with_suffix(".log").read_text()[-2000:])
+        await asyncio.sleep(0.2)
+
+
+async def measure(count: int, steady: float) -> list[Row]:
+    async with _running(count) as run:
+        await run.measure(steady)
+        return run.rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.cluster")
+    parser.add_argument("--nodes", type=int, default=10_000)
+    parser.add_argument("--steady", type=float, default=120.0, metavar="SECONDS", help="how long they only report")
+    parser.add_argument("--json", type=Path, default=RESULTS / "cluster.json", metavar="FILE")
+    told = parser.parse_args()
+    publish("cluster", asyncio.run(measure(told.nodes, told.steady)), told.json)
+
+
+if __name__ == "__main__":
+    main()
