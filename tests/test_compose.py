@@ -36,7 +36,7 @@ def compose() -> dict[str, Any]:
 
 
 def test_the_scaled_shape_is_complete(compose: dict[str, Any]) -> None:
-    assert set(compose["services"]) == {"postgres", "redis", "service", "worker", "beat", "node"}
+    assert set(compose["services"]) == {"postgres", "redis", "service", "service-2", "worker", "beat", "node"}
 
 
 def test_every_base_image_is_pinned_by_digest(compose: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ def upgrade() -> None:
         sa.Column("holder", sa.BigInteger(), nullable=True),
         sa.Column("epoch", sa.BigInteger(), nullable=False),
         sa.Column("expires_at", UnixTime(), nullable=False),
-        sa.Column("told", sa.LargeBinary(), nullable=True),
+        sa.Column("shared", sa.LargeBinary(), nullable=True),
         sa.PrimaryKeyConstraint("name", name="pk_leases"),
     )
 

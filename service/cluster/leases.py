@@ -48,8 +48,8 @@ _TAKE: Final = text(
     " RETURNING name, epoch"
 )
 _RELEASE: Final = text("UPDATE leases SET expires_at = to_timestamp(0) WHERE holder = :me")
-_TELL: Final = text("UPDATE leases SET told = :told WHERE name = :name AND holder = :me AND epoch = :epoch")
-_TOLD: Final = text("SELECT told FROM leases WHERE name = :name")
+_SHARE: Final = text("UPDATE leases SET shared = :shared WHERE name = :name AND holder = :me AND epoch = :epoch")
+_SHARED: Final = text("SELECT shared FROM leases WHERE name = :name")
 _FENCE: Final = text(
     "SELECT set_config('idle_in_transaction_session_timeout', :idle, true) FROM leases"
     " WHERE name = :name AND epoch = :epoch FOR KEY SHARE"
@@ -102,7 +102,7 @@ class Leases:
 
         Args:
             name: of the lease; several loops may share one.
-            make: makes the turn that works. It is called anew with each term, since what an earlier term remembers may
+            make: makes the turn that works. It is called again in each term, since what an earlier term remembers may
                 be wrong by now.
         """
         self._wanted.add(name)
@@ -153,17 +153,17 @@ class Leases:
             connection.execute(_RELEASE, {"me": self.process.id})
             self._report(connection, stopped=True)
 
-    def tell(self, name: str, told: bytes) -> None:
-        """Tell the other processes something of the work under the lease ``name``, if this process holds it."""
+    def share(self, name: str, shared: bytes) -> None:
+        """Share bytes with the other processes, if this process holds the lease ``name``."""
         if (epoch := self.epoch(name)) is not None:
             with self._autocommit() as connection:
-                connection.execute(_TELL, {"told": told, "name": name, "me": self.process.id, "epoch": epoch})
+                connection.execute(_SHARE, {"shared": shared, "name": name, "me": self.process.id, "epoch": epoch})
 
-    def told(self, name: str) -> bytes | None:
-        """What the holder of the lease ``name`` told last."""
+    def shared(self, name: str) -> bytes | None:
+        """What the holder of the lease ``name`` shared last."""
         with self._autocommit() as connection:
-            told: bytes | None = connection.scalar(_TOLD, {"name": name})
-            return told
+            shared: bytes | None = connection.scalar(_SHARED, {"name": name})
+            return shared
 
     def check(self, session: WriteSession, name: str, epoch: int) -> None:
         """Hold the lease until ``session`` ends.
@@ -177,12 +177,12 @@ class Leases:
 
     def _report(self, connection: Connection, *, pending: int = 0, lag: float = 0.0, stopped: bool = False) -> None:
         process = self.process
-        told: dict[str, Any] = {"id": process.id, "host": process.host, "pid": process.pid, "url": process.url}
-        told |= {"version": process.version, "pending": pending, "lag": lag, "stopped": stopped}
-        connection.execute(_REPORT, told)
+        row: dict[str, Any] = {"id": process.id, "host": process.host, "pid": process.pid, "url": process.url}
+        row |= {"version": process.version, "pending": pending, "lag": lag, "stopped": stopped}
+        connection.execute(_REPORT, row)
 
     def _autocommit(self) -> Connection:
-        """Each statement commits by itself: a process that is stopped in between holds no row."""
+        """Each statement is a transaction: a process that is stopped in between holds no row."""
         return self.database.engine.execution_options(isolation_level="AUTOCOMMIT").connect()
 
 

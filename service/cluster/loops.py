@@ -21,7 +21,7 @@ def make(services: Services) -> list[Loop]:
 
 
 def join(services: Services) -> None:
-    """Report this process, and take what leases nobody holds."""
+    """Report this process, and take over leases that have expired."""
     lag = 0.0 if services.follower is None else services.follower.lag
     services.leases.renew(pending=services.ingest.writer.pending, lag=lag)
 

@@ -14,7 +14,7 @@ class ProcessRow(Base):
     __tablename__ = "processes"
 
     id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
-    """Random, and made anew at each start."""
+    """Random, another at each start."""
     host: Mapped[str] = mapped_column(String(255))
     pid: Mapped[int]
     url: Mapped[str] = mapped_column(String(300))
@@ -42,5 +42,5 @@ class LeaseRow(Base):
     """Grows with each holder: a transaction of an earlier one is refused."""
     expires_at: Mapped[float] = mapped_column(UnixTime)
     """By the clock of the database."""
-    told: Mapped[bytes | None]
-    """What the holder tells the other processes (MessagePack)."""
+    shared: Mapped[bytes | None]
+    """What the holder shares with the other processes (MessagePack)."""

@@ -9,7 +9,7 @@ class ProcessRead(Output):
     """One ``mainstay serve``."""
 
     id: str
-    """Sixteen hexadecimal digits, made anew at each start."""
+    """Sixteen hexadecimal digits, others at each start."""
     host: str
     pid: int
     url: str

@@ -58,16 +58,16 @@ class SharedDetectorStatus:
 
     leases: Leases
     accounts: DetectorStatusCache
-    _told: bytes | None = field(default=None, init=False)
+    _last: bytes | None = field(default=None, init=False)
 
     def run_once(self) -> None:
-        """Tell what has changed, or read what was told."""
+        """Share what has changed, or read what was shared."""
         if self.leases.epoch(DETECTION) is None:
-            told = self.leases.told(DETECTION)
-            if told is not None and told != self._told:
-                self.accounts.replace(msgspec.msgpack.decode(told, type=dict[str, JobAccount]))
+            shared = self.leases.shared(DETECTION)
+            if shared is not None and shared != self._last:
+                self.accounts.replace(msgspec.msgpack.decode(shared, type=dict[str, JobAccount]))
         else:
-            told = msgspec.msgpack.encode(self.accounts.jobs)
-            if told != self._told:
-                self.leases.tell(DETECTION, told)
-        self._told = told
+            shared = msgspec.msgpack.encode(self.accounts.jobs)
+            if shared != self._last:
+                self.leases.share(DETECTION, shared)
+        self._last = shared

@@ -1,4 +1,4 @@
-"""Two ``mainstay serve`` on one PostgreSQL: one detects, and when it is killed or stopped the other goes on."""
+"""Two ``mainstay serve`` on one PostgreSQL: one detects, and when it is killed or stopped the other continues."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def pair(tmp_path: Path, postgres_url: str, free_port: Callable[[], int]) -> Ite
         stack.close()
 
 
-def test_the_other_process_goes_on_when_one_is_killed_or_stopped(pair: Pair) -> None:
+def test_the_other_process_continues_when_one_is_killed_or_stopped(pair: Pair) -> None:
     a, b = pair.stacks
     b.until(lambda: pair.holder() == a.api.url, 30.0, "the first to hold the lease")
     a.api.put(f"/nodes/{NODE}", REPORT)

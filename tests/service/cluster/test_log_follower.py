@@ -76,7 +76,7 @@ def test_a_process_that_stood_still_reads_the_last_minutes_again(pair, frames, r
     assert post(client, a.url, frames.body(1, t0=t0)) == 204
     a.services.follower.store.forget_commits(0.0)
     follower.run_once()
-    assert follower.blocks == 0, "nobody tells any more that there was a commit"
+    assert follower.blocks == 0, "no row names the commit"
     follower._read_at -= log_follower.KEEP_SECONDS
     follower.run_once()
     signal = frames.catalog.narrow[0]

@@ -134,6 +134,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/cluster": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Cluster
+         * @description The processes of the service, and which of them holds which lease.
+         */
+        get: operations["get_cluster"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/cohort-comparisons": {
         parameters: {
             query?: never;
@@ -2077,6 +2097,18 @@ export interface components {
             worse: number | null;
         };
         /**
+         * ClusterRead
+         * @description The processes of the service, and which of them does what.
+         */
+        ClusterRead: {
+            /** Leases */
+            leases: components["schemas"]["LeaseRead"][];
+            /** Processes */
+            processes: components["schemas"]["ProcessRead"][];
+            /** Shared */
+            shared: boolean;
+        };
+        /**
          * CohortSoftware
          * @description A cohort as its nodes reported it: hardware, and driver and firmware where they are known.
          */
@@ -3298,6 +3330,20 @@ export interface components {
          * @enum {string}
          */
         JobState: "running" | "recovering" | "finished" | "failed" | "unknown";
+        /**
+         * LeaseRead
+         * @description One kind of work that one process does at a time.
+         */
+        LeaseRead: {
+            /** Epoch */
+            epoch: number;
+            /** Expires Seconds */
+            expires_seconds: number;
+            /** Holder */
+            holder: string | null;
+            /** Name */
+            name: string;
+        };
         /** LocalizationCancel */
         LocalizationCancel: {
             /**
@@ -4034,6 +4080,32 @@ export interface components {
             loc: (string | number)[];
             /** Msg */
             msg: string;
+        };
+        /**
+         * ProcessRead
+         * @description One ``mainstay serve``.
+         */
+        ProcessRead: {
+            /** Host */
+            host: string;
+            /** Id */
+            id: string;
+            /** Lag Seconds */
+            lag_seconds: number;
+            /** Pending Frames */
+            pending_frames: number;
+            /** Pid */
+            pid: number;
+            /** Seen Seconds */
+            seen_seconds: number;
+            /** Started At */
+            started_at: number;
+            /** State */
+            state: string;
+            /** Url */
+            url: string;
+            /** Version */
+            version: string;
         };
         /**
          * ProgressRead
@@ -5816,6 +5888,29 @@ export interface operations {
             403: components["responses"]["NotAllowed"];
             404: components["responses"]["NotFound"];
             422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_cluster: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ClusterRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
             default: components["responses"]["Problem"];
         };
     };
