@@ -33,7 +33,8 @@ from mainstay.service.demo.stack import free_port
 from tests.machine import start_postgres
 
 FRAME_SECONDS = 5
-LEASE_SECONDS = 3.0
+LEASE_SECONDS = 2.0
+"""The default."""
 TAKEOVERS = 3
 """Kills, and as many stops."""
 WATCH_SECONDS = 100.0
@@ -53,8 +54,7 @@ class Service:
     def start(self) -> None:
         command = [sys.executable, "-m", "mainstay", "serve", "--port", str(self.port), "--migrate"]
         command += ["--data-dir", str(self.directory), "--database-url", self.url]
-        settings = {"MAINSTAY_CLUSTER__LEASE_SECONDS": LEASE_SECONDS, "MAINSTAY_FLEET__HEARTBEAT_TIMEOUT_SECONDS": 30}
-        env = {**os.environ, **{name: str(value) for name, value in settings.items()}}
+        env = {**os.environ, "MAINSTAY_FLEET__HEARTBEAT_TIMEOUT_SECONDS": "30"}
         with self.directory.with_suffix(".log").open("ab") as log:
             self.child = subprocess.Popen(command, stdout=log, stderr=log, env=env)
 

@@ -262,7 +262,7 @@ class CelerySettings(SettingsGroup):
 class ClusterSettings(SettingsGroup):
     """Several processes of the service on one PostgreSQL."""
 
-    lease_seconds: float = Field(default=3.0, ge=1, le=60)
+    lease_seconds: float = Field(default=2.0, ge=1, le=60)
     """Time after which another process takes over the work of one that no longer renews its leases, in seconds."""
 
 

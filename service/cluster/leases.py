@@ -120,15 +120,15 @@ class Leases:
             epoch, until = self._held.get(name, (0, -1.0))
         return epoch if time.monotonic() < until else None
 
-    def renew(self, *, pending: int = 0, lag: float = 0.0) -> None:
-        """Report this process, renew what it holds, and take over what has expired. The turn of a loop.
+    def renew(self, *, pending: int = 0, lag: float = 0.0) -> list[str]:
+        """Report this process, renew what it holds, and take over what has expired; what it took over.
 
         Args:
             pending: frames that wait for a commit.
             lag: seconds by which the commits of other processes are late in this one's memory.
         """
         if self.database.is_sqlite:
-            return
+            return []
         began, names = time.monotonic(), self.names()
         given = {"me": self.process.id, "seconds": self.seconds}
         with self._autocommit() as connection:
@@ -142,6 +142,7 @@ class Leases:
             self._held = {name: (epoch, began + self.seconds) for name, epoch in {**held, **taken}.items()}
         for name, epoch in taken.items():
             _log.info("this process holds the lease %s now (epoch %d)", name, epoch)
+        return list(taken)
 
     def release(self) -> None:
         """Give up all leases when the process ends: another takes them over at once."""
@@ -197,9 +198,8 @@ class _ElectedTurn:
     def __call__(self) -> None:
         epoch = self.leases.epoch(self.name)
         if epoch is None:
-            self._turn = None
             return
-        if self._turn is None or epoch != self._epoch:
+        if self._turn is None or epoch != self._epoch:  # the same epoch: no other process worked meanwhile
             self._turn, self._epoch = self.make(), epoch
         if self.leases.database.is_sqlite:
             self._turn()

@@ -23,7 +23,8 @@ def make(services: Services) -> list[Loop]:
 def join(services: Services) -> None:
     """Report this process, and take over leases that have expired."""
     lag = 0.0 if services.follower is None else services.follower.lag
-    services.leases.renew(pending=services.ingest.writer.pending, lag=lag)
+    for name in services.leases.renew(pending=services.ingest.writer.pending, lag=lag):
+        services.wakers.wake(name)  # a loop that others wake has the name of its lease
 
 
 def leave(services: Services) -> None:
