@@ -94,7 +94,7 @@ class Run:
         self._sick = itertools.count(count // 2, 7)
         self._connection = psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True)
         self.people = [Client(service.port, token, 2) for service in services]
-        self.balancer = Balancer([Client(service.port, token, 500, timeout=5.0) for service in services])
+        self.balancer = Balancer([Client(service.port, token, 60, timeout=5.0) for service in services])
         """A stopped service accepts connections and says nothing."""
         self.fleet = Fleet(self.balancer, count, Samples(FRAME_SECONDS), relayed=True)  # type: ignore[arg-type]
 

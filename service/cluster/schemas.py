@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from mainstay.service.common.schemas import Output
 
 
@@ -18,7 +20,7 @@ class ProcessRead(Output):
     started_at: float
     seen_seconds: float
     """Seconds since its last report."""
-    state: str
+    state: Literal["running", "silent", "stopped"]
     """``running``, ``stopped`` (it ended in an orderly way), or ``silent``."""
     pending_frames: int
     """Frames that waited for a commit at its last report."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 from sqlalchemy import Row, delete, text
 
@@ -53,10 +53,10 @@ def forget_old(session: WriteSession, now: float) -> None:
 
 
 def _process(row: Row[tuple[object, ...]], lease_seconds: float) -> ProcessRead:
-    state = "stopped" if row.stopped else "running" if row.seen <= lease_seconds else "silent"
+    silent: Literal["running", "silent"] = "silent" if row.seen > lease_seconds else "running"
     return ProcessRead(
         id=_id(row.id), host=row.host, pid=row.pid, url=row.url, version=row.version, started_at=row.began,
-        seen_seconds=row.seen, state=state, pending_frames=row.pending, lag_seconds=row.lag,
+        seen_seconds=row.seen, state="stopped" if row.stopped else silent, pending_frames=row.pending, lag_seconds=row.lag,
     )  # fmt: skip
 
 

@@ -25,12 +25,13 @@ PAGES = (
     "/validation",
     "/validation?tab=sweeps",
     "/validation?tab=suites",
+    "/service",
     "/glossary",
     "/no-such-page",
 )
 
 
-@pytest.mark.timeout(240)  # thirteen pages, each checked whole
+@pytest.mark.timeout(240)  # fourteen pages, each checked whole
 @pytest.mark.parametrize(("scheme", "rules"), [("light", GUIDELINES), ("dark", COLORS)], ids=["light", "dark"])
 def test_no_page_breaks_the_accessibility_guidelines(
     browser: Browser, dashboard: Stack, scheme: str, rules: Any

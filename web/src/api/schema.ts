@@ -4100,8 +4100,11 @@ export interface components {
             seen_seconds: number;
             /** Started At */
             started_at: number;
-            /** State */
-            state: string;
+            /**
+             * State
+             * @enum {string}
+             */
+            state: "running" | "silent" | "stopped";
             /** Url */
             url: string;
             /** Version */

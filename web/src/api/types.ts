@@ -78,3 +78,6 @@ export type ValidationPlan = Schemas["ValidationPlanRead"];
 export type Simulation = Schemas["SimulationRead"];
 export type SimulationQuestion = Schemas["SimulationIn"];
 export type RecoveryPolicy = Schemas["RecoveryPolicyRead"];
+export type Service = Schemas["ClusterRead"];
+export type ServiceProcess = Service["processes"][number];
+export type Lease = Service["leases"][number];

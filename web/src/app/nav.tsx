@@ -145,6 +145,10 @@ function UserMenu() {
         <p className="font-medium text-sm">{me.data.subject}</p>
         <p className="text-ink-3 text-xs">Scopes: {me.data.scopes.join(", ")}</p>
       </div>
+      <MenuItem onSelect={() => void navigate({ to: "/service" })}>
+        <Icon name="system" size={14} />
+        Service
+      </MenuItem>
       <MenuItem onSelect={leave}>
         <Icon name="leave" size={14} />
         Sign out

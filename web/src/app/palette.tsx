@@ -74,6 +74,7 @@ function useCommands(query: string): Command[] {
       page("/validation", "Validation", "validation"),
       page("/policies/xid", "Policy, XID rules", "policy"),
       page("/simulation", "Simulation of failures", "simulation"),
+      page("/service", "Service, processes", "system"),
       page("/glossary", "Glossary", "help"),
       ...(jobs.data?.items ?? []).map(
         (job): Command => ({

@@ -150,6 +150,12 @@ const simulation = createRoute({
   component: lazyRouteComponent(() => import("@/features/simulation/simulation-page"), "SimulationPage"),
 });
 
+const service = createRoute({
+  getParentRoute: () => shell,
+  path: "/service",
+  component: lazyRouteComponent(() => import("@/features/service/service-page"), "ServicePage"),
+});
+
 const glossary = createRoute({
   getParentRoute: () => shell,
   path: "/glossary",
@@ -174,6 +180,7 @@ const pages = [
   localization,
   policy,
   simulation,
+  service,
   glossary,
 ];
 
