@@ -40,16 +40,14 @@ def rate(database: Database, *, locked: bool) -> float:
 
 
 def main() -> None:
-    file, server = target_file("outbox"), find_postgres()
+    file, server, name = target_file("outbox"), find_postgres(), f"bench_{uuid.uuid4().hex}"
     assert server is not None, "no PostgreSQL answers"
-    name = f"bench_{uuid.uuid4().hex}"
     with psycopg.connect(server.replace("+psycopg", ""), autocommit=True) as admin:
         admin.execute(f'CREATE DATABASE "{name}"'.encode())
         database = Database(f"{server.rsplit('/', 1)[0]}/{name}")
         migrate.upgrade(database)
         pairs = [(rate(database, locked=True), rate(database, locked=False)) for _ in range(TIMES)]
-        database.close()
-        admin.execute(f'DROP DATABASE "{name}"'.encode())
+        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)'.encode())
     before, after = np.median(pairs, axis=0).tolist()
     publish("outbox", [Row(
         claim="eight writers commit changes without waiting for each other", figure=after, unit="transactions/s",
