@@ -44,9 +44,10 @@ _WRITERS: Final = {"sqlite": 1, "postgresql": 12}
 """Requests that hold a write transaction at once: SQLite admits one writer, PostgreSQL's pool holds 50 connections."""
 LOCKED_SECONDS: Final = 5.0
 """A transaction that lasts longer is stuck: the longest, of 500 findings, takes tenths of a second."""
-IDLE_SECONDS: Final = 60
+IDLE_SECONDS: Final = 300
 """PostgreSQL ends a transaction of ours that waits for us so long, unless the site set another bound: one that has
-written holds back the changes of all (``stream.changes``)."""
+written holds back the changes of all (``stream.changes``). Nothing shorter, because the restart of a large fleet reads
+frames of several kinds side by side, and one reader waits for the others."""
 
 
 class UnixTime(TypeDecorator[float]):

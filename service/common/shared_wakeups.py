@@ -1,7 +1,7 @@
 """Wake-up calls between the processes on one PostgreSQL, by LISTEN and NOTIFY.
 
-One thread and one connection a process. It tells outside of transactions: of those that have told something, PostgreSQL
-commits only one at a time. A call may be lost while the connection is away.
+One thread and one connection a process. It sends outside of transactions: PostgreSQL commits only one at a time of
+those that notify. A call may be lost while the connection is away.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mainstay.service.common.wakeups import WakeupRegistry
 _log: Final = logging.getLogger(__name__)
 CHANNEL: Final = "mainstay_wakeups"
 TOGETHER_SECONDS: Final = 0.05
-"""Calls within it are told once a name: a burst of events costs twenty notifications a second."""
+"""Calls of one name within it are sent once: a burst of events costs twenty notifications a second."""
 _PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 """Seconds between attempts to connect: the first, and the most, after twice as long each time."""
 _OPTIONS: Final[dict[str, Any]] = {
@@ -77,13 +77,13 @@ class SharedWakeups:
             for source in (connection, self._inner):
                 ready.register(source, selectors.EVENT_READ)
             while not self._stopping.is_set():
-                for told in connection.notifies(timeout=0):
-                    if told.pid != connection.info.backend_pid:
-                        self._registry.wake_here(told.payload)
+                for call in connection.notifies(timeout=0):
+                    if call.pid != connection.info.backend_pid:
+                        self._registry.wake_here(call.payload)
                 if any(key.fileobj is self._inner for key, _ in ready.select()) and self._inner.recv(1):
-                    self._tell(connection)
+                    self._send(connection)
 
-    def _tell(self, connection: psycopg.Connection) -> None:
+    def _send(self, connection: psycopg.Connection) -> None:
         with self._lock:
             names, self._names = self._names, set()
         for name in names:

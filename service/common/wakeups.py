@@ -19,7 +19,7 @@ class WakeupRegistry:
         """Tells other processes; must not wait."""
 
     def listen(self, name: str, call: Callable[[], None], *, only_here: bool = False) -> None:
-        """Run ``call`` whenever ``name`` is woken; ``only_here`` where it reaches the other processes by itself."""
+        """Run ``call`` whenever ``name`` is woken; ``only_here`` if other processes need not hear of it."""
         self._calls[name] = call
         if only_here:
             self._only_here.add(name)

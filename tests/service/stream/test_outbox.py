@@ -1,4 +1,4 @@
-"""Readers of changes miss none and see none twice, whoever commits when; nobody waits for anybody to commit."""
+"""Readers of changes miss none and see none twice in any order of commits; no writer waits for another."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_positions_survive_as_text(position: Position) -> None:
 def test_a_transaction_that_stands_still_is_ended_unless_the_site_says_otherwise(postgres: Database) -> None:
     name = postgres.url.database
     with postgres.reading() as session:
-        assert session.scalar(text("SHOW idle_in_transaction_session_timeout")) == "1min"
+        assert session.scalar(text("SHOW idle_in_transaction_session_timeout")) == "5min"
     with postgres.session() as session:
         session.execute(text(f'ALTER DATABASE "{name}" SET idle_in_transaction_session_timeout TO 7000'))
     postgres.close()
