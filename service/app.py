@@ -43,6 +43,7 @@ from mainstay.service.common.compression import Compression
 from mainstay.service.common.db import Database
 from mainstay.service.common.hosts import AllowedHosts
 from mainstay.service.common.loops import Loop, Loops
+from mainstay.service.common.shared_wakeups import SharedWakeups
 from mainstay.service.common.wakeups import WakeupRegistry
 from mainstay.service.common.web import Dashboard, SecurityHeaders
 from mainstay.service.events import endpoints as events
@@ -207,6 +208,7 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
         app.state.first_code = _first_code(services)
         _start(services, loops)
         with ExitStack() as stack:
+            stack.enter_context(SharedWakeups(services.database, services.wakers))
             for extra in extras:
                 stack.enter_context(extra(services))
             yield

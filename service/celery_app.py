@@ -20,6 +20,7 @@ from celery.worker import WorkController
 from kombu.exceptions import OperationalError as BrokerError
 from sqlalchemy.exc import OperationalError
 
+from mainstay.service.common.shared_wakeups import SharedWakeups
 from mainstay.service.services import Services
 from mainstay.service.settings import CelerySettings
 from mainstay.service.validation.tasks import Tasks
@@ -92,7 +93,7 @@ def _send(app: Celery, task: str, *args: str) -> None:
 def connect(services: Services) -> Celery:
     """Let ``services.wakers.wake("tasks")`` reach the workers."""
     app = make_app(services.settings.celery)
-    services.wakers.listen("tasks", lambda: _send(app, TICK))
+    services.wakers.listen("tasks", lambda: _send(app, TICK), only_here=True)
     return app
 
 
@@ -163,6 +164,10 @@ def run(services: Services, *, tasks: bool, beat: bool, concurrency: int) -> Non
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, on_signal)
-    with working(make_app(services.settings.celery), services, tasks=tasks, beat=beat, concurrency=concurrency):
+    app = make_app(services.settings.celery)
+    with (
+        SharedWakeups(services.database, services.wakers),
+        working(app, services, tasks=tasks, beat=beat, concurrency=concurrency),
+    ):
         print("mainstay worker is ready", flush=True)  # noqa: T201 - whoever started it waits for this line
         stop.wait()

@@ -24,6 +24,7 @@ from mainstay.service.common.shared_body import SharedBody
 from mainstay.service.exposition.families import counter, gauge
 from mainstay.service.exposition.page import FleetPage
 from mainstay.service.services import Services
+from mainstay.service.stream import changes
 
 LEAST_FREE_BYTES: Final = 64 * 2**20
 """SQLite needs room for its log before it can make room: some seconds of a large fleet's telemetry."""
@@ -163,12 +164,14 @@ def collect_fleet(services: Services) -> Iterator[Metric]:
     """Nodes, devices and watchers."""
     with services.database.reading() as session:
         fleet = services.fleet.current(session)
+        delay = changes.delay(session, services.clock.now())
     nodes = GaugeMetricFamily("mainstay_nodes", "Nodes, by state", labels=["state"])
     for state in HealthState:
         nodes.add_metric([state.value], fleet.states.get(state.value, 0))
     yield nodes
     yield gauge("devices", "Devices in the latest reports", fleet.devices)
     yield gauge("event_streams", "Open event streams", services.hub.watchers)
+    yield gauge("changes_delay_seconds", "Age of the oldest change held back by an open transaction", delay)
     yield counter("watch_messages", "Messages handed to event streams", services.hub.sent)
 
 

@@ -1,7 +1,7 @@
 """Processes of a service, and their leases.
 
 Revision ID: 0008
-Revises: 0006
+Revises: 0007
 Created: 2026-11-26
 """
 
@@ -13,7 +13,7 @@ from alembic import op
 from mainstay.service.common.db import UnixTime
 
 revision = "0008"
-down_revision = "0006"
+down_revision = "0007"
 branch_labels = None
 depends_on = None
 

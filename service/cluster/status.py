@@ -56,7 +56,8 @@ def _process(row: Row[tuple[object, ...]], lease_seconds: float) -> ProcessRead:
     silent: Literal["running", "silent"] = "silent" if row.seen > lease_seconds else "running"
     return ProcessRead(
         id=_id(row.id), host=row.host, pid=row.pid, url=row.url, version=row.version, started_at=row.began,
-        seen_seconds=row.seen, state="stopped" if row.stopped else silent, pending_frames=row.pending, lag_seconds=row.lag,
+        seen_seconds=row.seen, state="stopped" if row.stopped else silent, pending_frames=row.pending,
+        lag_seconds=row.lag,
     )  # fmt: skip
 
 

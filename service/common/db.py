@@ -45,6 +45,10 @@ _WRITERS: Final = {"sqlite": 1, "postgresql": 12}
 """Requests that hold a write transaction at once: SQLite admits one writer, PostgreSQL's pool holds 50 connections."""
 LOCKED_SECONDS: Final = 5.0
 """A transaction that lasts longer is stuck: the longest, of 500 findings, takes tenths of a second."""
+IDLE_SECONDS: Final = 300
+"""PostgreSQL ends a transaction of ours that waits for us so long, unless the site set another bound: one that has
+written holds back the changes of all (``stream.changes``). Nothing shorter, because the restart of a large fleet reads
+frames of several kinds side by side, and one reader waits for the others."""
 
 
 class UnixTime(TypeDecorator[float]):
@@ -313,7 +317,15 @@ def _engine(url: URL, queue: _WriterQueue) -> Engine:
         event.listen(engine, "rollback", queue.on_end)
         return engine
     # The pool checks a connection before lending it: a restarted server costs one ping, not one failed request.
-    return create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 5}, **options)
+    engine = create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 5}, **options)
+    event.listen(engine, "connect", _on_postgres_connect)
+    return engine
+
+
+def _on_postgres_connect(connection: Any, _record: Any) -> None:
+    statement = "SELECT set_config(name, %s, false) FROM pg_settings WHERE name = %s AND setting = '0'"
+    connection.execute(statement, (f"{IDLE_SECONDS}s", "idle_in_transaction_session_timeout"))
+    connection.commit()
 
 
 def _to_json(value: Any) -> str:

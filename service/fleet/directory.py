@@ -13,20 +13,21 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from sys import intern
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import RowMapping, Select, bindparam, case, select
+from sqlalchemy import RowMapping, Select, case, select
 
 from mainstay.probes.core_types import HealthState, Verdict
 from mainstay.service.common.db import AnySession
 from mainstay.service.fleet.models import DeviceRow, NodeRow
-from mainstay.service.stream.changes import Topic, newest_id
+from mainstay.service.stream.changes import AFTER, ORDER, SETTLED, Topic, newest
 from mainstay.service.stream.models import ChangeRow
+from mainstay.service.stream.position import Position
 from mainstay.service.validation.models import NodeVerdictRow
 
 _Rows = Select[*tuple[Any, ...]]
@@ -48,11 +49,11 @@ _DEVICES: Final = select(*DeviceRow.__table__.c).order_by(
     DeviceRow.node, DeviceRow.kind.desc(), DeviceRow.index, DeviceRow.id
 )
 _CHANGES: Final = (
-    select(ChangeRow.id, case((ChangeRow.topic == Topic.NODE.value, ChangeRow.data)))
-    .where(ChangeRow.id > bindparam("last"))
-    .order_by(ChangeRow.id)
+    select(*ORDER, SETTLED.label("settled"), case((ChangeRow.topic == Topic.NODE.value, ChangeRow.data)).label("data"))
+    .where(AFTER)
+    .order_by(*ORDER)
 )
-"""Built once: it is asked for with every request."""
+"""Built once: it is asked for with every request. Not only what is settled: a node that was drained just now counts."""
 
 
 _COLUMN: Final = np.dtype(
@@ -199,7 +200,9 @@ class FleetDirectory:
 
     keep_changes: int
     _fleet: Fleet = field(default_factory=lambda: Fleet({}, 0), init=False, repr=False)
-    _last: int | None = field(default=None, init=False)
+    _last: Position | None = field(default=None, init=False)
+    _ahead: set[int] = field(default_factory=set, init=False, repr=False)
+    """Ids of changes after ``_last`` that were read before they were settled."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def current(self, session: AnySession) -> Fleet:
@@ -208,12 +211,14 @@ class FleetDirectory:
             if self._last is None:
                 self._read_all(session)
                 return self._fleet
-            rows = session.connection().execute(_CHANGES, {"last": self._last}).all()
-            if rows and rows[-1][0] - self._last >= self.keep_changes:
+            rows = session.connection().execute(_CHANGES, asdict(self._last)).all()
+            settled = [row for row in rows if row.settled]
+            if len(settled) >= self.keep_changes:  # others may have been pruned
                 self._read_all(session)
             elif rows:
-                self._read(session, [data for _, data in rows if data is not None])
-                self._last = rows[-1][0]
+                self._read(session, [row.data for row in rows if row.data is not None and row.id not in self._ahead])
+                self._last = Position(*settled[-1][:2]) if settled else self._last
+                self._ahead = {row.id for row in rows if not row.settled}
             return self._fleet
 
     def follow_reports(self, session: AnySession) -> None:
@@ -227,7 +232,8 @@ class FleetDirectory:
             self._put({name: replace(nodes[name], last_seen_at=at) for name, at in heard if name in nodes})
 
     def _read_all(self, session: AnySession) -> None:
-        self._last = newest_id(session)
+        self._last = newest(session)
+        self._ahead = {row.id for row in session.connection().execute(_CHANGES, asdict(self._last))}
         self._fleet = Fleet({}, self._fleet.layout + 1)
         self._put({node.name: node for node in _load(session, _NODES, _DEVICES)})
 

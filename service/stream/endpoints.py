@@ -15,12 +15,11 @@ from mainstay.service.common.problem import UnavailableError, UnprocessableError
 from mainstay.service.services import Services, ServicesDep
 from mainstay.service.stream import changes
 from mainstay.service.stream.changes import Topic
-from mainstay.service.stream.hub import Message, Watcher, message_of
+from mainstay.service.stream.hub import RESET, Message, Watcher, message_of, reset
+from mainstay.service.stream.position import Position
 
 router = APIRouter(tags=["stream"])
 RETRY_MS: Final = 1000
-RESET: Final = "reset"
-"""Event name that says: too much was missed, read everything again."""
 _REPLAY: Final = 2000
 
 
@@ -38,7 +37,7 @@ async def watch(
     _reader: Reader,
     services: ServicesDep,
     topics: Annotated[str, Query(max_length=200)] = "incident,node,job,validation,event",
-    last_event_id: Annotated[str | None, Header(max_length=32)] = None,
+    last_event_id: Annotated[str | None, Header(max_length=40)] = None,
 ) -> StreamingResponse:
     """Stream changes as events named by topic; ``data`` is a small JSON object with an ``id``.
 
@@ -61,15 +60,16 @@ def _topics(text: str) -> frozenset[Topic]:
     return frozenset(Topic(name) for name in names)
 
 
-def _resume(header: str | None) -> int | None:
+def _resume(header: str | None) -> Position | None:
     if header is None or not header.strip():
         return None
-    if not (header.isascii() and header.isdigit() and int(header) < 2**63):
-        raise UnprocessableError("Last-Event-ID must be a number that this stream gave")
-    return int(header)
+    try:
+        return Position.parse(header)
+    except ValueError as error:
+        raise UnprocessableError("Last-Event-ID must be an id that this stream gave") from error
 
 
-async def _stream(services: Services, topics: frozenset[Topic], resume: int | None) -> AsyncIterator[bytes]:
+async def _stream(services: Services, topics: frozenset[Topic], resume: Position | None) -> AsyncIterator[bytes]:
     settings = services.settings.stream
     loop = asyncio.get_running_loop()
     ends = loop.time() + settings.max_lifetime_seconds
@@ -94,15 +94,12 @@ async def _stream(services: Services, topics: frozenset[Topic], resume: int | No
         services.hub.leave(watcher)
 
 
-def _missed(services: Services, resume: int, joined: int) -> list[Message]:
+def _missed(services: Services, resume: Position, joined: Position) -> list[Message]:
     """What was committed after ``resume`` up to ``joined``; one ``reset`` when that cannot be told any more."""
     with services.database.reading() as session:
-        oldest = changes.oldest_id(session)
-        lost = resume > joined or (oldest is not None and resume < oldest - 1)
-        rows = [] if lost else [row for row in changes.after(session, resume, _REPLAY + 1) if row.id <= joined]
-    if lost or len(rows) > _REPLAY:
-        return [Message(RESET, f'{{"id":{joined}}}', joined)]
-    return [message_of(row) for row in rows]
+        rows = changes.after(session, resume, _REPLAY + 1) if resume <= joined else None
+    missed = None if rows is None else [message_of(row) for row in rows if row.position <= joined]
+    return [reset(joined)] if missed is None or len(missed) > _REPLAY else missed
 
 
 def _format(message: Message) -> bytes:

@@ -17,7 +17,10 @@ from mainstay.service.common.db import Database
 from mainstay.service.stream import changes
 from mainstay.service.stream.changes import Topic
 from mainstay.service.stream.models import ChangeRow
+from mainstay.service.stream.position import Position
 
+RESET: Final = "reset"
+"""Event name that says: too much was missed, read everything again."""
 QUEUE_LENGTH: Final = 2000
 """A watcher this far behind is cut off."""
 
@@ -29,7 +32,7 @@ class Message:
     topic: str
     data: str
     """JSON."""
-    id: int | None
+    id: Position | None
 
 
 @dataclass(eq=False)
@@ -44,7 +47,7 @@ class Watcher:
     def offer(self, messages: Iterable[Message]) -> None:
         """On the event loop: queue what the watcher asked for."""
         for message in messages:
-            if message.topic not in self.topics:
+            if message.topic not in self.topics and message.topic != RESET:
                 continue
             if self.queue.qsize() >= QUEUE_LENGTH - 1:
                 self.end()
@@ -65,7 +68,7 @@ class ChangeHub:
         self._database = database
         self._watchers: set[Watcher] = set()
         self._lock = threading.Lock()
-        self._last: int | None = None
+        self._last: Position | None = None
         self.sent = 0
         self.closed = False
 
@@ -73,10 +76,10 @@ class ChangeHub:
     def watchers(self) -> int:
         return len(self._watchers)
 
-    def join(self, watcher: Watcher) -> int:
-        """Add a watcher; what is after the returned id will reach its queue."""
+    def join(self, watcher: Watcher) -> Position:
+        """Add a watcher; what is after the returned position will reach its queue."""
         with self._database.reading() as session:
-            newest = changes.newest_id(session)
+            newest = changes.newest(session)
         with self._lock:
             if self._last is None:
                 self._last = newest
@@ -98,11 +101,12 @@ class ChangeHub:
             return
         with self._database.reading() as session:
             rows = changes.after(session, last)
+            messages = [reset(changes.newest(session))] if rows is None else [message_of(row) for row in rows]
         # The database is not asked under the lock: the event loop takes it too.
         with self._lock:
-            if rows and self._last == last:
-                self._last = rows[-1].id
-                self._send([message_of(row) for row in rows])
+            if messages and self._last == last:
+                self._last = messages[-1].id
+                self._send(messages)
 
     def publish_transient(self, topic: Topic, data: dict[str, Any]) -> None:
         """Send what is true only now and need not be resumed."""
@@ -124,7 +128,12 @@ class ChangeHub:
 
 
 def message_of(row: ChangeRow) -> Message:
-    return Message(row.topic, to_json(row.data), row.id)
+    return Message(row.topic, to_json(row.data), row.position)
+
+
+def reset(position: Position) -> Message:
+    """What tells a watcher that it cannot be told all that came before ``position``."""
+    return Message(RESET, to_json({"id": str(position)}), position)
 
 
 def to_json(data: dict[str, Any]) -> str:

@@ -9,9 +9,13 @@ from sqlalchemy import inspect
 
 from mainstay.service.common import migrate
 from mainstay.service.common.db import Database
+from mainstay.service.stream import changes
+from mainstay.service.stream.changes import Topic, record_change
+from mainstay.service.stream.position import START
 from mainstay.service.telemetry.blocks import BlockKind, StoredBlock
 from mainstay.service.telemetry.blocks_postgres import PostgresBlockStore
 from tests.service.common import schema
+from tests.service.conftest import wait_until
 
 
 @pytest.fixture
@@ -48,6 +52,24 @@ def test_the_tables_of_the_block_store_are_its_own(postgres_url: str) -> None:
     schema.downgrade(database, "base")
     assert [block.sequence for block in store.read(0.0, 9000.0, kinds=[BlockKind.TIME])] == [1]
     database.close()
+
+
+def test_changes_from_before_they_had_a_transaction_keep_their_order(database: Database) -> None:
+    migrate.upgrade(database, "0006")
+    old = "INSERT INTO changes (topic, data, created_at) VALUES ('node', '{{\"id\": \"{0}\"}}', {1})"
+    at = "0" if database.is_sqlite else "now()"
+    with database.session() as session:
+        for name in "cab":
+            session.connection().exec_driver_sql(old.format(name, at))
+    migrate.upgrade(database)
+    with database.session() as session:
+        record_change(session, Topic.NODE, {"id": "new"})
+
+    def seen() -> list[str]:
+        with database.reading() as session:
+            return [row.data["id"] for row in changes.after(session, START) or ()]
+
+    wait_until(lambda: seen() == ["c", "a", "b", "new"])
 
 
 def test_upgrading_twice_changes_nothing(database: Database) -> None:

@@ -250,11 +250,12 @@ def test_incidents_and_findings_are_filtered(job: Any, incident: Json) -> None:
 
 def test_every_change_is_told_to_watchers(service: Any, job: Any, incident: Json) -> None:
     from mainstay.service.stream import changes
+    from mainstay.service.stream.position import START
 
     job.plan()
     job.wait_for("recovering")
     with service.services.database.reading() as session:
-        told = [(row.topic, row.data) for row in changes.after(session, 0)]
+        told = [(row.topic, row.data) for row in changes.after(session, START) or ()]
     about = [data for topic, data in told if topic == "incident"]
     assert {data["id"] for data in about} == {incident["id"]}
     assert [data["state"] for data in about][-1] == "recovering"
