@@ -112,7 +112,7 @@ class GroupCommitWriter:
         return self._thread is not None and self._thread.is_alive() and self.lag() < STALL_SECONDS
 
     def enqueue(self, block: StoredBlock, payload: Payload, answer: Answer) -> None:
-        """Let the frame become durable, and say so. Call on the event loop only.
+        """Let the frame become durable, then call ``answer``. Call on the event loop only.
 
         Raises:
             NotDurableError: too many wait; ``answer`` is never called.

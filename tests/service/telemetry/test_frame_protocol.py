@@ -338,7 +338,7 @@ def test_a_token_that_expires_is_refused_at_once(node, monkeypatch) -> None:
 
 
 @pytest.fixture
-def known(make_settings: Any, frames: Any) -> Iterator[Callable[..., tuple[Connection, str]]]:
+def started(make_settings: Any, frames: Any) -> Iterator[Callable[..., tuple[Connection, str]]]:
     """The command's own server: a connection over which the token's first frame went, and the token."""
     with ExitStack() as stack:
 
@@ -357,10 +357,10 @@ def known(make_settings: Any, frames: Any) -> Iterator[Callable[..., tuple[Conne
 
 
 def test_a_frame_in_flight_is_answered_when_the_service_stops(
-    known, frames, monkeypatch, through_app, eventually
+    started, frames, monkeypatch, through_app, eventually
 ) -> None:
     closing = ExitStack()
-    connection, token = known(closing)
+    connection, token = started(closing)
     through_app.clear()
     with ThreadPoolExecutor(1) as pool, held(monkeypatch) as hold:
         connection.send(request(token, frames.body(2)))
@@ -382,8 +382,8 @@ def is_refused(port: int) -> bool:
     return False
 
 
-def test_a_slow_header_and_a_slow_body_end_with_408(known, frames) -> None:
-    first, token = known(header_timeout_seconds=0.5, body_timeout_seconds=0.5)
+def test_a_slow_header_and_a_slow_body_end_with_408(started, frames) -> None:
+    first, token = started(header_timeout_seconds=0.5, body_timeout_seconds=0.5)
     whole = request(token, frames.body(2))
     for part in (whole[:60], whole[:-1]):
         with Connection(first.sock.getpeername()[1]) as connection:
@@ -392,7 +392,7 @@ def test_a_slow_header_and_a_slow_body_end_with_408(known, frames) -> None:
     assert first.send(whole).answer() == STORED, "a connection that waits between frames has no deadline"
 
 
-def test_a_connection_without_another_frame_is_closed_in_time(known, monkeypatch) -> None:
+def test_a_connection_without_another_frame_is_closed_in_time(started, monkeypatch) -> None:
     monkeypatch.setattr(server, "_KEEP_ALIVE_SECONDS", 1)
-    connection, _ = known()
+    connection, _ = started()
     assert connection.rest() == b""
