@@ -124,10 +124,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
 
 
-def with_deadlines(header_seconds: float, body_seconds: float) -> type[BoundedHttpProtocol]:
+def with_deadlines(base: type[BoundedHttpProtocol], header: float, body: float) -> type[BoundedHttpProtocol]:
     """A protocol class that closes a connection whose header is not complete in time, or whose body is slow."""
-    times = {"header_seconds": header_seconds, "body_seconds": body_seconds}
-    return type("DeadlineHttpProtocol", (BoundedHttpProtocol,), times)
+    return type(base.__name__, (base,), {"header_seconds": header, "body_seconds": body})
 
 
 def certificate_names(certificate: Mapping[str, Any] | None) -> frozenset[str]:

@@ -23,6 +23,7 @@ from mainstay.service.common import migrate
 from mainstay.service.common.db import Database
 from mainstay.service.services import Services
 from mainstay.service.settings import Settings
+from mainstay.service.telemetry.frame_protocol import FrameProtocol
 
 _BACKLOG: Final = 4096
 _GRACE_SECONDS: Final = 2
@@ -182,7 +183,7 @@ def make_server(
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http=with_deadlines(settings.header_timeout_seconds, settings.body_timeout_seconds),
+        http=with_deadlines(FrameProtocol, settings.header_timeout_seconds, settings.body_timeout_seconds),
         lifespan="on",
         log_config=None,
         access_log=False,

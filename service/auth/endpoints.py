@@ -149,7 +149,7 @@ def enroll_node(
     body: EnrollmentCreate, joining: Anyone, request: Request, *, services: ServicesDep, session: Reporting, now: Now
 ) -> EnrollmentRead:
     """Exchange a join token for the credential of one node."""
-    guard.require_certificate(request, body.name)
+    guard.require_certificate(services, request.scope, body.name)
     services.quotas.charge_entity(joining)
     secret, ended = service.enroll(session, joining, body.name, now=now)
     after_commit(session, lambda: services.tokens.forget(ended))

@@ -6,7 +6,8 @@ has to prove, on every method that changes something, that the request came from
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import anyio
@@ -60,8 +61,10 @@ def bearer_of(request: Request) -> str | None:
         UnauthorizedError: there is an Authorization header of another form.
     """
     header = request.headers.get("authorization")
-    if header is None:
-        return None
+    return None if header is None else _secret_of(header)
+
+
+def _secret_of(header: str) -> str:
     scheme, _, secret = header.partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
         raise UnauthorizedError("the Authorization header must be 'Bearer TOKEN'", error="invalid_request")
@@ -80,7 +83,7 @@ async def identify(request: Request) -> Principal:
     if secret is not None:
         principal = await _known(services, digest(secret), by_cookie=False)
         if principal.kind in _CERTIFIED and request.scope["path"] != _WHO:
-            require_certificate(request, principal.node or principal.name)
+            require_certificate(services, request.scope, principal.node or principal.name)
         return principal
     cookie = request.cookies.get(COOKIE)
     if cookie is None:
@@ -89,15 +92,35 @@ async def identify(request: Request) -> Principal:
     return await _known(services, digest(cookie), by_cookie=True)
 
 
-def require_certificate(request: Request, node: str) -> None:
+def digest_of(header: bytes) -> str:
+    """The digest of the token in an Authorization header; raises ``UnauthorizedError`` for another form of header."""
+    return digest(_secret_of(header.decode("latin-1")))
+
+
+def remembered(services: Services, key: str, scope: Mapping[str, Any]) -> Principal | None:
+    """The principal that ``identify`` finds for a token with this digest; None where memory does not know it.
+
+    Raises:
+        UnauthorizedError, ForbiddenError: as ``identify``; a join token is refused too.
+    """
+    principal = services.tokens.get(key)
+    if principal is not None:
+        refuse_join_token(principal)
+        _require_current(services, principal)
+        if principal.kind in _CERTIFIED:
+            require_certificate(services, scope, principal.node or principal.name)
+    return principal
+
+
+def require_certificate(services: Services, scope: Mapping[str, Any], node: str) -> None:
     """Where client certificates are configured, the connection's must name ``node`` (or a relay's token).
 
     Raises:
         WrongCertificateError: it shows none, or one of another node.
     """
-    if running.services_of(request).settings.tls_client_ca is None:
+    if services.settings.tls_client_ca is None:
         return
-    names = request.scope.get(PEER_NAMES) or frozenset()
+    names = scope.get(PEER_NAMES) or frozenset()
     if node not in names:
         shown = f"one for {', '.join(sorted(names))}" if names else "none"
         raise WrongCertificateError(f"{node!r} must show a client certificate of its name; it shows {shown}")
@@ -116,9 +139,13 @@ async def _known(services: Services, key: str, *, by_cookie: bool) -> Principal:
             what = "session is over" if by_cookie else "token is unknown, expired or revoked"
             raise UnauthorizedError(f"this {what}", error="invalid_token")
         services.tokens.put(cache_key, principal, epoch, session=by_cookie)
+    _require_current(services, principal)
+    return principal
+
+
+def _require_current(services: Services, principal: Principal) -> None:
     if principal.expires_at is not None and principal.expires_at <= services.clock.now():
         raise UnauthorizedError("this token or session has expired", error="invalid_token")
-    return principal
 
 
 def _by_token(services: Services, key: str) -> Principal | None:

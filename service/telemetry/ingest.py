@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Final
 
 import msgspec
@@ -38,7 +38,7 @@ from mainstay.service.telemetry.progress import ProgressStore
 from mainstay.service.telemetry.ring import TelemetryRing
 from mainstay.service.telemetry.steps import StepStore
 from mainstay.service.telemetry.subjects import Subjects
-from mainstay.service.telemetry.writer import GroupCommitWriter
+from mainstay.service.telemetry.writer import Answer, GroupCommitWriter, durable
 
 _log: Final = logging.getLogger(__name__)
 _LARGE: Final = 16 * 1024
@@ -90,31 +90,49 @@ class Ingest:
             ProblemError: it was not stored; the problem says why.
         """
         principal.require(Scope.REPORT)
-        try:
-            frame = read_envelope(body)
-        except FrameError as error:
-            raise BadFrameError(str(error)) from error
-        compiled = self.catalogs.get(frame.catalog)
-        if compiled is None or compiled.scope is not CatalogScope.DEVICES or not self.subjects.has_node(frame.subject):
-            compiled = await self._authorize(principal, frame)
-        else:
-            principal.require_node(frame.subject)
-            check_subject(frame, compiled)
+        frame = _read(body)
+        compiled = self._known_devices(principal, frame) or await self._authorize(principal, frame)
         if compiled.scope is CatalogScope.DEVICES:
-            return await self._accept_devices(frame, compiled, body)
+            return await durable(partial(self._store_devices, frame, compiled, body))
         if self.writer.pending > LOW_SHARE * self.settings.max_pending_frames:
             raise BusyError("frames of jobs", 5)  # the health of nodes comes first
         samples = await self._checked(frame, compiled)
         self._check_time(samples.start, samples.stop)
-        return await self.writer.submit(_block(frame, samples.start, samples.stop, body), samples)
+        block = _block(frame, samples.start, samples.stop, body)
+        return await durable(partial(self.writer.enqueue, block, samples))
 
-    async def _accept_devices(self, frame: Frame, compiled: Compiled, body: bytes) -> bool:
+    def accept_now(self, principal: Principal, body: bytes, answer: Answer) -> bool:
+        """``accept`` without waiting, for a frame about which memory has all; False, and nothing done, for others.
+
+        Raises:
+            ProblemError: as ``accept``; ``answer`` is never called.
+        """
+        frame = _read(body)
+        compiled = self._known_devices(principal, frame)
+        if compiled is not None:
+            self._store_devices(frame, compiled, body, answer)
+        return compiled is not None
+
+    def _known_devices(self, principal: Principal, frame: Frame) -> Compiled | None:
+        """The catalog of a node's frame, if catalog and node are in memory."""
+        compiled = self.catalogs.get(frame.catalog)
+        if compiled is None or compiled.scope is not CatalogScope.DEVICES or not self.subjects.has_node(frame.subject):
+            return None
+        principal.require_node(frame.subject)
+        check_subject(frame, compiled)
+        return compiled
+
+    def _store_devices(self, frame: Frame, compiled: Compiled, body: bytes, answer: Answer) -> None:
         start, stop = time_span(frame, compiled)
         self._check_time(start, stop)
-        fresh = await self.writer.submit(_block(frame, start, stop, body), DeviceFrame(frame, compiled))
-        # The node reported, even if this was a repetition. A job's progress says nothing about a node's daemon.
-        self.seen.note(frame.subject, self.clock.now())
-        return fresh
+
+        def note(result: bool | ProblemError) -> None:
+            # The node reported, even if this was a repetition. A job's progress says nothing about a node's daemon.
+            if not isinstance(result, ProblemError):
+                self.seen.note(frame.subject, self.clock.now())
+            answer(result)
+
+        self.writer.enqueue(_block(frame, start, stop, body), DeviceFrame(frame, compiled), note)
 
     async def _checked(self, frame: Frame, compiled: Compiled) -> CheckedSamples:
         """A job's frame, opened and checked: in a thread when it is large."""
@@ -144,7 +162,7 @@ class Ingest:
         if rest is None:
             return found
         stored = encode_bundle(rest.bundle) if refused else body
-        await self.writer.submit(_bundle_block(rest, stored), rest)
+        await durable(partial(self.writer.enqueue, _bundle_block(rest, stored), rest))
         self.seen.note_all(rest.names.subjects, self.clock.now())
         return found + [(rest.names.subjects[i], rest.bundle.sequences[i], error) for i, error in rest.rejected]
 
@@ -278,6 +296,13 @@ class _KnownLayout:
 def _known_layout(raw: bytes) -> _KnownLayout:
     names = decode_layout(raw)
     return _KnownLayout(names, BatchLayout(names.subjects, names.entities))
+
+
+def _read(body: bytes) -> Frame:
+    try:
+        return read_envelope(body)
+    except FrameError as error:
+        raise BadFrameError(str(error)) from error
 
 
 def _open(frame: Frame, compiled: Compiled) -> CheckedSamples:

@@ -23,6 +23,7 @@ from mainstay.service.common.back_pressure import BusyError
 from mainstay.service.common.body import read_body
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.problem import ProblemError, TooLargeError, UnavailableError, problem_response
+from mainstay.service.services import Services
 from mainstay.service.telemetry.ingest import Ingest
 
 _log: Final = logging.getLogger(__name__)
@@ -55,14 +56,19 @@ class FrameGateway(FastAPI):
                 answer = await _store_bundle(request, ingest)
                 await answer(scope, receive, send)
         except ProblemError as error:
-            ingest.refused[error.slug] += 1
-            if isinstance(error, UnavailableError):
-                services.pressure.shed.note("frames of jobs" if isinstance(error, BusyError) else "frames")
-            await problem_response(error, scope["path"])(scope, receive, send)
+            await refuse(services, error, scope, receive, send)
         except OperationalError:
             _log.exception("the database did not answer at %s", scope["path"])
             away = UnavailableError("the database did not answer; try again", headers={"Retry-After": "1"})
             await problem_response(away, scope["path"])(scope, receive, send)
+
+
+async def refuse(services: Services, error: ProblemError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Count a refused frame or bundle, and answer why."""
+    services.ingest.refused[error.slug] += 1
+    if isinstance(error, UnavailableError):
+        services.pressure.shed.note("frames of jobs" if isinstance(error, BusyError) else "frames")
+    await problem_response(error, scope["path"])(scope, receive, send)
 
 
 async def _store_frame(request: Request, ingest: Ingest, send: Send) -> None:

@@ -1,8 +1,8 @@
 """Group commit: frames that arrive together are checked together, become durable together, and are then acknowledged.
 
 One thread owns the block store and the rings: check, log, memory, answer. A frame that is sent again while its first
-copy waits joins that one's future; sent again later, it meets itself in the store. When a commit fails, every frame in
-it is answered 503: the sender keeps it and tries again.
+copy waits is answered with that one; sent again later, it meets itself in the store. When a commit fails, every frame
+in it is answered 503: the sender keeps it and tries again.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from mainstay.service.telemetry.group_check import CheckedGroup, Payload, check_
 _log: Final = logging.getLogger(__name__)
 MAX_BATCH: Final = 4096
 STALL_SECONDS: Final = 5.0
+Answer = Callable[[bool | ProblemError], None]
+"""Called on the event loop: whether the frame was not stored before, or why it is not durable."""
 
 
 class NotDurableError(UnavailableError):
@@ -34,13 +36,14 @@ class NotDurableError(UnavailableError):
         super().__init__(detail, headers={"Retry-After": "1"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class PendingFrame:
     """A frame or bundle on its way to the store."""
 
     block: StoredBlock
     payload: Payload
-    done: asyncio.Future[bool]
+    answers: list[Answer]
+    """Of the request that brought it first, and of those that repeated it."""
     since: float
 
 
@@ -108,25 +111,23 @@ class GroupCommitWriter:
         """Whether frames become durable: the thread lives and nothing waits for long."""
         return self._thread is not None and self._thread.is_alive() and self.lag() < STALL_SECONDS
 
-    async def submit(self, block: StoredBlock, payload: Payload) -> bool:
-        """Wait until the frame is durable; False when it was stored before. Call on the event loop only.
+    def enqueue(self, block: StoredBlock, payload: Payload, answer: Answer) -> None:
+        """Let the frame become durable, then call ``answer``. Call on the event loop only.
 
         Raises:
-            ProblemError: the frame was refused; nothing of it is kept.
-            NotDurableError: it is not durable; the sender must try again.
+            NotDurableError: too many wait; ``answer`` is never called.
         """
-        waiting = self._pending.get(block.key)
+        key = block.key
+        waiting = self._pending.get(key)
         if waiting is not None:
-            await _durable(waiting)
-            return False
+            waiting.answers.append(answer)
+            return
         if len(self._pending) >= self.max_pending or self._stopping.is_set():
             raise NotDurableError("too many frames wait for the disk; try again")
-        assert self._loop is not None
-        waiting = PendingFrame(block, payload, self._loop.create_future(), time.monotonic())
-        self._pending[block.key] = waiting
+        self._pending[key] = waiting = PendingFrame(block, payload, [answer], time.monotonic())
         self._queue.append(waiting)
-        self._wake.set()
-        return await waiting.done
+        if not self._wake.is_set():  # setting it again costs a lock each time
+            self._wake.set()
 
     def _run(self) -> None:
         last = 0.0
@@ -194,25 +195,32 @@ class GroupCommitWriter:
 
     def _resolve(self, batch: Sequence[PendingFrame], results: Sequence[bool | ProblemError]) -> None:
         for waiting, result in zip(batch, results, strict=True):
-            self._pending.pop(waiting.block.key, None)
-            if waiting.done.cancelled():
-                continue
-            if isinstance(result, ProblemError):
-                waiting.done.set_exception(result)
-                # Every sender may have disconnected: then no task reads the exception, which is fine.
-                waiting.done.exception()
-            else:
-                waiting.done.set_result(result)
+            del self._pending[waiting.block.key]
+            for place, answer in enumerate(waiting.answers):
+                try:
+                    answer(result if place == 0 or isinstance(result, ProblemError) else False)
+                except Exception:  # noqa: BLE001 - named boundary: a fault at one connection costs others no answer
+                    _log.exception("an answer could not be given")
 
 
-async def _durable(waiting: PendingFrame) -> None:
-    """Wait for a frame that another request brought; that one may be canceled."""
-    try:
-        await asyncio.shield(waiting.done)
-    except asyncio.CancelledError:
-        if waiting.done.cancelled():
-            raise NotDurableError("the request that brought this frame first was canceled; try again") from None
-        raise
+async def durable(enqueue: Callable[[Answer], None]) -> bool:
+    """Wait for the answer that ``enqueue`` asks for.
+
+    Raises:
+        ProblemError: the answer is one, or ``enqueue`` raises it.
+    """
+    done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def settle(result: bool | ProblemError) -> None:
+        if done.cancelled():  # its request was
+            return
+        if isinstance(result, ProblemError):
+            done.set_exception(result)
+        else:
+            done.set_result(result)
+
+    enqueue(settle)
+    return await done
 
 
 def _stored(block: StoredBlock, body: bytes | None) -> StoredBlock:

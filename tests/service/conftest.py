@@ -32,6 +32,7 @@ from mainstay.service.common.clock import Clock
 from mainstay.service.common.db import Database, normalize_url
 from mainstay.service.services import Services
 from mainstay.service.settings import Settings
+from mainstay.service.telemetry.frame_protocol import FrameProtocol
 
 _TLS = ssl.create_default_context()
 """For every client: reading the certificates again took each one 25 ms, and none of them speaks TLS."""
@@ -88,7 +89,16 @@ class _Server(uvicorn.Server):
 def serve(settings: Settings, clock: Clock | None = None) -> Iterator[Running]:
     app = create_app(settings, clock)
     sock = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        app,
+        http=FrameProtocol,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=2,
+    )
     server = _Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
     thread.start()

@@ -102,6 +102,25 @@ def test_a_node_needs_a_certificate_of_its_own_name(demanding: Any, tmp_path: Pa
     admin.close()
 
 
+def test_a_frame_of_a_remembered_token_needs_the_certificate_too(demanding: Any, tmp_path: Path, frames: Any) -> None:
+    url, admin_token, authority = demanding
+    admin = Transport(url, admin_token, tls=files(authority))
+    join = admin.json("POST", "/auth/tokens", {"name": "j", "kind": "join"})["token"]
+    secret = enroll(url, "n1", join, tmp_path, files(authority, "n1"))
+    node = Transport(url, secret, tls=files(authority, "n1"))
+    for number in (1, 2):
+        node.send_frame(frames.body(number))
+    for tls in (files(authority, "n2"), files(authority)):
+        other = Transport(url, secret, tls=tls)
+        with pytest.raises(RetryableError, match="client certificate") as caught:
+            other.send_frame(frames.body(3))
+        assert (caught.value.status, caught.value.slug) == (403, "wrong-certificate")
+        other.close()
+    node.send_frame(frames.body(3))
+    node.close()
+    admin.close()
+
+
 def test_a_relay_needs_a_certificate_of_the_name_of_its_token(demanding: Any, tmp_path: Path) -> None:
     url, admin_token, authority = demanding
     admin = Transport(url, admin_token, tls=files(authority))
