@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from mainstay.service.common.histogram import Histogram
 from mainstay.service.common.problem import ProblemError, UnavailableError
 from mainstay.service.telemetry.blocks import BlockStore, StoredBlock
 from mainstay.service.telemetry.check import CheckedSamples
@@ -52,12 +53,15 @@ class WriterStats:
     commit_failures: int = 0
     commit_seconds: float = 0.0
     last_commit_seconds: float = 0.0
+    commit_durations: Histogram = field(default_factory=Histogram)
     stored: int = 0
     duplicates: int = 0
     samples: int = 0
     stored_bytes: int = 0
     newest_stop: float = 0.0
     """Newest data time stored, Unix seconds."""
+    acknowledgements: Histogram = field(default_factory=Histogram)
+    """How long durable frames and bundles waited, from their hand-over to the writer; of the event loop."""
 
 
 @dataclass
@@ -171,6 +175,7 @@ class GroupCommitWriter:
         stats.commits += 1
         stats.commit_seconds += seconds
         stats.last_commit_seconds = seconds
+        stats.commit_durations.observe(seconds)
         stored = [max(1, len(block.members)) for block, fresh in zip(blocks, new, strict=True) if fresh]
         stats.stored += sum(stored)
         stats.duplicates += len(blocks) - len(stored)
@@ -193,6 +198,7 @@ class GroupCommitWriter:
             _log.warning("the event loop is closed: %d frames remain unanswered", len(batch))
 
     def _resolve(self, batch: Sequence[PendingFrame], results: Sequence[bool | ProblemError]) -> None:
+        now, waits = time.monotonic(), list[float]()
         for waiting, result in zip(batch, results, strict=True):
             self._pending.pop(waiting.block.key, None)
             if waiting.done.cancelled():
@@ -203,6 +209,8 @@ class GroupCommitWriter:
                 waiting.done.exception()
             else:
                 waiting.done.set_result(result)
+                waits.append(now - waiting.since)
+        self.stats.acknowledgements.observe(*waits)
 
 
 async def _durable(waiting: PendingFrame) -> None:
