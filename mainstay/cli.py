@@ -21,6 +21,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "up": ("mainstay.service.cli:up", "service", "Run all services locally."),
     "serve": ("mainstay.service.cli:serve", "service", "Run the control plane."),
     "worker": ("mainstay.service.cli:worker", "service", "Run a Celery worker."),
+    "backup": ("mainstay.service.backup.cli:backup", "service", "Save the state of the service."),
+    "restore": ("mainstay.service.backup.cli:restore", "service", "Restore the state of the service from a backup."),
     "config": ("mainstay.service.config.cli:config", "service", "Check and show the settings of the service."),
     "token": ("mainstay.service.auth.cli:token", "service", "Manage tokens."),
     "node": ("mainstay.probes.cli:node", "node", "Run the node daemon."),
