@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from mainstay.service.backup.backup import write_backup
-from mainstay.service.backup.databases import copy_sqlite
+from mainstay.service.backup.databases import copy_sqlite, dump_postgres
 from mainstay.service.backup.manifest import BackupError
 from mainstay.service.backup.restore import restore_backup
 from mainstay.service.common.db import Database
@@ -263,6 +263,21 @@ def test_a_missing_program_and_an_unreadable_dump_are_named(
     with pytest.raises(BackupError, match="pg_dump is missing: install"):
         write_backup(postgres, tmp_path / "second", telemetry=True, now=NOW)
     assert not (tmp_path / "second").exists()
+
+
+def test_no_password_is_on_a_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "pg_dump"
+    program.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/arguments\necho "$PGPASSWORD" > {tmp_path}/password\n')
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    database = Database("postgresql://user:se%20cret@host:5/name?sslmode=require")
+    dump_postgres(database, tmp_path / "dump", telemetry=True)
+    assert (tmp_path / "password").read_text() == "se cret\n"
+    said = (tmp_path / "arguments").read_text()
+    assert "cret" not in said
+    assert {"user=user", "host=host", "port=5", "dbname=name", "sslmode=require"} <= {
+        word.removeprefix("--dbname=") for word in said.split()
+    }
 
 
 @pytest.mark.postgres
