@@ -22,6 +22,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "serve": ("mainstay.service.cli:serve", "service", "Run the control plane."),
     "worker": ("mainstay.service.cli:worker", "service", "Run a Celery worker."),
     "cluster": ("mainstay.service.cluster.cli:cluster", "service", "Show the processes of a service."),
+    "backup": ("mainstay.service.backup.cli:backup", "service", "Save the state of the service."),
+    "restore": ("mainstay.service.backup.cli:restore", "service", "Restore the state of the service from a backup."),
     "config": ("mainstay.service.config.cli:config", "service", "Check and show the settings of the service."),
     "token": ("mainstay.service.auth.cli:token", "service", "Manage tokens."),
     "node": ("mainstay.probes.cli:node", "node", "Run the node daemon."),

@@ -41,6 +41,8 @@ from mainstay.service.common.body import BodyLimit
 from mainstay.service.common.clock import Clock, SystemClock
 from mainstay.service.common.compression import Compression
 from mainstay.service.common.db import Database
+from mainstay.service.common.durations import Durations, RequestDurations
+from mainstay.service.common.histogram import Histogram
 from mainstay.service.common.hosts import AllowedHosts
 from mainstay.service.common.loops import Loop, Loops
 from mainstay.service.common.shared_wakeups import SharedWakeups
@@ -198,13 +200,15 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
         clock: the system's unless a test brings its own.
         extras: what shall live as long as the services do: an embedded worker, this machine's probe.
     """
+    durations = Durations(Histogram)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         services = build_services(settings, clock)
         loops = Loops(loop for make in LOOPS for loop in make(services))
         app.state.services, app.state.database, app.state.clock = services, services.database, services.clock
-        app.state.loops, app.state.metrics = loops, health.metrics_body(services, loops, COLLECTORS)
+        families = health.Families(services, loops, durations, COLLECTORS)
+        app.state.loops, app.state.metrics = loops, health.metrics_bodies(services, families)
         app.state.first_code = _first_code(services)
         _start(services, loops)
         with ExitStack() as stack:
@@ -224,6 +228,7 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
     app.add_middleware(Compression)
     app.add_middleware(AllowedHosts, bound=settings.host, names=settings.allowed_hosts)
     app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1"))
+    app.add_middleware(RequestDurations, durations=durations)  # the last one is the first to see a request
     problem.install(app)
     idempotency.install(app)
     _add_routes(app)

@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
+import platform
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
 import anyio
 from fastapi import Request
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import PLATFORM_COLLECTOR, PROCESS_COLLECTOR
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
+from mainstay import __version__
 from mainstay.probes.core_types import HealthState
 from mainstay.service import services as running
 from mainstay.service.common import compression
+from mainstay.service.common.durations import Durations
 from mainstay.service.common.loops import Loops
 from mainstay.service.common.shared_body import SharedBody
-from mainstay.service.exposition.families import counter, gauge
+from mainstay.service.exposition import text
+from mainstay.service.exposition.families import counter, gauge, histogram
 from mainstay.service.exposition.page import FleetPage
 from mainstay.service.services import Services
 from mainstay.service.stream import changes
 
 LEAST_FREE_BYTES: Final = 64 * 2**20
 """SQLite needs room for its log before it can make room: some seconds of a large fleet's telemetry."""
+TEXT: Final = CONTENT_TYPE_PLAIN_0_0_4
+OPENMETRICS: Final = openmetrics.CONTENT_TYPE_LATEST
+END: Final = b"# EOF\n"
 DETECTION: Final = "detection"
 LATE_TURNS: Final = 10.0
 """Intervals without a turn of the detection loop after which detection is called late; a turn of a large fleet takes
@@ -100,37 +116,75 @@ def _shedding(services: Services) -> str | None:
 
 
 async def metrics(request: Request) -> Response:
-    """Prometheus text."""
+    """OpenMetrics for a client that prefers it, else Prometheus text."""
     encoding = compression.choose(request.headers.get("accept-encoding", ""))
-    parts = await request.app.state.metrics.read(encoding)
-    return StreamingResponse(parts, media_type=CONTENT_TYPE_LATEST, headers=compression.headers(encoding))
+    kind = OPENMETRICS if prefers_openmetrics(request.headers.get("accept", "")) else TEXT
+    parts = await request.app.state.metrics[kind].read(encoding)
+    headers = compression.headers(encoding) | {"Vary": "Accept, Accept-Encoding"}
+    return StreamingResponse(parts, media_type=kind, headers=headers)
 
 
-def metrics_body(
-    services: Services, loops: Loops, collectors: Sequence[Callable[[Services], Iterator[Metric]]]
-) -> SharedBody:
-    """What ``/metrics`` answers: the collectors, then the fleet."""
-    families, fleet = _Families(services, loops, collectors), FleetPage(services)
+def prefers_openmetrics(accept: str) -> bool:
+    """Whether an ``Accept`` header wants OpenMetrics 1.0.0 at least as much as text."""
+    best = {OPENMETRICS: 0.0, TEXT: 0.0}
+    for part in accept.lower().replace(" ", "").split(","):
+        kind, *rest = part.split(";")
+        given = {name: value for name, _, value in (parameter.partition("=") for parameter in rest)}
+        is_ours = kind == "application/openmetrics-text" and given.get("version", "1.0.0") == "1.0.0"
+        if is_ours or kind in {"text/plain", "text/*", "*/*"}:
+            quality = given.get("q", "1").replace(".", "", 1)
+            form = OPENMETRICS if is_ours else TEXT
+            best[form] = max(best[form], float(given.get("q", "1")) if quality.isdecimal() else 0.0)
+    return best[OPENMETRICS] > 0 and best[OPENMETRICS] >= best[TEXT]
 
-    def text() -> Iterator[bytes]:
+
+def metrics_bodies(services: Services, families: Collector) -> Mapping[str, SharedBody]:
+    """What ``/metrics`` answers in each format: the collectors, then the fleet."""
+    fleet = FleetPage(services)
+
+    def in_text() -> Iterator[bytes]:
         yield generate_latest(families)
         yield from fleet.parts()
 
-    return SharedBody(lambda encoding: compression.stream(text(), encoding), services.pressure.threads.health)
+    def in_openmetrics() -> Iterator[bytes]:
+        yield openmetrics.generate_latest(families).removesuffix(END)  # type: ignore[no-untyped-call]
+        yield from chain.from_iterable(map(text.as_openmetrics, fleet.parts()))
+        yield END
+
+    def shared(make: Callable[[], Iterator[bytes]]) -> SharedBody:
+        return SharedBody(lambda encoding: compression.stream(make(), encoding), services.pressure.threads.health)
+
+    return {TEXT: shared(in_text), OPENMETRICS: shared(in_openmetrics)}
 
 
 @dataclass(frozen=True)
-class _Families(Collector):
+class Families(Collector):
     """All metrics but those of devices and nodes."""
 
     services: Services
     loops: Loops
+    requests: Durations
     collectors: Sequence[Callable[[Services], Iterator[Metric]]]
 
     def collect(self) -> Iterator[Metric]:
-        for collect in self.collectors:
-            yield from collect(self.services)
-        yield from collect_loops(self.loops)
+        own = (collect(self.services) for collect in self.collectors)
+        of_process = collect_process(self.requests), collect_loops(self.loops)
+        for metric in chain(*own, *of_process, PROCESS_COLLECTOR.collect(), PLATFORM_COLLECTOR.collect()):
+            metric.unit = text.unit_of(metric.name)  # of OpenMetrics alone
+            yield metric
+
+
+def collect_process(requests: Durations) -> Iterator[Metric]:
+    """This build, and what it answered."""
+    facts = {"version": __version__, "python": platform.python_version(), "machine": platform.machine()}
+    yield InfoMetricFamily(
+        "mainstay_build", "Version of Mainstay, of Python, and the kind of machine, as labels; always 1", value=facts
+    )
+    about = "Time until a request was answered in full, by route and status class, without frames and bundles"
+    family = HistogramMetricFamily("mainstay_http_request_duration_seconds", about, labels=["route", "status"])
+    for labels, durations in sorted(requests.items()):
+        family.add_metric(labels, *durations.read())
+    yield family
 
 
 def collect_ingest(services: Services) -> Iterator[Metric]:
@@ -140,9 +194,14 @@ def collect_ingest(services: Services) -> Iterator[Metric]:
     yield counter("frames_duplicate", "Frames that were stored before", stats.duplicates)
     yield counter("samples_stored", "Samples made durable", stats.samples)
     yield counter("frame_bytes_stored", "Bytes of frames made durable", stats.stored_bytes)
-    yield counter("commits", "Group commits", stats.commits)
+    yield counter("commits", "Deprecated: see mainstay_commit_duration_seconds_count", stats.commits)
     yield counter("commit_failures", "Group commits that failed", stats.commit_failures)
-    yield counter("commit_seconds", "Time spent in group commits", stats.commit_seconds)
+    yield counter("commit_seconds", "Deprecated: see mainstay_commit_duration_seconds_sum", stats.commit_seconds)
+    yield histogram("commit_duration_seconds", "Time that a group commit took", stats.commit_durations)
+    about = "Time that a frame or bundle waited for its commit, until it was acknowledged"
+    yield histogram("frame_acknowledgement_seconds", about, stats.acknowledgements)
+    about = "Time from the arrival of an event until its findings were stored"
+    yield histogram("event_to_finding_seconds", about, services.event_delays)
     yield gauge("frames_pending", "Frames waiting for a commit", ingest.writer.pending)
     yield gauge("frames_pending_age_seconds", "Age of the oldest waiting frame", ingest.writer.lag())
     yield gauge("ring_bytes", "Memory of the telemetry ring", ingest.ring.nbytes)
@@ -179,9 +238,13 @@ def collect_loops(loops: Loops) -> Iterator[Metric]:
     """Background loops."""
     turns = CounterMetricFamily("mainstay_loop_iterations", "Turns that went well", labels=["loop"])
     failures = CounterMetricFamily("mainstay_loop_failures", "Turns that failed", labels=["loop"])
-    seconds = GaugeMetricFamily("mainstay_loop_turn_seconds", "Length of the last turn", labels=["loop"])
+    about = "Deprecated, length of the last turn: see mainstay_loop_turn_duration_seconds"
+    seconds = GaugeMetricFamily("mainstay_loop_turn_seconds", about, labels=["loop"])
+    about = "Time that a turn took, also one that failed"
+    durations = HistogramMetricFamily("mainstay_loop_turn_duration_seconds", about, labels=["loop"])
     for loop in loops:
         turns.add_metric([loop.name], loop.turns)
         failures.add_metric([loop.name], loop.failures)
         seconds.add_metric([loop.name], loop.last_seconds)
-    yield from (turns, failures, seconds)
+        durations.add_metric([loop.name], *loop.durations.read())
+    yield from (turns, failures, seconds, durations)

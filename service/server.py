@@ -8,7 +8,8 @@ import gc
 import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import IO, Final
@@ -25,6 +26,7 @@ from mainstay.service.services import Services
 from mainstay.service.settings import Settings
 from mainstay.service.telemetry.frame_protocol import FrameProtocol
 
+LOCK_FILE: Final = "serve.lock"
 _BACKLOG: Final = 4096
 _GRACE_SECONDS: Final = 2
 """A frame waits a tenth of a second for its commit; what takes longer is a long poll, and is asked again."""
@@ -75,7 +77,7 @@ def lock_data_dir(directory: Path) -> IO[str]:
     Raises:
         CannotServeError: another service holds it. Two of them would contradict each other's findings.
     """
-    file = (directory / "serve.lock").open("a+")
+    file = (directory / LOCK_FILE).open("a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -95,8 +97,26 @@ def check_database(settings: Settings) -> None:
     """Check that the database can be used, before anything else touches it.
 
     Raises:
-        CannotServeError: it does not answer, other users may read its file, its schema is old and may not be changed,
-            or a newer version of Mainstay made it.
+        CannotServeError: see ``open_database``; or its schema is old and may not be changed, or a newer version of
+            Mainstay made it.
+    """
+    with open_database(settings) as database:
+        shown = database.url.render_as_string(hide_password=True)
+        if unknown := migrate.unknown_revisions(database):
+            raise CannotServeError(
+                f"{shown} is of a newer version of Mainstay (schema {', '.join(sorted(unknown))}):"
+                " install that version, or restore a backup of this one"
+            )
+        if not settings.migrates and not migrate.is_current(database):
+            raise CannotServeError(f"the schema of {shown} is not current: start once with --migrate")
+
+
+@contextmanager
+def open_database(settings: Settings) -> Iterator[Database]:
+    """The database, which answers, for as long as the block lasts.
+
+    Raises:
+        CannotServeError: it does not answer, or other users may read its file.
     """
     try:
         database = Database(settings.resolved_database_url)
@@ -107,13 +127,7 @@ def check_database(settings: Settings) -> None:
         if database.is_sqlite and (file := Path(database.url.database or "")).is_file():
             require_private(file)
         database.ping()
-        if unknown := migrate.unknown_revisions(database):
-            raise CannotServeError(
-                f"{shown} is of a newer version of Mainstay (schema {', '.join(sorted(unknown))}):"
-                " install that version, or restore a backup of this one"
-            )
-        if not settings.migrates and not migrate.is_current(database):
-            raise CannotServeError(f"the schema of {shown} is not current: start once with --migrate")
+        yield database
     except TooOpenError as error:
         raise CannotServeError(str(error)) from error
     except SQLAlchemyError as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from fastapi import Depends, Request
 
+from mainstay.service.common.histogram import Histogram
 from mainstay.service.common.wakeups import WakeupRegistry
 from mainstay.service.incidents.detector_status import DetectorStatusCache
 from mainstay.service.validation.long_poll import LongPollRegistry
@@ -66,6 +67,8 @@ class Services:
     wakers: WakeupRegistry
     waiting: LongPollRegistry = field(default_factory=LongPollRegistry)
     accounts: DetectorStatusCache = field(default_factory=DetectorStatusCache)
+    event_delays: Histogram = field(default_factory=Histogram)
+    """From the arrival of an event until its findings are stored."""
 
     @property
     def pressure(self) -> BackPressure:

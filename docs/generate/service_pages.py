@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from prometheus_client import PLATFORM_COLLECTOR, PROCESS_COLLECTOR
 
 from docs.generate.markdown import code, page, plain, prose, sentence, table
 from mainstay.probes.signals import SignalSource
@@ -141,14 +142,20 @@ _MAKERS: Final = {
     "CounterMetricFamily": "counter",
     "gauge": "gauge",
     "GaugeMetricFamily": "gauge",
+    "histogram": "histogram",
+    "HistogramMetricFamily": "histogram",
+    "InfoMetricFamily": "info",
     "family": "",
 }
+
+
+_ENDINGS: Final = {"counter": "_total", "info": "_info"}
 
 
 def metric_references() -> list[MetricReference]:
     """Return every metric, by name."""
     found = {metric.name: metric for module in _MODULES for metric in _written_in(module)}
-    found |= {metric.name: metric for metric in _of_devices()}
+    found |= {metric.name: metric for metric in (*_of_devices(), *_of_process())}
     return [found[name] for name in sorted(found)]
 
 
@@ -185,7 +192,7 @@ def _written_by(call: ast.Call, constants: dict[str, ast.expr]) -> Iterator[Metr
     kind, name, about = _MAKERS[maker], arguments[0], arguments[-1] if maker != "family" else None
     if maker == "family" and isinstance(name, str):
         kind, about = str(arguments[1]), arguments[2]
-    elif maker in {"counter", "gauge"} and isinstance(name, str):
+    elif maker in {"counter", "gauge", "histogram"} and isinstance(name, str):
         name, about = f"mainstay_{name}", arguments[1]
     elif len(arguments) > 1:
         about = arguments[1]
@@ -193,7 +200,7 @@ def _written_by(call: ast.Call, constants: dict[str, ast.expr]) -> Iterator[Metr
         for stem, text in collector._DURABILITY:  # noqa: SLF001 - the one table of names outside a call
             yield MetricReference(f"mainstay_job_durability_{stem}", kind, labels, text)
     elif isinstance(name, str) and name.startswith("mainstay_"):
-        yield MetricReference(f"{name}_total" if kind == "counter" else name, kind, labels, str(about or ""))
+        yield MetricReference(f"{name}{_ENDINGS.get(kind, '')}", kind, labels, str(about or ""))
 
 
 def _constant(node: ast.expr, constants: dict[str, ast.expr]) -> Any:
@@ -221,6 +228,15 @@ def _of_devices() -> Iterator[MetricReference]:
 
 
 _CARD: Final = {"is_known": np.array([True]), "memory_bytes": np.array([1.0])}
+
+
+def _of_process() -> Iterator[MetricReference]:
+    """Yield the metrics that the client library adds."""
+    for family in (*PROCESS_COLLECTOR.collect(), *PLATFORM_COLLECTOR.collect()):
+        labels = tuple(family.samples[0].labels)
+        yield MetricReference(
+            f"{family.name}{_ENDINGS.get(family.type, '')}", family.type, labels, family.documentation
+        )
 
 
 class _AllOne(devices.Latest):
@@ -254,7 +270,9 @@ def metrics() -> str:
         )
     head = ("metric", "type", "labels", "description")
     about = (
-        "`GET /metrics` returns these metrics in the text format of Prometheus. "
+        "`GET /metrics` returns these metrics in the text format of Prometheus, or in OpenMetrics 1.0.0 if the "
+        "`Accept` header prefers `application/openmetrics-text`. A histogram `NAME` has the series `NAME_bucket`, "
+        "`NAME_sum`, and `NAME_count`. "
         "[Prometheus and Grafana](../monitoring/README.md) describes the scrape configuration, alert rules, "
         "and dashboard."
     )

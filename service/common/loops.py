@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from mainstay.service.common.histogram import Histogram
+
 _log: Final = logging.getLogger(__name__)
 
 
@@ -27,6 +29,8 @@ class Loop:
     turns: int = field(default=0, init=False)
     failures: int = field(default=0, init=False)
     last_seconds: float = field(default=0.0, init=False)
+    durations: Histogram = field(default_factory=Histogram, init=False)
+    """Of all turns, also those that failed."""
     last_turn_at: float = field(default=0.0, init=False)
     """``time.monotonic()`` at the end of the last turn that went well; 0 before the first."""
     started_at: float = field(default=0.0, init=False)
@@ -83,6 +87,7 @@ class Loop:
             self.last_error = ""
             self.last_turn_at = time.monotonic()
         self.last_seconds = time.monotonic() - started
+        self.durations.observe(self.last_seconds)
 
 
 class Loops:

@@ -66,17 +66,24 @@ def upgrade(database: Database, revision: str = "head") -> None:
 
 def unknown_revisions(database: Database) -> frozenset[str]:
     """Revisions of the schema that this version does not know: a newer version made them."""
+    heads = revisions(database)
+    return frozenset() if heads == _newest() else heads - known_revisions()
+
+
+def known_revisions() -> frozenset[str]:
+    """Revisions up to that of this version."""
+    return frozenset(script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions())
+
+
+def revisions(database: Database) -> frozenset[str]:
+    """The revision at which the schema stands; empty without a schema."""
     with database.engine.connect() as connection:
-        heads = frozenset(MigrationContext.configure(connection).get_current_heads())
-    if heads == _newest():
-        return frozenset()
-    return heads - {script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions()}
+        return frozenset(MigrationContext.configure(connection).get_current_heads())
 
 
 def is_current(database: Database) -> bool:
     """Whether the schema stands at the newest revision."""
-    with database.engine.connect() as connection:
-        return frozenset(MigrationContext.configure(connection).get_current_heads()) == _newest()
+    return revisions(database) == _newest()
 
 
 @cache

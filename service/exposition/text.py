@@ -7,7 +7,7 @@ imports it: it starts threads, which a process that forks must not have.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,6 +18,8 @@ from mainstay.probes.signals import WIDE_MISSING
 if TYPE_CHECKING:
     import pyarrow as pa
 
+UNITS: Final = ("seconds", "bytes", "ratio", "celsius", "watts", "joules", "hertz")
+"""Base units that OpenMetrics states, where a name ends in one."""
 _ESCAPES: Final[dict[str, str | int | None]] = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
 """The backslash first: the others add some."""
 
@@ -70,3 +72,23 @@ def family(
     lines = pc.binary_join_element_wise(name, where.filter(pa.array(known)), " ", told, "\n", "")
     head = f"# HELP {name} {about.translate(str.maketrans(_ESCAPES))}\n# TYPE {name} {kind}\n"
     return b"".join((head.encode(), lines.buffers()[2]))
+
+
+def unit_of(name: str) -> str:
+    """The unit that a name (without ``_total``) ends in; empty if it is none of ``UNITS``."""
+    unit = name.rpartition("_")[2]
+    return unit if unit in UNITS else ""
+
+
+def as_openmetrics(page: bytes) -> Iterator[bytes]:
+    """A family of ``family`` in OpenMetrics: its counters are named without ``_total``, and it has a unit."""
+    end = page.find(b"\n", page.find(b"\n") + 1) + 1
+    if not end:
+        return
+    about, kind = page[:end].decode().splitlines()
+    name, kind = kind.split(" ")[2:]
+    about = about.removeprefix(f"# HELP {name} ")
+    name = name.removesuffix("_total")
+    unit = f"# UNIT {name} {unit_of(name)}\n" if unit_of(name) else ""
+    yield f"# HELP {name} {about}\n# TYPE {name} {kind}\n{unit}".encode()
+    yield page[end:]

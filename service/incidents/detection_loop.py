@@ -167,9 +167,12 @@ class DetectionLoop:
             claimed = events.claim(session, [row.id for row in rows], now)
             context = Context(session, self._services.settings, now)
             self._evaluate_claimed(context, [row for row in rows if row.id in claimed])
-        found = [finding for row in rows for finding in self._event_findings.pop(row.id, ())]
+        stored_at, found = self._services.clock.now(), list[Finding]()
         for row in rows:
             self._policy.stored(row.id)
+            if findings := self._event_findings.pop(row.id, []):
+                self._services.event_delays.observe(max(0.0, stored_at - row.received_at))
+                found += findings
         if any(finding.recommended_action.evicts for finding in found):
             self._services.wakers.wake("remediation")
 

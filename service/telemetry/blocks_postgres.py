@@ -198,10 +198,13 @@ class PostgresBlockStore:
             for hour in sorted(hours - self._partitions):
                 with self._engine.begin() as connection:
                     _serialize(connection)
-                    connection.exec_driver_sql(
-                        f"CREATE TABLE IF NOT EXISTS blocks_h{hour} PARTITION OF blocks"
-                        f" FOR VALUES FROM ({hour}) TO ({hour + 1})"
-                    )
+                    if connection.exec_driver_sql(f"SELECT to_regclass('blocks_h{hour}')").scalar_one() is None:
+                        # Made, then attached: PARTITION OF would wait for whoever reads blocks, a backup among them.
+                        connection.exec_driver_sql(f"CREATE TABLE blocks_h{hour} (LIKE blocks INCLUDING ALL)")
+                        connection.exec_driver_sql(
+                            f"ALTER TABLE blocks ATTACH PARTITION blocks_h{hour}"
+                            f" FOR VALUES FROM ({hour}) TO ({hour + 1})"
+                        )
                 self._partitions.add(hour)
 
 

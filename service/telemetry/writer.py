@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from mainstay.service.common.histogram import Histogram
 from mainstay.service.common.problem import ProblemError, UnavailableError
 from mainstay.service.telemetry.blocks import BlockStore, StoredBlock
 from mainstay.service.telemetry.check import CheckedSamples
@@ -55,12 +56,15 @@ class WriterStats:
     commit_failures: int = 0
     commit_seconds: float = 0.0
     last_commit_seconds: float = 0.0
+    commit_durations: Histogram = field(default_factory=Histogram)
     stored: int = 0
     duplicates: int = 0
     samples: int = 0
     stored_bytes: int = 0
     newest_stop: float = 0.0
     """Newest data time stored, Unix seconds."""
+    acknowledgements: Histogram = field(default_factory=Histogram)
+    """How long durable frames and bundles waited, from their hand-over to the writer; of the event loop."""
 
 
 @dataclass
@@ -172,6 +176,7 @@ class GroupCommitWriter:
         stats.commits += 1
         stats.commit_seconds += seconds
         stats.last_commit_seconds = seconds
+        stats.commit_durations.observe(seconds)
         stored = [max(1, len(block.members)) for block, fresh in zip(blocks, new, strict=True) if fresh]
         stats.stored += sum(stored)
         stats.duplicates += len(blocks) - len(stored)
@@ -194,6 +199,7 @@ class GroupCommitWriter:
             _log.warning("the event loop is closed: %d frames remain unanswered", len(batch))
 
     def _resolve(self, batch: Sequence[PendingFrame], results: Sequence[bool | ProblemError]) -> None:
+        now, waits = time.monotonic(), list[float]()
         for waiting, result in zip(batch, results, strict=True):
             del self._pending[waiting.block.key]
             for place, answer in enumerate(waiting.answers):
@@ -201,6 +207,9 @@ class GroupCommitWriter:
                     answer(result if place == 0 or isinstance(result, ProblemError) else False)
                 except Exception:  # noqa: BLE001 - named boundary: a fault at one connection costs others no answer
                     _log.exception("an answer could not be given")
+            if not isinstance(result, ProblemError):
+                waits.append(now - waiting.since)
+        self.stats.acknowledgements.observe(*waits)
 
 
 async def durable(enqueue: Callable[[Answer], None]) -> bool:

@@ -94,7 +94,7 @@ def test_a_dead_writer_is_not_ready(start) -> None:
 def test_metrics_are_prometheus_text_with_our_names(client: httpx.Client) -> None:
     answer = client.get("/metrics")
     families = {family.name: family for family in text_string_to_metric_families(answer.text)}
-    assert all(name.startswith("mainstay_") for name in families)
+    assert all(name.startswith(("mainstay_", "process_", "python_")) for name in families)
     assert {"mainstay_frames_stored", "mainstay_nodes", "mainstay_loop_iterations", "mainstay_ring_bytes"} <= set(
         families
     )

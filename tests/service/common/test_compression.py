@@ -55,7 +55,8 @@ def test_reads_are_compressed(lasting_service: Any, path: str, encoding: str) ->
             return dict(answer.headers), b"".join(answer.iter_raw())
 
     headers, body = read(encoding)
-    assert (headers["content-encoding"], headers["vary"]) == (encoding, "Accept-Encoding")
+    assert headers["content-encoding"] == encoding
+    assert "Accept-Encoding" in headers["vary"].split(", ")
     plain_headers, plain = read("identity")
     assert "content-encoding" not in plain_headers
     if path != "/metrics":  # its numbers move

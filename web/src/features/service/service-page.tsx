@@ -75,7 +75,10 @@ function leasesOf(service: Service): Column<Lease>[] {
   const url = new Map(service.processes.map((one) => [one.id, one.url]));
   const lease = columnsFor<Lease>();
   return lease.columns([
-    lease.accessor("name", { header: "Work", cell: ({ row }) => humanize(row.original.name) }),
+    lease.accessor("name", {
+      header: "Work",
+      cell: ({ row }) => humanize(row.original.name.replaceAll("-", "_")),
+    }),
     lease.accessor((one) => purpose[one.name] ?? "", { id: "purpose", header: "Purpose" }),
     lease.accessor((one) => url.get(one.holder ?? "") ?? "", {
       id: "holder",
@@ -112,8 +115,10 @@ function Body({ service }: { service: Service }) {
           grow="url"
           columnClass={{
             started_at: "max-md:hidden",
-            version: "max-md:hidden",
+            seen_seconds: "max-md:hidden",
             pending_frames: "max-md:hidden",
+            lag_seconds: "max-md:hidden",
+            version: "max-md:hidden",
           }}
         />
       </Panel>
@@ -125,7 +130,7 @@ function Body({ service }: { service: Service }) {
           rowId={(one) => one.name}
           right={["epoch"]}
           grow="purpose"
-          columnClass={{ purpose: "max-md:hidden" }}
+          columnClass={{ purpose: "max-md:hidden", epoch: "max-md:hidden" }}
         />
       </Panel>
     </>
