@@ -52,6 +52,8 @@ from mainstay.service.fleet import loops as fleet_loops
 from mainstay.service.fleet.directory import FleetDirectory
 from mainstay.service.fleet.heatmap import LayoutCache
 from mainstay.service.fleet.node_reports import NodeReports
+from mainstay.service.history import loops as history_loops
+from mainstay.service.history.query import History
 from mainstay.service.incidents import detection_loop, lemon_scan
 from mainstay.service.incidents import endpoints as incidents
 from mainstay.service.incidents.metrics import collect_open_work
@@ -79,7 +81,6 @@ from mainstay.service.telemetry import endpoints as telemetry
 from mainstay.service.telemetry import loops as telemetry_loops
 from mainstay.service.telemetry import route as frames
 from mainstay.service.telemetry.factory import build_ingest
-from mainstay.service.telemetry.history import History
 from mainstay.service.validation import cohort_comparison_endpoints as comparisons
 from mainstay.service.validation import endpoints as validation
 from mainstay.service.validation import loops as validation_loops
@@ -131,6 +132,7 @@ LOOPS: Final[tuple[Callable[[Services], list[Loop]], ...]] = (
     retention_loops.make,
     validation_loops.make,
     source_loops.make,
+    history_loops.make,
 )
 """What runs in the background: each makes its loops from the services."""
 COLLECTORS: Final[tuple[Callable[[Services], Iterator[Metric]], ...]] = (
@@ -152,6 +154,8 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
     if settings.migrates:
         migrate.upgrade(database)
     ingest = build_ingest(settings, database, clock, world_size)
+    filled = min(settings.telemetry.ring_seconds, settings.telemetry.refill_seconds)
+    history = History(ingest.ring, ingest.store, ingest.catalogs, settings.history_url, clock.now() - filled + 2)
     fleet, occupancy, wakers = FleetDirectory(settings.stream.keep_changes), Occupancy(), WakeupRegistry()
     return Services(
         settings=settings,
@@ -161,7 +165,7 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
         sign_ins=SignInThrottle(settings.auth.sign_in_failures, settings.auth.sign_in_failures_total, time.monotonic),
         hub=ChangeHub(database),
         ingest=ingest,
-        history=History(ingest.ring, ingest.store, ingest.catalogs),
+        history=history,
         fleet=fleet,
         layout=LayoutCache(),
         selector=Selector(settings.incidents.shared_fault_nodes),

@@ -106,7 +106,7 @@ class TelemetrySettings(SettingsGroup):
     max_pending_frames: int = Field(default=20_000, ge=1)
     """Frames that may wait for a commit. The service answers 503 to further frames."""
     retention_hours: int = Field(default=48, ge=1)
-    """Telemetry blocks kept at full rate, in hours."""
+    """Telemetry blocks kept as received, in hours. Older frames are refused."""
     step_refill_hours: float = Field(default=6.0, ge=0)
     """Step records that a starting service reads back into memory, in hours."""
     step_ring_steps: int = Field(default=2048, ge=64)
@@ -121,6 +121,24 @@ class TelemetrySettings(SettingsGroup):
     """Memory for the transfers between ranks of all jobs, in bytes."""
     max_future_seconds: float = Field(default=300.0, gt=0)
     """How far the time of a frame may be ahead of the clock of the service, in seconds."""
+
+
+class HistorySettings(SettingsGroup):
+    """History of telemetry: Parquet files by hour with roll-ups."""
+
+    url: str = Field(default="", repr=False)
+    """Directory, or s3://BUCKET/PREFIX with options such as ?region=… and ?endpoint_override=… Empty: the directory
+    history in the data directory."""
+    grace_seconds: float = Field(default=600.0, ge=0, le=24 * 3600)
+    """Time after the end of an hour in which its frames may still arrive before it is compacted, in seconds."""
+    raw_days: float = Field(default=7.0, gt=0)
+    """Days for which samples are kept at full rate. Those around incidents are kept as long as the incidents."""
+    ten_second_days: float = Field(default=30.0, gt=0)
+    """Days for which roll-ups of 10 s are kept, in the same way."""
+    minute_days: float = Field(default=90.0, gt=0)
+    """Days for which roll-ups of 1 min are kept."""
+    ten_minute_days: float = Field(default=400.0, gt=0)
+    """Days for which roll-ups of 10 min are kept."""
 
 
 class StreamSettings(SettingsGroup):
@@ -305,6 +323,7 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe log line that is written: debug, info, warning, or error."""
     telemetry: TelemetrySettings = TelemetrySettings()
+    history: HistorySettings = HistorySettings()
     auth: AuthSettings = AuthSettings()
     stream: StreamSettings = StreamSettings()
     fleet: FleetSettings = FleetSettings()
@@ -334,6 +353,10 @@ class Settings(BaseSettings):
     @property
     def resolved_database_url(self) -> str:
         return self.database_url or f"sqlite:///{self.data_dir / 'mainstay.db'}"
+
+    @property
+    def history_url(self) -> str:
+        return self.history.url or str(self.data_dir / "history")
 
     @property
     def migrates(self) -> bool:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from sqlalchemy import Connection, Engine, MetaData, PrimaryKeyConstraint, delete, text
+from sqlalchemy import Connection, Engine, MetaData, PrimaryKeyConstraint, delete, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
@@ -68,14 +68,30 @@ class PostgresBlockStore:
         return [block.key in new for block in blocks]
 
     def read(
-        self, start: float, stop: float, *, subject: str | None = None, kinds: Sequence[BlockKind]
+        self,
+        start: float,
+        stop: float,
+        *,
+        subject: str | None = None,
+        kinds: Sequence[BlockKind],
+        relayed: bool = True,
     ) -> Iterator[StoredBlock]:
         for hour in touched(self.hours(), start, stop):
-            statement = in_range((_BLOCKS, _MEMBERS), start, stop, subject, kinds, collation="C")
+            statement = in_range((_BLOCKS, _MEMBERS), start, stop, subject, kinds, relayed=relayed, collation="C")
             statement = statement.where(_BLOCKS.c.hour == hour)
             statement = statement.execution_options(yield_per=64)
             with self._engine.connect() as connection, connection.execute(statement) as rows:
                 yield from as_blocks(rows)
+
+    def count(self, hour: int) -> int:
+        with self._engine.connect() as connection:
+            counted = select(func.count()).select_from(_BLOCKS).where(_BLOCKS.c.hour == hour)
+            return connection.execute(counted).scalar_one()
+
+    def senders(self, hour: int) -> list[str]:
+        with self._engine.connect() as connection:
+            found = select(_BLOCKS.c.subject).where(_BLOCKS.c.hour == hour).distinct()
+            return sorted(connection.scalars(found))
 
     def hours(self) -> list[int]:
         query = text(
