@@ -25,6 +25,12 @@ def _check_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
     return networks
 
 
+def _check_address(address: str) -> str:
+    if address and not address.startswith("/") and "://" not in address:
+        raise ValueError("must be an absolute path or an address such as s3://BUCKET/PREFIX")
+    return address
+
+
 TextList = Annotated[tuple[str, ...], BeforeValidator(_split)]
 NetworkList = Annotated[TextList, AfterValidator(_check_networks)]
 
@@ -126,9 +132,9 @@ class TelemetrySettings(SettingsGroup):
 class HistorySettings(SettingsGroup):
     """History of telemetry: Parquet files by hour with roll-ups."""
 
-    url: str = Field(default="", repr=False)
-    """Directory, or s3://BUCKET/PREFIX with options such as ?region=… and ?endpoint_override=… Empty: the directory
-    history in the data directory."""
+    url: Annotated[str, AfterValidator(_check_address)] = Field(default="", repr=False)
+    """Absolute path of a directory, or s3://BUCKET/PREFIX with options such as ?region=… and ?endpoint_override=…
+    Empty: the directory history in the data directory."""
     grace_seconds: float = Field(default=600.0, ge=0, le=24 * 3600)
     """Time after the end of an hour in which its frames may still arrive before it is compacted, in seconds."""
     raw_days: float = Field(default=7.0, gt=0)

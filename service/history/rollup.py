@@ -39,10 +39,14 @@ def rates(ranks: NDArray[np.int64], times: NDArray[np.int64], totals: NDArray[np
         totals: [row] readings, ``WIDE_MISSING`` where unknown.
     """
     found = np.full(len(totals), np.nan, np.float32)
-    at = np.flatnonzero(totals != WIDE_MISSING)
-    grown, passed = np.diff(totals[at]), np.diff(times[at])
-    good = (np.diff(ranks[at]) == 0) & (grown >= 0)
-    found[at[1:][good]] = grown[good] / (passed[good] / MICRO)
+    known = totals != WIDE_MISSING
+    if not known.all():
+        at = np.flatnonzero(known)
+        found[at] = rates(ranks[at], times[at], totals[at]) if len(at) else ()
+        return found
+    grown = totals[1:] - totals[:-1]
+    good = (ranks[1:] == ranks[:-1]) & (grown >= 0)
+    np.divide(grown, (times[1:] - times[:-1]) / MICRO, out=found[1:], where=good, casting="same_kind")
     return found
 
 
@@ -59,13 +63,17 @@ def roll_up(
     """
     buckets = times // (seconds * MICRO)
     starts = _starts(ranks, buckets)
+    sizes = np.diff(starts, append=len(ranks)).astype(np.int32)
     parts: list[tuple[NDArray[np.generic], ...]] = []
     for number, values in signals.items():
-        known = ~np.isnan(values)
-        if not known.any():
+        missing = np.isnan(values)
+        if missing.all():
             continue
-        count = np.add.reduceat(known, starts, dtype=np.int32)
-        total = np.add.reduceat(np.where(known, values, np.float32(0)), starts, dtype=np.float64)
+        count, summed = sizes, values
+        if missing.any():
+            count = sizes - np.add.reduceat(missing, starts, dtype=np.int32)
+            summed = np.where(missing, np.float32(0), values)
+        total = np.add.reduceat(summed, starts, dtype=np.float64)
         low, high = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
         kept = count > 0
         at = starts[kept]

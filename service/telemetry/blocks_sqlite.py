@@ -114,7 +114,7 @@ class SqliteBlockStore:
 
     def count(self, hour: int) -> int:
         # A row is never deleted alone: the newest number is the count, and a lookup where counting is a scan.
-        newest = select(func.max(literal_column("rowid"))).select_from(_BLOCKS)
+        newest: Select[tuple[int | None]] = select(func.max(literal_column("rowid"))).select_from(_BLOCKS)
         return next((row[0] or 0 for row in self._rows(hour, newest)), 0)
 
     def senders(self, hour: int) -> list[str]:

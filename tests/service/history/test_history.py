@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import fs
 
 from mainstay.probes.bundle import encode_bundle, pack
 from mainstay.probes.frame import Axis, Frame, checksum, encode
@@ -335,3 +336,32 @@ def test_the_service_without_finished_hours_makes_no_files(world: World) -> None
     world.send("n1", T0 + HOUR, T0 + HOUR + 60)
     assert not world.keeper.run_once()
     assert not world.folder.exists()
+
+
+def _everything() -> fs.FileSelector:
+    return fs.FileSelector("10m", recursive=True)
+
+
+def test_an_object_store_holds_the_same_files(make_settings: Callable[..., Settings], tmp_path: Path) -> None:
+    address = f"fsspec+memory:///{tmp_path.name}"  # Arrow's other file systems, S3 among them, take this path
+    world = build(make_settings(history={"url": address}, telemetry={"retention_hours": 3}))
+    world.send("n1", T0, T0 + HOUR)
+    world.keep()
+    world.services.blocks.drop_before(T0 // HOUR + 2)
+    assert world.check_power(T0, T0 + HOUR, points=60) == 60
+    world.clock.time = float(T0 + 40 * DAY)
+    world.send("n1", world.clock.time - 2 * HOUR, world.clock.time - 2 * HOUR + 60)
+    world.keep()
+    archive = world.services.history.archive
+    first = T0 // DAY * DAY
+    left = {tier.name: [f.stop - f.start for f in archive.of_day(tier, first)] for tier in TIERS}
+    assert left == {"raw": [], "10s": [], "1m": [HOUR, HOUR], "10m": [DAY, DAY]}
+    assert world.check_power(T0, T0 + HOUR, points=6) == 600
+    for file in archive.of_day(TIERS[-1], first):
+        with archive.files.open_output_stream(file.path) as target:
+            target.write(b"x" * 100)
+    assert ("gpu0", POWER) not in world.ask(T0, T0 + HOUR, points=6)
+    assert len([info for info in archive.files.get_file_info(_everything()) if info.path.endswith(".damaged")]) == 1
+    assert world.check_power(T0, T0 + HOUR, points=6) == 600, "from the tier below"
+    assert not world.folder.exists()
+    close_services(world.services)
