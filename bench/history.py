@@ -35,6 +35,7 @@ from mainstay.service.history.compactor import Compactor
 from mainstay.service.history.query import History
 from mainstay.service.history.retention import merge_days
 from mainstay.service.history.series import SeriesQuery
+from mainstay.service.history.tables import open_writer, row_group
 from mainstay.service.history.tiers import TEN_MINUTES, TIERS, day_text
 from mainstay.service.telemetry.blocks import HOUR, BlockKind, BlockStore, StoredBlock
 from mainstay.service.telemetry.blocks_sqlite import SqliteBlockStore
@@ -215,8 +216,8 @@ def months(folder: Path, nodes: int, days: int) -> Iterator[Row]:
     merge_days(place.archive, T0 + DAY)
     sizes = place.sizes()
     _copy_days(place, days)
-    now = T0 + days * DAY
-    for shown, points in ((days, 300), (days, 1000), (7, 300), (1, 300), (1, 4000)):
+    for last, shown, points in ((days, days, 300), (days, days, 1000), (days, 7, 300), (1, 1, 300), (1, 1, 4000)):
+        now = T0 + last * DAY
         first, filled = place.chart(now, shown, points)
         again = float(np.median([place.chart(now, shown, points)[0] for _ in range(5)]))
         limit = (shown, points) == (days, 300)
@@ -243,25 +244,23 @@ def months(folder: Path, nodes: int, days: int) -> Iterator[Row]:
 
 
 def _copy_days(place: Place, days: int) -> None:
-    """The files of the first day once more for each later one, in the tiers that charts of weeks read."""
-    root = place.folder / "history"
-    for tier in (TEN_MINUTES,):
-        for path in (root / tier.name / day_text(T0)).glob("**/*.parquet"):
-            table = pq.read_table(path)
-            at = table.column_names.index("time")
-            for day in range(1, days):
-                later = pa.array(table["time"].cast(pa.int64()).to_numpy() + day * DAY * 10**6, table["time"].type)
-                target = root / tier.name / day_text(T0 + day * DAY) / path.relative_to(root / tier.name).parts[1]
-                target.mkdir(parents=True, exist_ok=True)
-                pq.write_table(
-                    table.set_column(at, table.schema.field(at), later), target / path.name, compression="zstd",
-                    row_group_size=128 * 1024, write_page_checksum=True,
-                )  # fmt: skip
+    """The daily files of the first day once more for each later one."""
+    root = place.folder / "history" / TEN_MINUTES.name
+    for path in (root / day_text(T0)).glob("**/*.parquet"):
+        table = pq.read_table(path)
+        at = table.column_names.index("time")
+        for day in range(1, days):
+            times = table["time"].cast(pa.int64()).to_numpy() + day * DAY * 10**6
+            later = table.set_column(at, table.schema.field(at), pa.array(times, table["time"].type))
+            target = root / day_text(T0 + day * DAY) / path.parent.name
+            target.mkdir(parents=True, exist_ok=True)
+            with (target / path.name).open("wb") as file, open_writer(file, later) as writer:
+                writer.write_table(later, row_group_size=row_group(TEN_MINUTES))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nodes", type=int, default=128)
+    parser.add_argument("--nodes", type=int, default=64)
     parser.add_argument("--days", type=int, default=30)
     parser.add_argument("--json", type=Path, default=RESULTS / "history.json")
     given = parser.parse_args()

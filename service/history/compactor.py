@@ -24,11 +24,11 @@ from mainstay.service.history.rollup import coarsen, rates, roll_up
 from mainstay.service.history.slabs import BlockReader, DeviceCodes, slabs_of
 from mainstay.service.history.spill import BUDGET, Spill
 from mainstay.service.history.tables import (
-    ROW_GROUP,
     SortedRows,
     open_writer,
     raw_table,
     rollup_table,
+    row_group,
     slab_table,
     sort_rows,
 )
@@ -146,7 +146,7 @@ class _HourWork:
                         target = files.enter_context(self.archive.writing(path))
                         writers[tier] = files.enter_context(open_writer(target, table))
                     if table.num_rows:
-                        writers[tier].write_table(table, row_group_size=ROW_GROUP)
+                        writers[tier].write_table(table, row_group_size=row_group(tier))
 
     def _tables(self, source: SignalSource, rows: SortedRows, by_rank: Any) -> Iterator[tuple[Tier, Any]]:
         kept, codes = rows.since(self.hour * HOUR, (self.hour + 1) * HOUR), self.codes[source]

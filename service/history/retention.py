@@ -17,7 +17,7 @@ from sqlalchemy import select
 from mainstay.service.common.db import Database
 from mainstay.service.history.archive import Archive
 from mainstay.service.history.reader import read_files
-from mainstay.service.history.tables import ROLLUP, ROW_GROUP, open_writer
+from mainstay.service.history.tables import ROLLUP, open_writer, row_group
 from mainstay.service.history.tiers import (
     DAY,
     MINUTE,
@@ -136,9 +136,9 @@ def _merge(archive: Archive, files: Sequence[HistoryFile], day: int) -> None:
     if first is None:
         return
     with archive.writing(path) as target, open_writer(target, first) as writer:
-        writer.write_table(first, row_group_size=ROW_GROUP)
+        writer.write_table(first, row_group_size=row_group(TEN_MINUTES))
         for table in tables:
-            writer.write_table(table, row_group_size=ROW_GROUP)
+            writer.write_table(table, row_group_size=row_group(TEN_MINUTES))
 
 
 def _sorted_slices(archive: Archive, files: Sequence[HistoryFile]) -> Iterator[Any]:
@@ -148,8 +148,9 @@ def _sorted_slices(archive: Archive, files: Sequence[HistoryFile]) -> Iterator[A
     for low, high in pairwise(edges):
         hashed = pc.field("node_hash")
         rows = (hashed >= pa.scalar(low, pa.uint32())) & (hashed <= pa.scalar(high - 1, pa.uint32()))
-        table = read_files(archive, files, ROLLUP, ROLLUP.names, rows).unify_dictionaries().combine_chunks()
-        if table.num_rows:
+        table = read_files(archive, files, ROLLUP.names, range(low, high), rows)
+        if table is not None and table.num_rows:
+            table = table.unify_dictionaries().combine_chunks()
             keys = [table[name].chunk(0).indices.to_numpy() for name in ("signal", "device", "node")]
             times = table["time"].cast(pa.int64()).to_numpy()
             yield table.take(pa.array(np.lexsort((times, *keys, table["node_hash"].to_numpy()))))
