@@ -88,7 +88,7 @@ class Compactor:
         return self.store.count(hour - 1) + self.store.count(hour)
 
     def compact(self, hour: int, mark: Mark | None) -> Mark:
-        """Write the files of an hour, and then the mark that says so."""
+        """Write the files of an hour, and then the mark that records it."""
         blocks = self.blocks(hour)
         parts = mark.parts if mark else -(-max(self.nodes(), 1) // NODES_PER_PART)
         with tempfile.TemporaryDirectory(prefix="compact-", dir=self.folder) as folder:
@@ -105,7 +105,7 @@ class Compactor:
         start, stop = work.hour * HOUR - LEAD_SECONDS, (work.hour + 1) * HOUR
         blocks = self.store.read(start, stop, subject=sender, kinds=_KINDS, relayed=False)
         while group := list(islice(blocks, BLOCKS_AT_ONCE)):
-            work.add(self._reader.read(group))
+            work.add_batches(self._reader.read(group))
 
 
 @dataclass
@@ -118,10 +118,10 @@ class _HourWork:
     spill: Spill
     codes: dict[SignalSource, DeviceCodes] = field(default_factory=lambda: {s: DeviceCodes() for s in RING_SOURCES})
 
-    def add(self, batches: Any) -> None:
+    def add_batches(self, batches: Any) -> None:
         for source in RING_SOURCES:
             for slot, slab in slabs_of(batches, source, self.codes[source], self._slot):
-                self.spill.add(source, slot, slab_table(slab, source))
+                self.spill.hold(source, slot, slab_table(slab, source))
 
     def _slot(self, node: str) -> int:
         return part_of(node_hash(node), self.parts * SLOTS)
@@ -137,7 +137,7 @@ class _HourWork:
         with ExitStack() as files:
             writers: dict[Tier, Any] = {}
             for slot in range(part * SLOTS, (part + 1) * SLOTS):
-                tables = self.spill.take(source, slot)
+                tables = self.spill.pop(source, slot)
                 if not tables:
                     continue
                 for tier, table in self._tables(source, sort_rows(tables, ranks), by_rank):

@@ -25,13 +25,13 @@ _STALE_SECONDS: Final = 6 * HOUR
 
 
 def make(services: Services) -> list[Loop]:
-    keeper = Keeper(services)
-    loop = Loop("history", TURN_SECONDS, lambda: loop.wake() if keeper.run_once() else None)
+    work = HistoryWork(services)
+    loop = Loop("history", TURN_SECONDS, lambda: loop.wake() if work.run_once() else None)
     return [loop]
 
 
 @dataclass
-class Keeper:
+class HistoryWork:
     """Keeps the files of history. Several processes may do so at once: the same hour gives the same files."""
 
     services: Services

@@ -69,7 +69,7 @@ class DeviceCodes:
 
 @dataclass
 class BlockReader:
-    """Reads the device frames of blocks; what cannot be read again is logged and left out."""
+    """Reads the device frames of blocks; blocks that cannot be read are logged and left out."""
 
     catalogs: CatalogIndex
     _layouts: dict[bytes, tuple[BundleLayout, BatchLayout]] = field(default_factory=dict)

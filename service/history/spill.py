@@ -18,7 +18,7 @@ _OPTIONS: Final = ipc.IpcWriteOptions(compression="lz4")
 
 @dataclass
 class Spill:
-    """Tables of each (source, slot), to be taken slot by slot."""
+    """Tables of each (source, slot), to be read slot by slot."""
 
     folder: Path
     budget: int = BUDGET
@@ -26,13 +26,13 @@ class Spill:
     _held: dict[tuple[SignalSource, int], list[Any]] = field(default_factory=lambda: defaultdict(list))
     _bytes: int = 0
 
-    def add(self, source: SignalSource, slot: int, table: Any) -> None:
+    def hold(self, source: SignalSource, slot: int, table: Any) -> None:
         self._held[source, slot].append(table)
         self._bytes += table.nbytes
         if self._bytes > self.budget:
             self._write_out()
 
-    def take(self, source: SignalSource, slot: int) -> list[Any]:
+    def pop(self, source: SignalSource, slot: int) -> list[Any]:
         """The tables of a slot, which are forgotten."""
         tables = self._held.pop((source, slot), [])
         path = self._path(source, slot)

@@ -40,7 +40,7 @@ class World:
 
     services: Services
     clock: ManualClock
-    keeper: loops.Keeper
+    work: loops.HistoryWork
     sequence: int = 0
     power: dict[tuple[str, str], list[tuple[float, float]]] = field(default_factory=dict)
     """(node, device) → (time, watts) as stored."""
@@ -86,10 +86,10 @@ class World:
 
     def keep(self) -> None:
         """Run the loop until nothing is due."""
-        while self.keeper.run_once():
+        while self.work.run_once():
             pass
 
-    def ask(self, start: float, stop: float, *signals: str, points: int = 300, node: str = "n1") -> dict[Any, Any]:
+    def query(self, start: float, stop: float, *signals: str, points: int = 300, node: str = "n1") -> dict[Any, Any]:
         """(device, signal) → envelope, and "t" → times."""
         question = SeriesQuery(
             node=node, device=None, signals=signals or (POWER,), start=start, stop=stop, points=points
@@ -105,7 +105,7 @@ class World:
 
     def check_power(self, start: float, stop: float, *, points: int = 300, node: str = "n1") -> float:
         """A chart of power shows exactly what was stored; the width of its buckets."""
-        found = self.ask(start, stop, points=points, node=node)
+        found = self.query(start, stop, points=points, node=node)
         for device in ("gpu0", "gpu1"):
             mean, low, high = self.expect(node, device, found["t"], found["width"])
             shown = found[device, POWER]
@@ -126,7 +126,7 @@ class World:
 def build(settings: Settings) -> World:
     clock = ManualClock(float(T0 + 2 * HOUR))
     services = build_services(settings, clock)
-    return World(services, clock, loops.Keeper(services))
+    return World(services, clock, loops.HistoryWork(services))
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_a_counter_is_a_rate_across_hours(world: World) -> None:
     world.keep()
     world.services.blocks.drop_before(T0 // HOUR + 3)
     for points in (2 * HOUR, 720, 120, 12):
-        energy = world.ask(T0, T0 + 2 * HOUR, ENERGY, points=points)["gpu0", ENERGY]
+        energy = world.query(T0, T0 + 2 * HOUR, ENERGY, points=points)["gpu0", ENERGY]
         first = 1 if points == 2 * HOUR else 0  # the first reading of all has no rate
         np.testing.assert_allclose(energy.low[first:], 100, rtol=1e-3)
         np.testing.assert_allclose(energy.high[first:], 100, rtol=1e-3)
@@ -194,7 +194,7 @@ def test_a_chart_joins_files_blocks_and_the_ring_without_seam(world: World) -> N
     world.check_power(T0 + 1800, T0 + 2 * HOUR, points=3600)
     world.check_power(T0 + 1800, T0 + 2 * HOUR, points=4000)
     world.check_power(T0, T0 + 2 * HOUR, points=72)
-    energy = world.ask(T0 + 1800, T0 + 2 * HOUR, ENERGY, points=4000)["gpu0", ENERGY]
+    energy = world.query(T0 + 1800, T0 + 2 * HOUR, ENERGY, points=4000)["gpu0", ENERGY]
     assert (np.round(energy.mean) == 100).all(), "no reading lacks its rate where one source ends"
 
 
@@ -236,17 +236,17 @@ def test_compaction_again_writes_the_same(world: World) -> None:
     world.keep()
     mark = world.services.history.archive.marks()[T0 // HOUR]
     before = {path: path.read_bytes() for path in world.folder.glob("**/*.parquet")}
-    assert world.keeper._compactor().compact(T0 // HOUR, mark) == mark
+    assert world.work._compactor().compact(T0 // HOUR, mark) == mark
     assert {path: path.read_bytes() for path in world.folder.glob("**/*.parquet")} == before
 
 
 def test_memory_is_bounded_by_files(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [f"n{k}" for k in range(20)]
     monkeypatch.setattr(compactor, "NODES_PER_PART", 4)
-    monkeypatch.setattr(world.keeper, "_nodes", lambda: 20)
+    monkeypatch.setattr(world.work, "_nodes", lambda: 20)
     for node in nodes:
         world.send(node, T0, T0 + 600)
-    made = world.keeper._compactor()
+    made = world.work._compactor()
     made.budget = 1
     made.compact(T0 // HOUR, None)
     assert len({f.part for f in world.files("raw")}) > 1
@@ -265,7 +265,7 @@ def test_a_damaged_file_is_set_aside_and_made_again(world: World, spoil: Callabl
     (file,) = [f for f in world.files("10m") if f.source is SignalSource.GPU]
     path = world.folder / file.path
     path.write_bytes(spoil(path.read_bytes()))
-    assert ("gpu0", POWER) not in world.ask(T0, T0 + HOUR, points=6)
+    assert ("gpu0", POWER) not in world.query(T0, T0 + HOUR, points=6)
     assert path.with_name(f"{path.name}.damaged").exists()
     world.check_power(T0, T0 + HOUR, points=6)  # from the blocks: the hour counts as not compacted
     world.keep()
@@ -328,13 +328,13 @@ def test_a_chart_of_all_times_reads_what_there_is(world: World) -> None:
     world.send("n1", T0, T0 + HOUR)
     world.keep()
     world.services.blocks.drop_before(T0 // HOUR + 2)
-    found = world.ask(0, T0 + 2 * HOUR)["gpu0", POWER]
+    found = world.query(0, T0 + 2 * HOUR)["gpu0", POWER]
     assert np.nanmax(found.high) == max(watts for _, watts in world.power["n1", "gpu0"])
 
 
 def test_the_service_without_finished_hours_makes_no_files(world: World) -> None:
     world.send("n1", T0 + HOUR, T0 + HOUR + 60)
-    assert not world.keeper.run_once()
+    assert not world.work.run_once()
     assert not world.folder.exists()
 
 
@@ -360,7 +360,7 @@ def test_an_object_store_holds_the_same_files(make_settings: Callable[..., Setti
     for file in archive.of_day(TIERS[-1], first):
         with archive.files.open_output_stream(file.path) as target:
             target.write(b"x" * 100)
-    assert ("gpu0", POWER) not in world.ask(T0, T0 + HOUR, points=6)
+    assert ("gpu0", POWER) not in world.query(T0, T0 + HOUR, points=6)
     assert len([info for info in archive.files.get_file_info(_everything()) if info.path.endswith(".damaged")]) == 1
     assert world.check_power(T0, T0 + HOUR, points=6) == 600, "from the tier below"
     assert not world.folder.exists()
