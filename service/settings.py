@@ -138,7 +138,7 @@ class HistorySettings(SettingsGroup):
     grace_seconds: float = Field(default=600.0, ge=0, le=24 * 3600)
     """Time after the end of an hour in which its frames may still arrive before it is compacted, in seconds."""
     raw_days: float = Field(default=7.0, gt=0)
-    """Time for which samples are kept at full rate, in days. Those around incidents are kept as long as the incidents."""
+    """Time for which samples are kept at full rate, in days. Incidents keep theirs as long as they are stored."""
     ten_second_days: float = Field(default=30.0, gt=0)
     """Time for which roll-ups of 10 s are kept in the same way, in days."""
     minute_days: float = Field(default=90.0, gt=0)
