@@ -58,6 +58,8 @@ from mainstay.service.fleet import loops as fleet_loops
 from mainstay.service.fleet.directory import FleetDirectory
 from mainstay.service.fleet.heatmap import LayoutCache
 from mainstay.service.fleet.node_reports import NodeReports
+from mainstay.service.history import loops as history_loops
+from mainstay.service.history.query import History
 from mainstay.service.incidents import detection_loop, lemon_scan
 from mainstay.service.incidents import endpoints as incidents
 from mainstay.service.incidents.metrics import collect_open_work
@@ -86,7 +88,6 @@ from mainstay.service.telemetry import loops as telemetry_loops
 from mainstay.service.telemetry import route as frames
 from mainstay.service.telemetry.blocks_postgres import PostgresBlockStore
 from mainstay.service.telemetry.factory import build_ingest
-from mainstay.service.telemetry.history import History
 from mainstay.service.telemetry.log_follower import LogFollower
 from mainstay.service.validation import cohort_comparison_endpoints as comparisons
 from mainstay.service.validation import endpoints as validation
@@ -141,6 +142,7 @@ LOOPS: Final[tuple[Callable[[Services], list[Loop]], ...]] = (
     validation_loops.make,
     source_loops.make,
     cluster_loops.make,
+    history_loops.make,
 )
 """What runs in the background: each makes its loops from the services."""
 COLLECTORS: Final[tuple[Callable[[Services], Iterator[Metric]], ...]] = (
@@ -164,6 +166,8 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
     process = Process(url=settings.base_url, started_at=clock.now())
     ingest = build_ingest(settings, database, clock, world_size, process.id)
     shared = ingest.store if isinstance(ingest.store, PostgresBlockStore) else None
+    filled = min(settings.telemetry.ring_seconds, settings.telemetry.refill_seconds)
+    history = History(ingest.ring, ingest.store, ingest.catalogs, settings.history_url, clock.now() - filled + 2)
     fleet, occupancy, wakers = FleetDirectory(settings.stream.keep_changes), Occupancy(), WakeupRegistry()
     return Services(
         settings=settings,
@@ -175,7 +179,7 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
         hub=ChangeHub(database),
         ingest=ingest,
         follower=None if shared is None else LogFollower(ingest, shared),
-        history=History(ingest.ring, ingest.store, ingest.catalogs),
+        history=history,
         fleet=fleet,
         layout=LayoutCache(),
         selector=Selector(settings.incidents.shared_fault_nodes),

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from mainstay.service.fleet.heatmap import LayoutCache
     from mainstay.service.fleet.last_seen import LastSeenCache
     from mainstay.service.fleet.node_reports import NodeReports
+    from mainstay.service.history.query import History
     from mainstay.service.jobs.occupancy import Occupancy
     from mainstay.service.settings import Settings
     from mainstay.service.stream.hub import ChangeHub
     from mainstay.service.telemetry.blocks import BlockStore
-    from mainstay.service.telemetry.history import History
     from mainstay.service.telemetry.ingest import Ingest
     from mainstay.service.telemetry.log_follower import LogFollower
     from mainstay.service.telemetry.pairs import PairStore

@@ -25,6 +25,12 @@ def _check_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
     return networks
 
 
+def _check_address(address: str) -> str:
+    if address and not address.startswith("/") and "://" not in address:
+        raise ValueError("must be an absolute path or an address such as s3://BUCKET/PREFIX")
+    return address
+
+
 TextList = Annotated[tuple[str, ...], BeforeValidator(_split)]
 NetworkList = Annotated[TextList, AfterValidator(_check_networks)]
 
@@ -106,7 +112,7 @@ class TelemetrySettings(SettingsGroup):
     max_pending_frames: int = Field(default=20_000, ge=1)
     """Frames that may wait for a commit. The service answers 503 to further frames."""
     retention_hours: int = Field(default=48, ge=1)
-    """Telemetry blocks kept at full rate, in hours."""
+    """Telemetry blocks kept as received, in hours. Older frames are refused."""
     step_refill_hours: float = Field(default=6.0, ge=0)
     """Step records that a starting service reads back into memory, in hours."""
     step_ring_steps: int = Field(default=2048, ge=64)
@@ -121,6 +127,24 @@ class TelemetrySettings(SettingsGroup):
     """Memory for the transfers between ranks of all jobs, in bytes."""
     max_future_seconds: float = Field(default=300.0, gt=0)
     """How far the time of a frame may be ahead of the clock of the service, in seconds."""
+
+
+class HistorySettings(SettingsGroup):
+    """History of telemetry: Parquet files by hour with roll-ups."""
+
+    url: Annotated[str, AfterValidator(_check_address)] = Field(default="", repr=False)
+    """Absolute path of a directory, or s3://BUCKET/PREFIX with options such as ?region=… and ?endpoint_override=…
+    Empty: the directory history in the data directory."""
+    grace_seconds: float = Field(default=600.0, ge=0, le=24 * 3600)
+    """Time after the end of an hour in which its frames may still arrive before it is compacted, in seconds."""
+    raw_days: float = Field(default=7.0, gt=0)
+    """Time for which samples are kept at full rate, in days. Incidents keep theirs as long as they are stored."""
+    ten_second_days: float = Field(default=30.0, gt=0)
+    """Time for which roll-ups of 10 s are kept in the same way, in days."""
+    minute_days: float = Field(default=90.0, gt=0)
+    """Time for which roll-ups of 1 min are kept, in days."""
+    ten_minute_days: float = Field(default=400.0, gt=0)
+    """Time for which roll-ups of 10 min are kept, in days."""
 
 
 class StreamSettings(SettingsGroup):
@@ -312,6 +336,7 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Least severe log line that is written: debug, info, warning, or error."""
     telemetry: TelemetrySettings = TelemetrySettings()
+    history: HistorySettings = HistorySettings()
     auth: AuthSettings = AuthSettings()
     stream: StreamSettings = StreamSettings()
     fleet: FleetSettings = FleetSettings()
@@ -342,6 +367,10 @@ class Settings(BaseSettings):
     @property
     def resolved_database_url(self) -> str:
         return self.database_url or f"sqlite:///{self.data_dir / 'mainstay.db'}"
+
+    @property
+    def history_url(self) -> str:
+        return self.history.url or str(self.data_dir / "history")
 
     @property
     def migrates(self) -> bool:

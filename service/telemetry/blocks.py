@@ -59,7 +59,13 @@ class BlockStore(Protocol):
         ...
 
     def read(
-        self, start: float, stop: float, *, subject: str | None = None, kinds: Sequence[BlockKind]
+        self,
+        start: float,
+        stop: float,
+        *,
+        subject: str | None = None,
+        kinds: Sequence[BlockKind],
+        relayed: bool = True,
     ) -> Iterator[StoredBlock]:
         """Blocks that touch ``[start, stop)``, oldest first within an hour.
 
@@ -68,7 +74,16 @@ class BlockStore(Protocol):
             stop: Unix seconds.
             subject: a node, a job, or a relay; a node's bundles are those of the relays that sent for it.
             kinds: what they hold.
+            relayed: whether a node's bundles are read too, or only what the subject itself sent.
         """
+        ...
+
+    def count(self, hour: int) -> int:
+        """Blocks that were stored in an hour."""
+        ...
+
+    def senders(self, hour: int) -> list[str]:
+        """Nodes, jobs, and relays with blocks in an hour, ascending."""
         ...
 
     def hours(self) -> list[int]:

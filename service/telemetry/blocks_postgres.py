@@ -134,10 +134,16 @@ class PostgresBlockStore:
         return [block.key in new for block in blocks]
 
     def read(
-        self, start: float, stop: float, *, subject: str | None = None, kinds: Sequence[BlockKind]
+        self,
+        start: float,
+        stop: float,
+        *,
+        subject: str | None = None,
+        kinds: Sequence[BlockKind],
+        relayed: bool = True,
     ) -> Iterator[StoredBlock]:
         for hour in touched(self.hours(), start, stop):
-            statement = in_range((_BLOCKS, _MEMBERS), start, stop, subject, kinds, collation="C")
+            statement = in_range((_BLOCKS, _MEMBERS), start, stop, subject, kinds, relayed=relayed, collation="C")
             statement = statement.where(_BLOCKS.c.hour == hour)
             statement = statement.execution_options(yield_per=64)
             with self._engine.connect() as connection, connection.execute(statement) as rows:
@@ -170,6 +176,16 @@ class PostgresBlockStore:
         oldest = func.clock_timestamp() - timedelta(seconds=seconds)
         with self._engine.begin() as connection:
             connection.execute(delete(_COMMITS).where(_COMMITS.c.at < oldest))
+
+    def count(self, hour: int) -> int:
+        with self._engine.connect() as connection:
+            counted = select(func.count()).select_from(_BLOCKS).where(_BLOCKS.c.hour == hour)
+            return connection.execute(counted).scalar_one()
+
+    def senders(self, hour: int) -> list[str]:
+        with self._engine.connect() as connection:
+            found = select(_BLOCKS.c.subject).where(_BLOCKS.c.hour == hour).distinct()
+            return sorted(connection.scalars(found))
 
     def hours(self) -> list[int]:
         query = text(

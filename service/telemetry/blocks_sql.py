@@ -75,6 +75,7 @@ def in_range(
     subject: str | None,
     kinds: Sequence[BlockKind],
     *,
+    relayed: bool = True,
     collation: str | None = None,
 ) -> Select[Any]:
     """Blocks that touch ``[start, stop)``, oldest first, then by subject, stream and sequence.
@@ -84,7 +85,9 @@ def in_range(
     table, members = tables
     wanted = [kind.value for kind in kinds]
     statement = select(table).where(table.c.start < stop, table.c.stop >= start, table.c.kind.in_(wanted))
-    if subject is not None:
+    if subject is not None and not relayed:
+        statement = statement.where(table.c.subject == subject)
+    elif subject is not None:
         relays = select(members.c.relay).where(members.c.subject == subject, members.c.hour == table.c.hour)
         is_relayed = and_(table.c.kind == BlockKind.BUNDLE.value, table.c.subject.in_(relays))
         statement = statement.where(or_(table.c.subject == subject, is_relayed))

@@ -18,7 +18,19 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Index, MetaData, create_engine, event
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Index,
+    MetaData,
+    Row,
+    Select,
+    create_engine,
+    event,
+    func,
+    literal_column,
+    select,
+)
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DatabaseError
 
@@ -88,15 +100,36 @@ class SqliteBlockStore:
         return stored
 
     def read(
-        self, start: float, stop: float, *, subject: str | None = None, kinds: Sequence[BlockKind]
+        self,
+        start: float,
+        stop: float,
+        *,
+        subject: str | None = None,
+        kinds: Sequence[BlockKind],
+        relayed: bool = True,
     ) -> Iterator[StoredBlock]:
+        statement = in_range((_BLOCKS, _MEMBERS), start, stop, subject, kinds, relayed=relayed)
         for hour in touched(self.hours(), start, stop):
-            statement = in_range((_BLOCKS, _MEMBERS), start, stop, subject, kinds).execution_options(yield_per=64)
-            try:
-                with self._engine(hour).connect() as connection, connection.execute(statement) as rows:
-                    yield from as_blocks(rows)
-            except DatabaseError as error:
-                self._set_aside(hour, error)
+            yield from as_blocks(self._rows(hour, statement))
+
+    def count(self, hour: int) -> int:
+        # A row is never deleted alone: the newest number is the count, and a lookup where counting is a scan.
+        newest: Select[tuple[int | None]] = select(func.max(literal_column("rowid"))).select_from(_BLOCKS)
+        return next((row[0] or 0 for row in self._rows(hour, newest)), 0)
+
+    def senders(self, hour: int) -> list[str]:
+        return [row.subject for row in self._rows(hour, select(_BLOCKS.c.subject).distinct().order_by("subject"))]
+
+    def _rows(self, hour: int, statement: Select[Any]) -> Iterator[Row[Any]]:
+        """What a query finds in an hour; nothing where there is no file, or a damaged one."""
+        if not self._path(hour).exists():
+            return
+        try:
+            statement = statement.execution_options(yield_per=64)
+            with self._engine(hour).connect() as connection, connection.execute(statement) as rows:
+                yield from rows
+        except DatabaseError as error:
+            self._set_aside(hour, error)
 
     def hours(self) -> list[int]:
         found = (_FILE.fullmatch(path.name) for path in self.directory.iterdir())

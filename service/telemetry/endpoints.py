@@ -16,9 +16,10 @@ from mainstay.service.common.openapi import problems
 from mainstay.service.common.problem import UnprocessableError
 from mainstay.service.common.schemas import QuerySeconds
 from mainstay.service.fleet.service import require_node
+from mainstay.service.history.query import SeriesLine
+from mainstay.service.history.series import SeriesQuery
 from mainstay.service.services import ServicesDep
 from mainstay.service.telemetry.envelope import as_json
-from mainstay.service.telemetry.history import SeriesLine, SeriesQuery
 from mainstay.service.telemetry.schemas import CatalogWrite, QueryRead, SeriesRead, SignalList, SignalRead
 
 router = APIRouter(tags=["telemetry"])
@@ -70,7 +71,10 @@ def query(
     stop: Annotated[QuerySeconds | None, Query(alias="to", allow_inf_nan=False)] = None,
     points: Annotated[int, Query(ge=1, le=4000)] = 300,
 ) -> QueryRead:
-    """Series of one node, thinned to at most ``points`` buckets (default: the last five minutes)."""
+    """Series of one node, thinned to at most ``points`` buckets (default: the last five minutes).
+
+    Older samples come from roll-ups: lows and highs stay exact, and buckets may be wider than asked for.
+    """
     require_node(session, node)
     end = now + 1.0 if stop is None else stop
     begin = end - 300.0 if start is None else start

@@ -1608,6 +1608,8 @@ export interface paths {
         /**
          * Query
          * @description Series of one node, thinned to at most ``points`` buckets (default: the last five minutes).
+         *
+         *     Older samples come from roll-ups: lows and highs stay exact, and buckets may be wider than asked for.
          */
         get: operations["query_telemetry"];
         put?: never;

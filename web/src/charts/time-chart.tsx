@@ -5,7 +5,7 @@ import "uplot/dist/uPlot.min.css";
 import { useDark } from "@/app/theme";
 import { cx } from "@/lib/cx";
 import { quantity } from "@/lib/format";
-import { clock } from "@/lib/time";
+import { serverNow, when } from "@/lib/time";
 import { useWidth } from "@/lib/use-size";
 import { heldAt } from "./bridge";
 import { type ChartSpec, chartData, chartOptions, type Line } from "./chart-options";
@@ -100,7 +100,7 @@ function read(element: HTMLElement | null, spec: ChartSpec, index: number | null
   const values = spec.lines.filter((l) => !l.context).map((l) => heldAt(l.values, at));
   const shown =
     values.length <= 2 ? values.map((v) => quantity(v, spec.unit, spec.rate)) : [spread(values, spec)];
-  const head = index === null ? "" : `${spec.xIs === "time" ? clock(x) : `step ${x}`}  `;
+  const head = index === null ? "" : `${spec.xIs === "time" ? when(x, serverNow()) : `step ${x}`}  `;
   element.textContent = head + shown.join("  ");
 }
 

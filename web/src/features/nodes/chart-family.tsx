@@ -12,7 +12,7 @@ import { usePolling } from "@/lib/live";
 import { Icon } from "@/ui/icon";
 import { ErrorNotice, StaleStrip } from "@/ui/notice";
 import { Skeleton } from "@/ui/skeleton";
-import { hasData, linesFor, pointsFor, specBasics } from "./chart-model";
+import { hasData, linesFor, pointsFor, refreshInterval, specBasics } from "./chart-model";
 import { telemetryQuery } from "./queries";
 
 interface Props {
@@ -63,7 +63,8 @@ export function ChartFamily({ family, open, onToggle, ...rest }: Props) {
 type BodyProps = Omit<Props, "open" | "onToggle">;
 
 function Body({ family, node, device, window, marks, onZoom }: BodyProps) {
-  const polling = usePolling(4_000, 4_000);
+  const interval = refreshInterval(window.span);
+  const polling = usePolling(interval, interval);
   const fixed = window.from !== undefined;
   const query = useQuery({
     ...telemetryQuery({

@@ -1,6 +1,13 @@
 import { describe, expect, it } from "vitest";
 import type { FleetEvent, Node, Signal } from "@/api/types";
-import { chartFamilies, eventMarks, openFamilies, rangeFor, toggledFamilies } from "./chart-model";
+import {
+  chartFamilies,
+  eventMarks,
+  openFamilies,
+  rangeFor,
+  refreshInterval,
+  toggledFamilies,
+} from "./chart-model";
 
 const signal = (name: string, source: string, unit = "1", kind = "gauge"): Signal => ({
   name,
@@ -52,4 +59,10 @@ it("marks faults, not requested exits", () => {
   expect(eventMarks([event("xid"), event("process_exit", { expected: true }), event("job_started")])).toEqual(
     [{ x: 1, tone: "quarantined", label: "xid" }],
   );
+});
+
+describe("a live chart", () => {
+  it("is read again once a point changes, at least each minute", () => {
+    expect([300, 3600, 86_400, 2_592_000].map(refreshInterval)).toEqual([4_000, 12_000, 60_000, 60_000]);
+  });
 });

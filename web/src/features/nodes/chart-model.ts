@@ -40,6 +40,11 @@ export function pointsFor(spanSeconds: number): number {
   return Math.min(300, Math.max(30, Math.round(spanSeconds)));
 }
 
+/** Return the interval between two reads of a live chart in milliseconds: a point of a long span changes slowly. */
+export function refreshInterval(spanSeconds: number): number {
+  return Math.min(60_000, Math.max(4_000, (spanSeconds / pointsFor(spanSeconds)) * 1000));
+}
+
 const same = (a: readonly (number | null)[], b: readonly (number | null)[]) => a.every((v, i) => v === b[i]);
 
 export function linesFor(

@@ -5,7 +5,7 @@ import { useMemo } from "react";
 import type { Node } from "@/api/types";
 import { deviceGroups, nameOf } from "@/features/devices/device-labels";
 import { signalsQuery } from "@/features/fleet/queries";
-import { clock } from "@/lib/time";
+import { serverNow, when } from "@/lib/time";
 import { Button } from "@/ui/button";
 import { ErrorNotice } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
@@ -37,7 +37,9 @@ export function NodeCharts({ node }: { node: Node }) {
   return (
     <Panel
       title="Measurements"
-      about={fixed ? `${clock(from)} to ${clock(to)}` : "drag over a chart to zoom in"}
+      about={
+        fixed ? `${when(from, serverNow())} to ${when(to, serverNow())}` : "drag over a chart to zoom in"
+      }
       aside={
         <>
           <DeviceChoice node={node} device={device} onChange={(next) => set({ device: next })} />

@@ -1,6 +1,6 @@
 import { number, oneOf, type RawSearch, text } from "@/lib/search";
 
-export const spans = ["5m", "15m", "1h", "6h", "24h"] as const;
+export const spans = ["5m", "15m", "1h", "6h", "24h", "7d", "30d"] as const;
 export type SpanName = (typeof spans)[number];
 export const spanSeconds: Record<SpanName, number> = {
   "5m": 300,
@@ -8,6 +8,8 @@ export const spanSeconds: Record<SpanName, number> = {
   "1h": 3600,
   "6h": 21_600,
   "24h": 86_400,
+  "7d": 604_800,
+  "30d": 2_592_000,
 };
 
 export interface NodeSearch {

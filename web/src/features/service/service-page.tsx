@@ -31,6 +31,7 @@ const states: Record<ServiceProcess["state"], StatusStyle> = {
 
 const purpose: Record<string, string> = {
   detection: "Evaluates events and measurements",
+  history: "Writes telemetry of finished hours to Parquet files",
   housekeeping: "Deletes old rows, telemetry, and changes",
   "node-states": "Marks nodes that fell silent or report again",
   remediation: "Proposes and carries out actions",
