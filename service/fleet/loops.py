@@ -55,7 +55,7 @@ def make(services: Services) -> list[Loop]:
     def follow_changes() -> None:
         """A request then finds little to read; one that finds more reads it itself."""
         with services.database.reading() as session:
-            if services.database.is_sqlite:  # one process: it heard every report itself
+            if services.database.is_sqlite or services.follower is not None:  # this process hears every node itself
                 services.fleet.current(session)
             else:
                 services.fleet.follow_reports(session)

@@ -172,6 +172,8 @@ class Ingest:
         if self._all_pass(principal, relayed, length):
             return {}
         refused: dict[int, ProblemError] = {}
+        if unknown := [name for name in relayed.names.subjects if not self.subjects.has_node(name)]:
+            await run_in_threadpool(self.subjects.find_nodes, unknown)
         for member, (subject, start) in enumerate(zip(relayed.names.subjects, relayed.bundle.starts, strict=True)):
             try:
                 if not self.subjects.has_node(subject):
@@ -245,6 +247,7 @@ class Ingest:
 
     def refill(self) -> int:
         """Fill the rings from the last minutes of blocks; how many blocks. Call before the writer starts."""
+        self.subjects.find_nodes()  # one by one, as their frames come, it would take a large fleet minutes
         now, count = self.clock.now(), 0
         spans = {
             (BlockKind.TIME, BlockKind.BUNDLE): min(self.settings.ring_seconds, self.settings.refill_seconds),

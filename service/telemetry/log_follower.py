@@ -18,12 +18,13 @@ from mainstay.service.telemetry.group_check import DeviceFrame, Payload, Relayed
 from mainstay.service.telemetry.ingest import Ingest
 
 _log: Final = logging.getLogger(__name__)
-INTERVAL: Final = 0.1
+INTERVAL: Final = 0.25
 COMMITS: Final = 8
 """Commits of one process read at once: each has at most 4,096 frames, and at 10,000 nodes some hundreds."""
 KEEP_SECONDS: Final = 3600.0
 """How long the order of commits is kept. A process that was stopped for longer fills its memory as after a start."""
-_BLOCKS: Final = 512
+_BLOCKS: Final = 64
+"""Blocks decoded at once: a bundle is a megabyte of readings."""
 
 
 @dataclass

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
 from typing import Final
+
+from sqlalchemy import select
 
 from mainstay.service.common.db import AnySession, Database
 from mainstay.service.common.problem import NotFoundError
@@ -70,13 +72,17 @@ class Subjects:
         Raises:
             UnknownSubjectError: no such node.
         """
+        if not self.find_nodes((name,)):
+            raise UnknownSubjectError(f"no node is called {name!r}: enroll it, or send its report first")
+
+    def find_nodes(self, names: Sequence[str] | None = None) -> bool:
+        """Ask the database for these nodes at once, or for all; whether it knows any of them."""
+        statement = select(NodeRow.name, NodeRow.rack)
         with self.database.reading() as session:
-            row = session.get(NodeRow, name)
-            if row is None:
-                raise UnknownSubjectError(f"no node is called {name!r}: enroll it, or send its report first")
-            rack = row.rack
-        self._nodes[name] = rack
+            rows = session.execute(statement if names is None else statement.where(NodeRow.name.in_(names))).all()
+        self._nodes.update({row.name: row.rack for row in rows})
         self._version = next(self._versions)  # not += 1: look-ups run in several threads, and no number may come twice
+        return bool(rows)
 
     def find_job(self, job: str) -> None:
         """Ask the database.

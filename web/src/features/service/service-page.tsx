@@ -33,7 +33,7 @@ const purpose: Record<string, string> = {
   detection: "Evaluates events and measurements",
   history: "Writes telemetry of finished hours to Parquet files",
   housekeeping: "Deletes old rows, telemetry, and changes",
-  "node-states": "Marks nodes that fell silent or report again",
+  "node-states": "Marks nodes that stopped reporting or report again",
   remediation: "Proposes and carries out actions",
   scraping: "Reads DCGM exporters",
 };
