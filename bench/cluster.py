@@ -37,7 +37,7 @@ LEASE_SECONDS = 2.0
 """The default."""
 TAKEOVERS = 3
 """Kills, and as many stops."""
-WATCH_SECONDS = 100.0
+WATCH_SECONDS = 75.0
 """After a takeover: longer than a restored finding that is not confirmed would hold (60 s)."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -141,7 +141,7 @@ class Run:
         began, node = time.monotonic(), f"n{next(self._sick):05d}"
         self.services[holder].child.send_signal(how)
         await Fleet(self.people[rest], 1, self.fleet.samples).send_events([node])
-        await self._until(lambda: bool(self._findings(node, active=False)), 60.0, every=0.02)
+        await self._until(lambda: self._has("xid", node), 60.0, every=0.02)
         took, cleared = time.monotonic() - began, 0
         if how is signal.SIGSTOP:
             await asyncio.sleep(2 * LEASE_SECONDS)
@@ -171,10 +171,11 @@ class Run:
         return next(number for number, one in enumerate(self.services) if one.child.pid == pid)
 
     def _active(self) -> bool:
-        return bool(self._findings("n00007", active=True))
+        return self._has("power_brake", "n00007")
 
-    def _findings(self, node: str, *, active: bool) -> int:
-        return self._scalar("SELECT count(*) FROM findings WHERE node = %s AND (active OR NOT %s)", node, active)
+    def _has(self, kind: str, node: str) -> bool:
+        """Whether a finding of this kind about the node is active."""
+        return bool(self._scalar("SELECT count(*) FROM findings WHERE active AND kind = %s AND node = %s", kind, node))
 
     def _scalar(self, statement: LiteralString, *values: object) -> int:
         row = self._connection.execute(statement, values).fetchone()
