@@ -15,7 +15,7 @@ from sqlalchemy import inspect
 from mainstay.service.backup.manifest import BackupError
 from mainstay.service.common.db import Database
 
-_TELEMETRY: Final = ("blocks", "blocks_h*", "block_members")
+_TELEMETRY: Final = ("blocks", "blocks_h*", "block_commits", "block_members")
 """Tables of telemetry in PostgreSQL: a service makes them where they are missing."""
 
 

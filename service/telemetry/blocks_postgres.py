@@ -68,6 +68,7 @@ _COMMITS: Final = Table(
 _MEMBERS: Final = member_table("block_members", _METADATA)
 
 
+_HAS_LOG: Final = "SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass('blocks') AND attname = 'position'"
 _AFTER: Final = text(
     "SELECT c.writer, c.position, c.hours, extract(epoch FROM clock_timestamp() - c.at)::float8 FROM processes p"
     " CROSS JOIN LATERAL (SELECT * FROM block_commits b WHERE b.writer = p.id"
@@ -228,7 +229,7 @@ def _create(connection: Connection) -> None:
     if connection.exec_driver_sql("SELECT to_regclass('blocks')").scalar_one() is None:
         _BLOCKS.create(connection)
         connection.exec_driver_sql("ALTER TABLE blocks ALTER COLUMN body SET STORAGE EXTERNAL")
-    else:  # made by a version in which a service was one process
+    elif not connection.exec_driver_sql(_HAS_LOG).scalar_one():  # made when a service was one process
         for column in (_BLOCKS.c.writer, _BLOCKS.c.position):
             connection.exec_driver_sql(f"ALTER TABLE blocks ADD COLUMN IF NOT EXISTS {column.name} bigint")
         _IN_LOG.create(connection, checkfirst=True)

@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from sqlalchemy import func, select
 
 from mainstay.service.app import build_services, close_services
-from mainstay.service.common.db import Base, Database, WriteSession
+from mainstay.service.common import migrate
+from mainstay.service.common.db import Database, WriteSession
 from mainstay.service.incidents import repository
 from mainstay.service.incidents import service as incidents
 from mainstay.service.incidents.lifecycle import LIVE, TRANSITIONS, IncidentState, IncidentTrigger
@@ -41,7 +42,7 @@ def _tables() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "empty.db"
         database = Database(f"sqlite:///{file}")
-        Base.metadata.create_all(database.engine)
+        migrate.upgrade(database)
         database.close()
         return file.read_bytes()
 

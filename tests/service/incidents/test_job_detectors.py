@@ -140,7 +140,7 @@ def test_a_job_that_ends_withdraws_what_was_said() -> None:
     desk.judge()
     desk.runs = []
     assert desk.judge() == [("slow_steps", "job=demo-1/rank=2/node=n1", False)]
-    assert desk.accounts.job_account("demo-1").detectors == ()
+    assert desk.accounts.job_account("demo-1").detectors == []
     assert desk.judge() == []
 
 
