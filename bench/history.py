@@ -41,6 +41,7 @@ from mainstay.service.telemetry.blocks import HOUR, BlockKind, BlockStore, Store
 from mainstay.service.telemetry.blocks_sqlite import SqliteBlockStore
 from mainstay.service.telemetry.catalogs import CatalogIndex
 from mainstay.service.telemetry.ring import TelemetryRing
+from mainstay.service.telemetry.stored_frames import StoredFrames
 
 DAY: Final = 24 * HOUR
 T0: Final = 1_800_000_000 // DAY * DAY
@@ -139,7 +140,9 @@ class Place:
         self.store = SqliteBlockStore(self.folder / "blocks")
         self.archive = Archive(str(self.folder / "history"))
         self.fleet = Fleet(self.store, self.nodes)
-        self.compactor = Compactor(self.store, self.catalogs, self.archive, lambda: self.nodes, self.folder)
+        self.compactor = Compactor(
+            self.store, StoredFrames(self.catalogs), self.archive, lambda: self.nodes, self.folder
+        )
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each tier."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import App
 
-from mainstay.detectors.cli_errors import Flag
+from mainstay.detectors.cli_errors import AsJson
 from mainstay.probes.command_options import fail
 from mainstay.service.config.options import DatabaseOptions, settings_of
 
@@ -18,34 +18,24 @@ cluster = App(name="cluster", help="Show the processes of a service on PostgreSQ
 
 
 @cluster.command
-def status(options: DatabaseOptions = DatabaseOptions(), *, json: Flag = False) -> None:
+def status(options: DatabaseOptions = DatabaseOptions(), *, as_json: AsJson = False) -> None:
     """Show which processes run, and which of them does detection, remediation, and other work of one process.
 
     The command exits with 1 if no process holds some lease.
-
-    Parameters
-    ----------
-    json
-        Print JSON, as GET /v1/cluster answers it.
     """
-    from sqlalchemy.exc import SQLAlchemyError
-
+    from mainstay.service import server
     from mainstay.service.cluster.status import read_shared
-    from mainstay.service.common.db import Database
 
     settings = settings_of(options, "cluster status")
-    database = Database(settings.resolved_database_url)
-    if database.is_sqlite:
-        fail("cluster status", "a service on SQLite is one process: give --database-url postgresql://…", 2)
+    if settings.resolved_database_url.startswith("sqlite"):
+        fail("cluster status", "a service on SQLite is one process: give --database-url postgresql://…")
     try:
-        with database.reading() as session:
+        server.check_database(settings.model_copy(update={"migrate": False}))
+        with server.open_database(settings) as database, database.reading() as session:
             found = read_shared(session, settings.cluster.lease_seconds)
-    except SQLAlchemyError as error:
-        cause = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        fail("cluster status", f"database {database.url.render_as_string(hide_password=True)}: {cause}", 1)
-    finally:
-        database.close()
-    print(found.model_dump_json(indent=2) if json else "\n".join(_lines(found)))
+    except server.CannotServeError as error:
+        fail("cluster status", str(error), 1)
+    print(found.model_dump_json(indent=2) if as_json else "\n".join(_lines(found)))
     if not found.leases or any(lease.holder is None for lease in found.leases):
         sys.exit(1)
 

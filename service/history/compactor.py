@@ -21,7 +21,7 @@ import numpy as np
 from mainstay.probes.signals import SIGNALS, SignalSource
 from mainstay.service.history.archive import Archive, Mark
 from mainstay.service.history.rollup import coarsen, rates, roll_up
-from mainstay.service.history.slabs import BlockReader, DeviceCodes, slabs_of
+from mainstay.service.history.slabs import DeviceCodes, slabs_of
 from mainstay.service.history.spill import BUDGET, Spill
 from mainstay.service.history.tables import (
     SortedRows,
@@ -42,8 +42,9 @@ from mainstay.service.history.tiers import (
     node_hash,
     part_of,
 )
-from mainstay.service.telemetry.blocks import HOUR, BlockKind, BlockStore
-from mainstay.service.telemetry.catalogs import RING_SOURCES, CatalogIndex, ring_signals
+from mainstay.service.telemetry.blocks import HOUR, BlockKind, BlockStore, StoredBlock
+from mainstay.service.telemetry.catalogs import RING_SOURCES, CatalogScope, Compiled, ring_signals
+from mainstay.service.telemetry.stored_frames import StoredFrames
 
 SLOTS: Final = 16
 """Slots of a part: 8 nodes each, some 80 MB where every signal of 8 GPUs is sampled each second."""
@@ -61,7 +62,7 @@ class Compactor:
 
     Args:
         store: where blocks are read.
-        catalogs: what their frames carry.
+        reader: reads them.
         archive: where files are written.
         nodes: number of nodes of the fleet; it determines how many files an hour has.
         folder: for temporary files.
@@ -69,15 +70,11 @@ class Compactor:
     """
 
     store: BlockStore
-    catalogs: CatalogIndex
+    reader: StoredFrames
     archive: Archive
     nodes: Callable[[], int]
     folder: Path
     budget: int = BUDGET
-    _reader: BlockReader = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._reader = BlockReader(self.catalogs)
 
     def late(self, marks: Iterable[Mark]) -> Mark | None:
         """The first of these hours that has blocks which came after it was compacted."""
@@ -105,7 +102,12 @@ class Compactor:
         start, stop = work.hour * HOUR - LEAD_SECONDS, (work.hour + 1) * HOUR
         blocks = self.store.read(start, stop, subject=sender, kinds=_KINDS, relayed=False)
         while group := list(islice(blocks, BLOCKS_AT_ONCE)):
-            work.add_batches(self._reader.read(group))
+            _, checked = self.reader.read(group, _is_of_devices)
+            work.add_batches(checked.batches)
+
+
+def _is_of_devices(_block: StoredBlock, compiled: Compiled) -> bool:
+    return compiled.scope is CatalogScope.DEVICES
 
 
 @dataclass

@@ -73,7 +73,7 @@ class HistoryWork:
 
         services = self.services
         return Compactor(
-            services.blocks, services.ingest.catalogs, services.history.archive, self._nodes, services.settings.data_dir
+            services.blocks, services.ingest.stored, services.history.archive, self._nodes, services.settings.data_dir
         )
 
     def _nodes(self) -> int:

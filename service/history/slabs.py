@@ -11,15 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mainstay.probes.bundle import BundleLayout, decode_bundle, decode_layout
-from mainstay.probes.frame import FrameError, read_envelope
 from mainstay.probes.signals import WIDE_MISSING, SignalSource, names
 from mainstay.service.history.tiers import node_hash
-from mainstay.service.telemetry.blocks import BlockKind, StoredBlock
-from mainstay.service.telemetry.catalogs import CatalogIndex, CatalogScope, Compiled
-from mainstay.service.telemetry.check import time_span
-from mainstay.service.telemetry.frame_batch import BatchLayout, FrameBatch, Members
-from mainstay.service.telemetry.group_check import DeviceFrame, RelayedFrames, check_group
+from mainstay.service.telemetry.catalogs import Compiled
+from mainstay.service.telemetry.frame_batch import FrameBatch, Members
 
 _log: Final = logging.getLogger(__name__)
 Codes = NDArray[np.int32]
@@ -65,49 +60,6 @@ class DeviceCodes:
         ranks = np.empty(len(order), np.int64)
         ranks[order] = np.arange(len(order))
         return ranks
-
-
-@dataclass
-class BlockReader:
-    """Reads the device frames of blocks; blocks that cannot be read are logged and left out."""
-
-    catalogs: CatalogIndex
-    _layouts: dict[bytes, tuple[BundleLayout, BatchLayout]] = field(default_factory=dict)
-
-    def read(self, blocks: Sequence[StoredBlock]) -> list[FrameBatch]:
-        """Checked batches; those of one layout follow each other."""
-        payloads = []
-        for block in blocks:
-            try:
-                payload = self._payload(block)
-            except FrameError as error:
-                _log.error("stored block %s cannot be read: %s", block.key, error)
-                continue
-            if payload is not None:
-                payloads.append(payload)
-        group = check_group(payloads)
-        for problem in group.refused.values():
-            _log.error("a stored block is refused now: %s", problem.detail)
-        return group.batches
-
-    def _payload(self, block: StoredBlock) -> DeviceFrame | RelayedFrames | None:
-        if block.kind is BlockKind.BUNDLE:
-            bundle = decode_bundle(block.body)
-            compiled = self.catalogs.load(bundle.catalog)
-            return None if compiled is None else RelayedFrames(bundle, *self._layout(bytes(bundle.layout)), compiled)
-        frame = read_envelope(block.body)
-        compiled = self.catalogs.load(frame.catalog)
-        if compiled is None or compiled.scope is not CatalogScope.DEVICES:
-            return None
-        time_span(frame, compiled)
-        return DeviceFrame(frame, compiled)
-
-    def _layout(self, raw: bytes) -> tuple[BundleLayout, BatchLayout]:
-        known = self._layouts.get(raw)
-        if known is None:
-            made = decode_layout(raw)
-            known = self._layouts[raw] = (made, BatchLayout(made.subjects, made.entities))
-        return known
 
 
 def slabs_of(

@@ -19,6 +19,7 @@ from mainstay.service.telemetry.pairs import PairStore
 from mainstay.service.telemetry.progress import ProgressStore
 from mainstay.service.telemetry.ring import TelemetryRing
 from mainstay.service.telemetry.steps import StepStore
+from mainstay.service.telemetry.stored_frames import StoredFrames
 from mainstay.service.telemetry.subjects import Subjects, WorldSize
 from mainstay.service.telemetry.writer import GroupCommitWriter
 
@@ -64,10 +65,11 @@ def build_ingest(
     writer = GroupCommitWriter(
         store=store, keep=keep, interval=telemetry.commit_interval_seconds, max_pending=telemetry.max_pending_frames
     )
+    catalogs = CatalogIndex(database)
     return Ingest(
         settings=telemetry,
         clock=clock,
-        catalogs=CatalogIndex(database),
+        catalogs=catalogs,
         subjects=Subjects(database, world_size),
         ring=ring,
         steps=steps,
@@ -75,6 +77,7 @@ def build_ingest(
         pairs=pairs,
         seen=LastSeenCache(settings.fleet.heartbeat_timeout_seconds / 4),
         store=store,
+        stored=StoredFrames(catalogs),
         writer=writer,
         keep=keep,
     )

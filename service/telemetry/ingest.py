@@ -7,14 +7,13 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import partial
 from typing import Final
 
-import msgspec
 from fastapi.concurrency import run_in_threadpool
 
-from mainstay.probes.bundle import BundleLayout, decode_bundle, decode_layout, encode_bundle
-from mainstay.probes.frame import Axis, Frame, FrameError, open_payload, read_envelope
+from mainstay.probes.bundle import decode_bundle, encode_bundle
+from mainstay.probes.frame import Axis, Frame, FrameError, read_envelope
 from mainstay.service.auth.tokens import NotYourRackError, Principal, Scope
 from mainstay.service.common.back_pressure import LOW_SHARE, BusyError
 from mainstay.service.common.clock import Clock
@@ -26,17 +25,17 @@ from mainstay.service.telemetry.catalogs import CatalogIndex, CatalogScope, Comp
 from mainstay.service.telemetry.check import (
     BadFrameError,
     CheckedSamples,
-    check,
     check_subject,
     highest_rank,
     time_span,
 )
-from mainstay.service.telemetry.frame_batch import BatchLayout, FrameBatch
-from mainstay.service.telemetry.group_check import DeviceFrame, Payload, RelayedFrames, check_group, without
+from mainstay.service.telemetry.frame_batch import FrameBatch
+from mainstay.service.telemetry.group_check import DeviceFrame, Payload, RelayedFrames, without
 from mainstay.service.telemetry.pairs import PairStore
 from mainstay.service.telemetry.progress import ProgressStore
 from mainstay.service.telemetry.ring import TelemetryRing
 from mainstay.service.telemetry.steps import StepStore
+from mainstay.service.telemetry.stored_frames import StoredFrames, open_frame
 from mainstay.service.telemetry.subjects import Subjects
 from mainstay.service.telemetry.writer import Answer, GroupCommitWriter, durable
 
@@ -75,13 +74,12 @@ class Ingest:
     pairs: PairStore
     seen: LastSeenCache
     store: BlockStore
+    stored: StoredFrames
     writer: GroupCommitWriter
     keep: Callable[[CheckedSamples | FrameBatch], None]
     """Puts stored frames into memory."""
     refused: Counter[str] = field(default_factory=Counter)
     """Frames refused, by problem slug."""
-    _layouts: Callable[[bytes], _KnownLayout] = field(default_factory=lambda: lru_cache(512)(_known_layout))
-    """Layouts of bundles: a relay sends the same bytes while its nodes stay the same."""
 
     async def accept(self, principal: Principal, body: bytes) -> bool:
         """Store one frame; False when it was stored before.
@@ -137,8 +135,8 @@ class Ingest:
     async def _checked(self, frame: Frame, compiled: Compiled) -> CheckedSamples:
         """A job's frame, opened and checked: in a thread when it is large."""
         if len(frame.values) + len(frame.wide) >= _LARGE:
-            return await run_in_threadpool(_open, frame, compiled)
-        return _open(frame, compiled)
+            return await run_in_threadpool(open_frame, frame, compiled)
+        return open_frame(frame, compiled)
 
     async def accept_bundle(self, principal: Principal, body: bytes) -> list[tuple[str, int, ProblemError]]:
         """Store the frames of a bundle; those that were refused: subject, sequence, and why.
@@ -149,7 +147,7 @@ class Ingest:
         principal.require(Scope.REPORT)
         try:
             bundle = decode_bundle(body)
-            names = self._layouts(bytes(bundle.layout))
+            names = self.stored.layout(bytes(bundle.layout))
         except FrameError as error:
             raise BadFrameError(str(error)) from error
         compiled = await self._compiled(bundle.catalog)
@@ -261,56 +259,19 @@ class Ingest:
 
     def restore(self, blocks: Sequence[StoredBlock], now: float) -> list[Payload]:
         """Put stored blocks into memory; what they held, without those that cannot be read again."""
-        payloads: list[Payload] = []
-        for block in blocks:
-            try:
-                payload = self._payload(block, now)
-            except (ProblemError, FrameError, msgspec.MsgspecError):
-                _log.exception("stored block %s cannot be read again", block.key)
-                continue
-            if payload is not None:
-                payloads.append(payload)
-        checked = check_group(payloads)
-        for place, problem in checked.refused.items():
-            _log.error("a stored block is refused now: %s (%s)", problem.detail, type(payloads[place]).__name__)
+
+        def is_needed(block: StoredBlock, compiled: Compiled) -> bool:
+            return compiled.scope is not CatalogScope.PROGRESS or block.stop >= now - PROGRESS_REFILL_SECONDS
+
+        payloads, checked = self.stored.read(blocks, is_needed)
         for samples in checked.accepted:
             self.keep(samples)
-        return [payload for place, payload in enumerate(payloads) if place not in checked.refused]
-
-    def _payload(self, block: StoredBlock, now: float) -> Payload | None:
-        """What a stored block holds; None where no detector needs it."""
-        if block.kind is BlockKind.BUNDLE:
-            bundle = decode_bundle(block.body)
-            known, made = self._layouts(bytes(bundle.layout)), self.catalogs.load(bundle.catalog)
-            return None if made is None else RelayedFrames(bundle, known.names, known.layout, made)
-        frame = read_envelope(block.body)
-        compiled = self.catalogs.load(frame.catalog)
-        if compiled is None or (block.stop < now - PROGRESS_REFILL_SECONDS and compiled.scope is CatalogScope.PROGRESS):
-            return None
-        return DeviceFrame(frame, compiled) if compiled.scope is CatalogScope.DEVICES else _open(frame, compiled)
-
-
-@dataclass(frozen=True, eq=False)
-class _KnownLayout:
-    names: BundleLayout
-    layout: BatchLayout
-
-
-def _known_layout(raw: bytes) -> _KnownLayout:
-    names = decode_layout(raw)
-    return _KnownLayout(names, BatchLayout(names.subjects, names.entities))
+        return payloads
 
 
 def _read(body: bytes) -> Frame:
     try:
         return read_envelope(body)
-    except FrameError as error:
-        raise BadFrameError(str(error)) from error
-
-
-def _open(frame: Frame, compiled: Compiled) -> CheckedSamples:
-    try:
-        return check(open_payload(frame), compiled)
     except FrameError as error:
         raise BadFrameError(str(error)) from error
 
