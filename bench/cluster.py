@@ -27,7 +27,7 @@ from typing import LiteralString
 
 import psycopg
 
-from bench.lib_fleet import BUNDLE, Client, Fleet, Samples, enroll_validated
+from bench.lib_fleet import BUNDLE, Client, Fleet, Samples, cpu_seconds, enroll_validated, resident_bytes
 from bench.report import RESULTS, Row, publish
 from mainstay.service.demo.stack import free_port
 from tests.machine import start_postgres
@@ -39,7 +39,6 @@ TAKEOVERS = 3
 """Kills, and as many stops."""
 WATCH_SECONDS = 75.0
 """After a takeover: longer than a restored finding that is not confirmed would hold (60 s)."""
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass
@@ -131,7 +130,7 @@ class Run:
         self.row("CPU seconds per million samples in all", sum(used.values()) / samples * 1e6, "s", None)
         p99 = statistics.quantiles(self.fleet.acks, n=100, method="inclusive")[-1]
         self.row("acknowledgement, p99", p99, "s", 0.5)
-        resident = [_resident_bytes(service.child.pid) / 2**30 for service in self.services]
+        resident = [resident_bytes(service.child.pid) / 2**30 for service in self.services]
         self.row("resident memory of each service, the larger", max(resident), "GiB", 4.0)
 
     async def _take_over(self, how: signal.Signals) -> tuple[float, int]:
@@ -182,9 +181,9 @@ class Run:
         return 0 if row is None else int(row[0])
 
     def _cpu(self) -> dict[str, float]:
-        used = {f"service {n}": _cpu_seconds(one.child.pid) for n, one in enumerate(self.services, start=1)}
+        used = {f"service {n}": cpu_seconds(one.child.pid) for n, one in enumerate(self.services, start=1)}
         backends = self._connection.execute("SELECT pid FROM pg_stat_activity").fetchall()
-        return used | {"PostgreSQL": sum(_cpu_seconds(pid) for (pid,) in backends)}
+        return used | {"PostgreSQL": sum(cpu_seconds(pid) for (pid,) in backends)}
 
     async def _until(self, holds: Callable[[], bool], seconds: float, *, every: float = 0.2) -> None:
         deadline = time.monotonic() + seconds
@@ -198,15 +197,6 @@ class Run:
             Row(claim=claim, figure=figure, unit=unit, target=target, holds=holds, kind="live", n=n, note=note)
         )
         print(f"{claim}: {figure:.3f} {unit} {note}", flush=True)
-
-
-def _cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
-
-
-def _resident_bytes(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @contextmanager

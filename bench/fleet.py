@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from bench.lib_fleet import BUNDLE, Client, Fleet, Samples, Watcher, enroll_validated
+from bench.lib_fleet import BUNDLE, Client, Fleet, Samples, Watcher, cpu_seconds, enroll_validated, resident_bytes
 from bench.lib_peers import measure_peers
 from bench.report import RESULTS, Row, publish
 from mainstay.detectors.gpu.throttle import ThrottleDetector
@@ -45,7 +45,6 @@ HEARTBEAT_TIMEOUT = 30.0
 UNDER_LOAD = {"fleet layout": 0.15, "heat-map": 0.05, "heat-map of power": 0.05, "nodes": 0.15, "admission": 0.01}
 """Seconds; everything else, and these in other phases, 0.5."""
 EVENTS, INVENTED = 12_000, 500
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Service:
@@ -75,12 +74,10 @@ class Service:
         return client
 
     def cpu_seconds(self) -> float:
-        fields = Path(f"/proc/{self._child.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return cpu_seconds(self._child.pid)
 
     def resident_bytes(self) -> int:
-        fields = Path(f"/proc/{self._child.pid}/statm").read_text().split()
-        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+        return resident_bytes(self._child.pid)
 
     def stop(self) -> None:
         self._child.send_signal(signal.SIGTERM)

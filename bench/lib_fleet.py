@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,6 +26,7 @@ from mainstay.service.common.db import Database
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.validation.models import NodeVerdictRow
 
+_TICKS = os.sysconf("SC_CLK_TCK")
 GPUS = 8
 BUNDLE = 128
 """Nodes in a bundle."""
@@ -299,6 +302,17 @@ class Watcher:
         _, answer = await self.client.request(method, path, body, accept="gzip, deflate")
         self.seconds[what].append(time.monotonic() - started)
         return len(answer)
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor seconds that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory that a process holds."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def enroll_validated(url: str, names: Iterable[str]) -> None:

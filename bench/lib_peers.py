@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -26,12 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.lib_fleet import cpu_seconds
 from bench.lib_remote_write import FRAME_SECONDS, JSON_LINES, PROTOBUF, Body, Format, series
 from mainstay.service.demo.stack import free_port
 
 NODES = 1024
 NODES_A_REQUEST = 16
-_TICKS = os.sysconf("SC_CLK_TCK")
 _PATIENCE = 60.0  # Seconds.
 
 
@@ -132,8 +131,7 @@ class _Server:
         return found
 
     def _cpu_seconds(self) -> float:
-        fields = Path(f"/proc/{self._child.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        return cpu_seconds(self._child.pid)
 
     def stop(self) -> None:
         self._connection.close()

@@ -50,6 +50,15 @@ def elect(leases: Leases, made: list[str], name: str = "work") -> Callable[[], N
     return leases.elect(name, make)
 
 
+def hold(leases: Leases) -> int:
+    """Take the lease ``work``, which no process holds; the epoch."""
+    for _ in range(2):  # the first adds the row
+        leases.renew()
+    epoch = leases.epoch("work")
+    assert epoch is not None
+    return epoch
+
+
 def written(leases: Leases) -> list[str]:
     with leases.database.reading() as session:
         return [data["id"] for data in session.scalars(select(ChangeRow.data))]
@@ -80,8 +89,7 @@ def test_another_takes_over_when_the_holder_is_silent_and_starts_anew(two) -> No
     first, second = two
     made: list[str] = []
     turns = [elect(leases, made) for leases in two]
-    first.renew()
-    first.renew()
+    hold(first)
     turns[0]()
 
     def taken() -> bool:
@@ -106,10 +114,7 @@ def test_a_holder_that_was_stopped_past_its_lease_writes_nothing(two) -> None:
     made: list[str] = []
     stale = elect(first, made)
     elect(second, made)
-    first.renew()
-    first.renew()
-    epoch = first.epoch("work")
-    assert epoch is not None
+    epoch = hold(first)
 
     def taken() -> bool:
         second.renew()
@@ -131,10 +136,7 @@ def test_a_holder_that_stops_within_a_transaction_keeps_nothing(two) -> None:
     made: list[str] = []
     elect(first, made)
     elect(second, made)
-    first.renew()
-    first.renew()
-    epoch = first.epoch("work")
-    assert epoch is not None
+    epoch = hold(first)
 
     def taken() -> bool:
         second.renew()
@@ -156,10 +158,7 @@ def test_renewing_does_not_wait_for_a_transaction_of_the_holder(two) -> None:
     first, second = two
     elect(first, [])
     elect(second, [])
-    first.renew()
-    first.renew()
-    epoch = first.epoch("work")
-    assert epoch is not None
+    epoch = hold(first)
     deadline = time.monotonic() + 2.5 * SECONDS
     with fenced(lambda session: first.check(session, "work", epoch)), first.database.session() as session:
         while time.monotonic() < deadline:

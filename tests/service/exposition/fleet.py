@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mainstay.probes.frame import Axis, Frame, checksum, encode
-from mainstay.probes.signals import WIDE_MISSING, SignalSource, catalog
+from mainstay.probes.signals import SIGNALS, WIDE_MISSING, SignalSource, catalog
 
 
 def uuid_of(node: str, card: int) -> str:
@@ -56,6 +56,15 @@ class Fleet:
         )  # fmt: skip
         answer = self.service.client().post("/v1/telemetry/frames", content=encode(frame))
         assert answer.status_code == 204, answer.text
+
+    def add_one_of_everything(self) -> None:
+        """A node whose devices report every signal, and a job on it."""
+        self.node("n1")
+        parts = {"host": SignalSource.HOST, "gpu0": SignalSource.GPU, "nic:mlx5_0:1": SignalSource.NIC}
+        self.send(
+            "n1", **{d: {n: 1.0 for n, s in SIGNALS.items() if s.source is source} for d, source in parts.items()}
+        )
+        self.job("train", [("n1", "gpu0")])
 
     def job(self, name: str, places: list[tuple[str, str | None]]) -> None:
         ranks = [

@@ -13,7 +13,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from docs.generate.service_pages import metric_references
 from mainstay.probes.ids import uuid7
-from mainstay.probes.signals import SIGNALS, SignalSource
 from mainstay.service import health
 from mainstay.service.common.histogram import BOUNDS, Histogram
 from tests.service.exposition.fleet import Fleet
@@ -28,12 +27,7 @@ Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 @pytest.fixture(scope="module")
 def running(lasting_service: Any, any_report: dict[str, Any]) -> Any:
     """A service that has one of everything, and has answered one of everything."""
-    fleet = Fleet(lasting_service, any_report)
-    fleet.node("n1")
-    parts = {"host": SignalSource.HOST, "gpu0": SignalSource.GPU, "nic:mlx5_0:1": SignalSource.NIC}
-    devices = {d: {n: 1.0 for n, s in SIGNALS.items() if s.source is source} for d, source in parts.items()}
-    fleet.send("n1", **devices)
-    fleet.job("train", [("n1", "gpu0")])
+    Fleet(lasting_service, any_report).add_one_of_everything()
     event = {"id": uuid7(), "time": time.time(), "kind": "xid", "node": "n1", "device": "gpu0", "data": {"code": 79}}
     assert lasting_service.client().post("/v1/events", json={"items": [event]}).status_code == 200
     return lasting_service

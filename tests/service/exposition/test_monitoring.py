@@ -14,7 +14,6 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from mainstay.probes.ids import uuid7
-from mainstay.probes.signals import SIGNALS, SignalSource
 from tests.service.exposition.fleet import Fleet
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "monitoring"
@@ -44,12 +43,7 @@ EXPRESSIONS = list(expressions())
 @pytest.fixture(scope="module")
 def exposed(lasting_service: Any, any_report: dict[str, Any]) -> dict[str, set[str]]:
     """Series name → labels, of a service that has one of everything."""
-    fleet = Fleet(lasting_service, any_report)
-    fleet.node("n1")
-    parts = {"host": SignalSource.HOST, "gpu0": SignalSource.GPU, "nic:mlx5_0:1": SignalSource.NIC}
-    devices = {d: {n: 1.0 for n, s in SIGNALS.items() if s.source is source} for d, source in parts.items()}
-    fleet.send("n1", **devices)
-    fleet.job("train", [("n1", "gpu0")])
+    Fleet(lasting_service, any_report).add_one_of_everything()
     xid = {"id": uuid7(), "time": time.time(), "kind": "xid", "node": "n1", "device": "gpu0", "data": {"code": 79}}
     lost = {"id": uuid7(), "time": time.time(), "kind": "node_lost", "node": "n1", "job": "train", "rank": 0}
     for event in (xid, lost):
