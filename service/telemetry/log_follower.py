@@ -64,18 +64,17 @@ class LogFollower:
     def _read(self, commits: list[Commit]) -> None:
         now, blocks = self.ingest.clock.now(), self.store.read_commits(commits)
         while group := list(itertools.islice(blocks, _BLOCKS)):
-            payloads = self.ingest.restore(group, now)
-            # They are as new as their commits: a node that is silent there is silent here.
-            self.ingest.seen.note_all((node for payload in payloads for node in _nodes(payload)), now)
+            for payload in self.ingest.restore(group, now):
+                self._note_senders(payload, now)
             self.blocks += len(group)
         self._known |= {commit.writer: commit.position for commit in commits}
 
+    def _note_senders(self, payload: Payload, now: float) -> None:
+        """Its nodes reported just now: what is read is as new as its commit."""
+        if isinstance(payload, RelayedFrames):
+            self.ingest.seen.note_all(payload.names.subjects, now)
+        elif isinstance(payload, DeviceFrame):
+            self.ingest.seen.note(payload.frame.subject, now)
+
     def _start_at_newest(self) -> None:
         self._known, self._read_at = self.store.newest_commits(), time.monotonic()
-
-
-def _nodes(payload: Payload) -> tuple[str, ...]:
-    """The nodes that reported with it; none where a job did."""
-    if isinstance(payload, RelayedFrames):
-        return payload.names.subjects
-    return (payload.frame.subject,) if isinstance(payload, DeviceFrame) else ()
