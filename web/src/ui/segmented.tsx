@@ -22,7 +22,7 @@ export function Segmented<T extends string>({ label, value, onChange, options }:
           key={option.value}
           value={option.value}
           title={option.title}
-          className="h-7 whitespace-nowrap rounded-[5px] px-2.5 font-medium text-ink-2 text-sm hover:text-ink data-[state=on]:bg-raised data-[state=on]:text-ink data-[state=on]:shadow-[0_0_0_1px_var(--line-strong)]"
+          className="h-7 whitespace-nowrap rounded-[5px] px-2.5 font-medium max-md:px-1.5 text-ink-2 text-sm hover:text-ink data-[state=on]:bg-raised data-[state=on]:text-ink data-[state=on]:shadow-[0_0_0_1px_var(--line-strong)]"
         >
           {option.label}
         </ToggleGroup.Item>

@@ -63,7 +63,7 @@ const processes: Column<ServiceProcess>[] = process.columns([
 
 function Address({ process: { url, host, pid } }: { process: ServiceProcess }) {
   return (
-    <span className="block">
+    <span className="block py-1.5">
       {url}
       <span className="block text-ink-3 text-xs">
         {host}, process {pid}
