@@ -99,6 +99,8 @@ class PostgresBlockStore:
 
     def __init__(self, engine: Engine, writer: int | None = None) -> None:
         self._engine, self._position = engine, 0
+        # Each statement a transaction: what polls four times a second asks once and not four times.
+        self._polling = engine.execution_options(isolation_level="AUTOCOMMIT")
         self.writer = secrets.randbits(62) if writer is None else writer
         self._partitions: set[int] = set()
         self._lock = threading.Lock()
@@ -159,7 +161,7 @@ class PostgresBlockStore:
     def commits_after(self, known: Mapping[int, int], limit: int) -> list[Commit]:
         """Commits of other processes, for each at most ``limit``, oldest first, beyond the ``known`` positions."""
         given = {"me": self.writer, "known": json.dumps(known), "limit": limit}
-        with self._engine.connect() as connection:
+        with self._polling.connect() as connection:
             return [Commit(*row) for row in connection.execute(_AFTER, given)]
 
     def read_commits(self, commits: Sequence[Commit]) -> Iterator[StoredBlock]:
