@@ -153,7 +153,7 @@ COLLECTORS: Final[tuple[Callable[[Services], Iterator[Metric]], ...]] = (
     collect_health,
     collect_remediation,
 )
-"""What ``/metrics`` reads when it is asked."""
+"""What ``/metrics`` reads when it is asked; the first alone knows enough in a gateway."""
 
 
 def build_services(settings: Settings, clock: Clock | None = None) -> Services:
@@ -163,9 +163,9 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
     database = Database(settings.resolved_database_url)
     if settings.migrates:
         migrate.upgrade(database)
-    process = Process(url=settings.base_url, started_at=clock.now())
+    process = Process(url=settings.base_url, started_at=clock.now(), role=settings.cluster.role)
     ingest = build_ingest(settings, database, clock, world_size, process.id)
-    shared = ingest.store if isinstance(ingest.store, PostgresBlockStore) else None
+    shared = ingest.store if isinstance(ingest.store, PostgresBlockStore) and not settings.is_gateway else None
     filled = min(settings.telemetry.ring_seconds, settings.telemetry.refill_seconds)
     history = History(ingest.ring, ingest.store, ingest.catalogs, settings.history_url, clock.now() - filled + 2)
     fleet, occupancy, wakers = FleetDirectory(settings.stream.keep_changes), Occupancy(), WakeupRegistry()
@@ -211,7 +211,7 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
         services = build_services(settings, clock)
         loops = Loops(loop for make in LOOPS for loop in make(services))
         app.state.services, app.state.database, app.state.clock = services, services.database, services.clock
-        families = health.Families(services, loops, durations, COLLECTORS)
+        families = health.Families(services, loops, durations, COLLECTORS[: 1 if settings.is_gateway else None])
         app.state.loops, app.state.metrics = loops, health.metrics_bodies(services, families)
         app.state.first_code = _first_code(services)
         _start(services, loops)
@@ -235,17 +235,18 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
     app.add_middleware(RequestDurations, durations=durations)  # the last one is the first to see a request
     problem.install(app)
     idempotency.install(app)
-    _add_routes(app)
+    _add_routes(app, dashboard=not settings.is_gateway)
     return app
 
 
-def _add_routes(app: FastAPI) -> None:
+def _add_routes(app: FastAPI, *, dashboard: bool) -> None:
     app.router.routes.extend(frames.ROUTES)
     for router in ROUTERS:
         app.include_router(router, prefix="/v1")
     for path, endpoint in (("/healthz", health.healthz), ("/readyz", health.readyz), ("/metrics", health.metrics)):
         app.router.routes.append(Route(path, endpoint, methods=["GET"]))
-    app.router.routes.append(Route("/{path:web}", Dashboard().__call__, methods=["GET"]))
+    if dashboard:
+        app.router.routes.append(Route("/{path:web}", Dashboard().__call__, methods=["GET"]))
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
 
 
@@ -261,8 +262,11 @@ def _first_code(services: Services) -> str | None:
 
 def _start(services: Services, loops: Loops) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
-    restored = services.ingest.refill()
-    _log.info("telemetry of the last minutes restored from %d blocks", restored)
+    if services.settings.is_gateway:
+        services.ingest.subjects.find_nodes()
+    else:
+        restored = services.ingest.refill()
+        _log.info("telemetry of the last minutes restored from %d blocks", restored)
     services.ingest.writer.start(asyncio.get_running_loop())
     cluster_loops.join(services)
     loops.start()

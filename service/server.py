@@ -97,10 +97,12 @@ def check_database(settings: Settings) -> None:
     """Check that the database can be used, before anything else touches it.
 
     Raises:
-        CannotServeError: see ``open_database``; or its schema is old and may not be changed, or a newer version of
-            Mainstay made it.
+        CannotServeError: see ``open_database``; or it is no PostgreSQL and this is a gateway; or its schema is old and
+            may not be changed, or a newer version of Mainstay made it.
     """
     with open_database(settings) as database:
+        if settings.is_gateway and (database.is_sqlite or settings.blocks == "sqlite"):
+            raise CannotServeError("a gateway stores frames in PostgreSQL: give --database-url postgresql://…")
         shown = database.url.render_as_string(hide_password=True)
         if unknown := migrate.unknown_revisions(database):
             raise CannotServeError(

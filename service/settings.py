@@ -286,6 +286,8 @@ class CelerySettings(SettingsGroup):
 class ClusterSettings(SettingsGroup):
     """Several processes of the service on one PostgreSQL."""
 
+    role: Literal["all", "gateway"] = "all"
+    """What this process does: all, or gateway. A gateway accepts what nodes and jobs send, and does nothing else."""
     lease_seconds: float = Field(default=2.0, ge=1, le=60)
     """Time after which another process takes over the work of one that no longer renews its leases, in seconds."""
 
@@ -375,6 +377,10 @@ class Settings(BaseSettings):
     @property
     def migrates(self) -> bool:
         return self.resolved_database_url.startswith("sqlite") if self.migrate is None else self.migrate
+
+    @property
+    def is_gateway(self) -> bool:
+        return self.cluster.role == "gateway"
 
     @property
     def is_loopback(self) -> bool:

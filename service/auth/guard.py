@@ -18,7 +18,7 @@ from mainstay.service import services as running
 from mainstay.service.auth import repository
 from mainstay.service.auth.models import TokenRow
 from mainstay.service.auth.tokens import Principal, Scope, TokenKind, digest
-from mainstay.service.common.problem import ForbiddenError, UnauthorizedError
+from mainstay.service.common.problem import ForbiddenError, MisdirectedError, UnauthorizedError
 from mainstay.service.services import Services
 
 COOKIE: Final = "mainstay_session"
@@ -178,13 +178,21 @@ def require_same_origin(request: Request) -> None:
         raise CrossOriginError("a changing request with a session cookie must carry our own Origin")
 
 
+class GatewayError(MisdirectedError):
+    slug, title = "gateway", "This process is a gateway"
+
+
 class _Requires:
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
 
-    async def __call__(self, principal: Annotated[Principal, Depends(identify)]) -> Principal:
+    async def __call__(self, request: Request, principal: Annotated[Principal, Depends(identify)]) -> Principal:
         refuse_join_token(principal)
         principal.require(self.scope)
+        reports = self.scope is Scope.REPORT or request.scope["path"] == _WHO
+        if not reports and running.services_of(request).settings.is_gateway:
+            # What it knows of telemetry is nothing, and of the state of the fleet too little to answer.
+            raise GatewayError("a gateway accepts what nodes and jobs send: ask a process that has the role all")
         return principal
 
 

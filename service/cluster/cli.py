@@ -41,10 +41,10 @@ def status(options: DatabaseOptions = DatabaseOptions(), *, as_json: AsJson = Fa
 
 
 def _lines(found: ClusterRead) -> list[str]:
-    lines = [f"{'process':16}  {'state':8} {'last report':>11}  {'pending':>7}  {'lag':>6}  version  address"]
+    lines = [f"{'process':16}  {'state':8} {'last report':>11}  {'pending':>7}  {'lag':>6}  version  role     address"]
     lines += [
         f"{one.id}  {one.state:8} {one.seen_seconds:9.1f} s  {one.pending_frames:7d}  {one.lag_seconds:4.1f} s"
-        f"  {one.version:7}  {one.url} ({one.host}, process {one.pid})"
+        f"  {one.version:7}  {one.role:7}  {one.url} ({one.host}, process {one.pid})"
         for one in found.processes
     ]
     lines += ["", f"{'lease':16}  {'held by':16}  {'epoch':>5}"]

@@ -55,8 +55,8 @@ _FENCE: Final = text(
     " WHERE name = :name AND epoch = :epoch FOR KEY SHARE"
 )
 _REPORT: Final = text(
-    "INSERT INTO processes (id, host, pid, url, version, started_at, seen_at, pending, lag, stopped)"
-    " VALUES (:id, :host, :pid, :url, :version, clock_timestamp(), clock_timestamp(), :pending, :lag, :stopped)"
+    "INSERT INTO processes (id, host, pid, url, version, role, started_at, seen_at, pending, lag, stopped)"
+    " VALUES (:id, :host, :pid, :url, :version, :role, clock_timestamp(), clock_timestamp(), :pending, :lag, :stopped)"
     " ON CONFLICT (id) DO UPDATE"
     " SET seen_at = excluded.seen_at, pending = excluded.pending, lag = excluded.lag, stopped = excluded.stopped"
 )
@@ -77,6 +77,7 @@ class Process:
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
     version: str = __version__
+    role: str = "all"
 
 
 @dataclass
@@ -98,14 +99,15 @@ class Leases:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def elect(self, name: str, make: Callable[[], Turn]) -> Turn:
-        """The turn of a loop that works only while this process holds the lease ``name``.
+        """The turn of a loop that works only while this process holds the lease ``name``; a gateway never does.
 
         Args:
             name: of the lease; several loops may share one.
             make: makes the turn that works. It is called again in each term, since what an earlier term remembers may
                 be wrong by now.
         """
-        self._wanted.add(name)
+        if self.process.role != "gateway":
+            self._wanted.add(name)
         return _ElectedTurn(self, name, make)
 
     def names(self) -> list[str]:
@@ -179,7 +181,7 @@ class Leases:
     def _report(self, connection: Connection, *, pending: int = 0, lag: float = 0.0, stopped: bool = False) -> None:
         process = self.process
         row: dict[str, Any] = {"id": process.id, "host": process.host, "pid": process.pid, "url": process.url}
-        row |= {"version": process.version, "pending": pending, "lag": lag, "stopped": stopped}
+        row |= {"version": process.version, "role": process.role, "pending": pending, "lag": lag, "stopped": stopped}
         connection.execute(_REPORT, row)
 
     def _autocommit(self) -> Connection:

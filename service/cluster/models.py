@@ -19,6 +19,7 @@ class ProcessRow(Base):
     pid: Mapped[int]
     url: Mapped[str] = mapped_column(String(300))
     version: Mapped[str] = mapped_column(String(64))
+    role: Mapped[str] = mapped_column(String(16), default="all", server_default="all")
     started_at: Mapped[float] = mapped_column(UnixTime)
     seen_at: Mapped[float] = mapped_column(UnixTime)
     """By the clock of the database."""

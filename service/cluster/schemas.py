@@ -17,6 +17,8 @@ class ProcessRead(Output):
     url: str
     """Where it is reached from its own host."""
     version: str
+    role: str
+    """``all``, or ``gateway``: it only accepts what nodes and jobs send."""
     started_at: float
     seen_seconds: float
     """Seconds since its last report."""

@@ -40,8 +40,8 @@ def read_single(leases: Leases, pending: int) -> ClusterRead:
     """The one process of a service on SQLite: it does everything."""
     me = leases.process
     process = ProcessRead(
-        id=_id(me.id), host=me.host, pid=me.pid, url=me.url, version=me.version, started_at=me.started_at,
-        seen_seconds=0.0, state="running", pending_frames=pending, lag_seconds=0.0,
+        id=_id(me.id), host=me.host, pid=me.pid, url=me.url, version=me.version, role="all",
+        started_at=me.started_at, seen_seconds=0.0, state="running", pending_frames=pending, lag_seconds=0.0,
     )  # fmt: skip
     held = [LeaseRead(name=name, holder=process.id, epoch=0, expires_seconds=0.0) for name in leases.names()]
     return ClusterRead(shared=False, processes=[process], leases=held)
@@ -55,9 +55,9 @@ def forget_old(session: WriteSession, now: float) -> None:
 def _process(row: Row[tuple[object, ...]], lease_seconds: float) -> ProcessRead:
     silent: Literal["running", "silent"] = "silent" if row.seen > lease_seconds else "running"
     return ProcessRead(
-        id=_id(row.id), host=row.host, pid=row.pid, url=row.url, version=row.version, started_at=row.began,
-        seen_seconds=row.seen, state="stopped" if row.stopped else silent, pending_frames=row.pending,
-        lag_seconds=row.lag,
+        id=_id(row.id), host=row.host, pid=row.pid, url=row.url, version=row.version, role=row.role,
+        started_at=row.began, seen_seconds=row.seen, state="stopped" if row.stopped else silent,
+        pending_frames=row.pending, lag_seconds=row.lag,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@
     ├── BadRequestError 400     ├── NotFoundError 404      ├── PreconditionFailedError 412
     ├── UnauthorizedError 401   ├── ConflictError 409      ├── TooLargeError 413
     ├── ForbiddenError 403      └── UnavailableError 503   ├── WrongContentTypeError 415
-    ├── UnprocessableError 422
+    ├── MisdirectedError 421    ├── UnprocessableError 422
     └── TooManyRequestsError 429
 
 A feature subclasses one of these and sets ``slug`` and ``title``; the detail names what is wrong with the input.
@@ -105,6 +105,10 @@ class WrongContentTypeError(ProblemError):
     status, slug, title = 415, "wrong-content-type", "Wrong content type"
 
 
+class MisdirectedError(ProblemError):
+    status, slug, title = 421, "misdirected", "Wrong process"
+
+
 class UnprocessableError(ProblemError):
     status, slug, title = 422, "invalid", "Invalid input"
 
@@ -125,7 +129,8 @@ BY_STATUS: Final[dict[int, type[ProblemError]]] = {
     kind.status: kind
     for kind in (
         BadRequestError, UnauthorizedError, ForbiddenError, NotFoundError, ConflictError, PreconditionFailedError,
-        TooLargeError, WrongContentTypeError, UnprocessableError, TooManyRequestsError, UnavailableError,
+        TooLargeError, WrongContentTypeError, MisdirectedError, UnprocessableError, TooManyRequestsError,
+        UnavailableError,
     )
 }  # fmt: skip
 """The first branches of the tree: the meaning of a status without a more exact slug."""

@@ -58,6 +58,8 @@ class ServeOptions(WorkerOptions):
     """Listen on this address; the default is loopback."""
     port: int | None = None
     """Listen on this port (8080); 0 takes a free one."""
+    role: Literal["all", "gateway"] | None = None
+    """Do all work (the default), or, as a gateway, only accept what nodes and jobs send."""
     migrate: bool | None = None
     """Migrate the database schema first (default on SQLite)."""
     tls_certificate: Path | None = None
@@ -78,6 +80,8 @@ def settings_of(options: DatabaseOptions, command: str) -> Settings:
     file = given.pop("config", None)
     if "broker_url" in given:
         given["celery"] = {"broker_url": given.pop("broker_url")}
+    if "role" in given:
+        given["cluster"] = {"role": given.pop("role")}
     try:
         return load(given, file).settings
     except InvalidSettingsError as error:

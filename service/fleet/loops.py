@@ -55,7 +55,8 @@ def make(services: Services) -> list[Loop]:
     def follow_changes() -> None:
         """A request then finds little to read; one that finds more reads it itself."""
         with services.database.reading() as session:
-            if services.database.is_sqlite or services.follower is not None:  # this process hears every node itself
+            # This process hears every node itself, or, as a gateway, answers no question about them.
+            if services.database.is_sqlite or services.follower is not None or services.settings.is_gateway:
                 services.fleet.current(session)
             else:
                 services.fleet.follow_reports(session)

@@ -118,3 +118,26 @@ def _status(url: str) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     told: dict[str, Any] = json.loads(done.stdout)
     return told
+
+
+def test_a_node_works_through_a_gateway(tmp_path: Path, postgres_url: str, free_port: Callable[[], int]) -> None:
+    stack = Stack(tmp_path, free_port(), {"MAINSTAY_DATABASE_URL": postgres_url})
+    try:
+        stack.start_service("serve", "--migrate")
+        port, config = str(free_port()), str(tmp_path / "mainstay.toml")
+        line = ["serve", "--role", "gateway", "--port", port, "--data-dir", str(tmp_path / "gateway")]
+        stack.children.start("gateway", mainstay_command(*line, "--config", config), stack.env)
+        people, gateway = stack.api, ApiClient(f"http://127.0.0.1:{port}")
+        stack.until(gateway.ready, 60.0, "the gateway", vital=("gateway",))
+        join = people.post("/auth/tokens", {"name": "join", "kind": "join", "scopes": ["report"]})["token"]
+        line = ["node", "--service", gateway.url, "--name", NODE, "--data-dir", str(tmp_path / NODE)]
+        stack.children.start("node", mainstay_command(*line, "--join-token", join), stack.env)
+
+        vital, chart = ("gateway", "node"), f"/telemetry/query?node={NODE}&signal=cpu_utilization_ratio"
+        stack.until(lambda: bool(people.get("/nodes")["items"]), 60.0, "the node", vital=vital)
+        stack.until(lambda: bool(people.get(chart)["series"]), 60.0, "its samples", vital=vital)
+        asked = people.post("/validations", {"node": NODE, "suite": "quick"})
+        result = f"/validations/{asked['id']}"
+        stack.until(lambda: people.get(result)["state"] == "done", 120.0, "the result of a validation", vital=vital)
+    finally:
+        stack.close()

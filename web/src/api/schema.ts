@@ -4098,6 +4098,8 @@ export interface components {
             pending_frames: number;
             /** Pid */
             pid: number;
+            /** Role */
+            role: string;
             /** Seen Seconds */
             seen_seconds: number;
             /** Started At */

@@ -45,6 +45,7 @@ const processes: Column<ServiceProcess>[] = process.columns([
     header: "State",
     cell: ({ row }) => <StatePill look={states[row.original.state]} quiet />,
   }),
+  process.accessor("role", { header: "Role", cell: ({ row }) => humanize(row.original.role) }),
   process.accessor("started_at", {
     header: "Started",
     cell: ({ row }) => <Age at={row.original.started_at} />,
