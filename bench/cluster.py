@@ -1,9 +1,10 @@
-"""Two ``mainstay serve`` on one PostgreSQL: what they cost, and what happens when one of them is killed or stopped.
+"""Several ``mainstay serve`` on one PostgreSQL: what they cost, and what happens when one is killed or stopped.
 
-``python -m bench.cluster [--nodes N] [--steady SECONDS] [--json FILE]``. A private PostgreSQL that syncs each commit,
-two services, and the generator run on the same cores. Relayed bundles go to both services in turn, and to the other
-one where one does not answer, as behind a load balancer. Processor time is that of both services and of PostgreSQL,
-from ``/proc``.
+``python -m bench.cluster [--nodes N] [--smaller N ...] [--gateways N] [--steady SECONDS] [--json FILE]``. A private
+PostgreSQL that syncs each commit, two services, the gateways, and the generator run on the same cores. Relayed bundles
+go to the gateways in turn (to the services where there are none), and to the next one where one does not answer, as
+behind a load balancer. Processor time is that of all services and of PostgreSQL, from ``/proc``. Fleets of the sizes
+``--smaller`` only report, to show how the cost grows.
 """
 
 from __future__ import annotations
@@ -43,16 +44,18 @@ WATCH_SECONDS = 75.0
 
 @dataclass
 class Service:
-    """One of the two."""
+    """One of the processes."""
 
     directory: Path
     url: str
+    role: str = "all"
     port: int = field(default_factory=free_port)
     child: subprocess.Popen[bytes] = field(init=False)
 
     def start(self) -> None:
         command = [sys.executable, "-m", "mainstay", "serve", "--port", str(self.port), "--migrate"]
         command += ["--data-dir", str(self.directory), "--database-url", self.url]
+        command += ["--role", self.role]
         env = {**os.environ, "MAINSTAY_FLEET__HEARTBEAT_TIMEOUT_SECONDS": "30"}
         with self.directory.with_suffix(".log").open("ab") as log:
             self.child = subprocess.Popen(command, stdout=log, stderr=log, env=env)
@@ -88,19 +91,23 @@ class Balancer:
 class Run:
     """One fleet on two services."""
 
-    def __init__(self, services: list[Service], url: str, token: str, count: int) -> None:
-        self.services, self.count, self.rows = services, count, list[Row]()
+    def __init__(self, services: list[Service], gateways: list[Service], url: str, token: str, count: int) -> None:
+        self.services, self.gateways, self.count, self.rows = services, gateways, count, list[Row]()
         self._sick = itertools.count(count // 2, 7)
         self._connection = psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True)
         self.people = [Client(service.port, token, 2) for service in services]
-        self.balancer = Balancer([Client(service.port, token, 60, timeout=5.0) for service in services])
+        self.balancer = Balancer([Client(one.port, token, 60, timeout=5.0) for one in gateways or services])
         """A stopped service accepts connections and says nothing."""
         self.fleet = Fleet(self.balancer, count, Samples(FRAME_SECONDS), relayed=True)  # type: ignore[arg-type]
 
-    async def measure(self, steady: float) -> None:
+    async def report(self, steady: float) -> None:
+        """The fleet only reports."""
         await self.fleet.register()
         await self.fleet.send(20.0)
         await self._steady(steady)
+
+    async def measure(self, steady: float) -> None:
+        await self.report(steady)
         self.fleet.samples.sick = "n00007"
         sending = asyncio.create_task(self.fleet.send(1e9))
         await self._until(self._active, 60.0)
@@ -130,8 +137,10 @@ class Run:
         self.row("CPU seconds per million samples in all", sum(used.values()) / samples * 1e6, "s", None)
         p99 = statistics.quantiles(self.fleet.acks, n=100, method="inclusive")[-1]
         self.row("acknowledgement, p99", p99, "s", 0.5)
-        resident = [resident_bytes(service.child.pid) / 2**30 for service in self.services]
-        self.row("resident memory of each service, the larger", max(resident), "GiB", 4.0)
+        for what, processes in (("service", self.services), ("gateway", self.gateways)):
+            resident = [resident_bytes(one.child.pid) / 2**30 for one in processes]
+            if resident:
+                self.row(f"resident memory of each {what}, the larger", max(resident), "GiB", 4.0)
 
     async def _take_over(self, how: signal.Signals) -> tuple[float, int]:
         """Seconds until a new event is a finding, and how often the old finding was seen cleared."""
@@ -182,6 +191,7 @@ class Run:
 
     def _cpu(self) -> dict[str, float]:
         used = {f"service {n}": cpu_seconds(one.child.pid) for n, one in enumerate(self.services, start=1)}
+        used |= {f"gateway {n}": cpu_seconds(one.child.pid) for n, one in enumerate(self.gateways, start=1)}
         backends = self._connection.execute("SELECT pid FROM pg_stat_activity").fetchall()
         return used | {"PostgreSQL": sum(cpu_seconds(pid) for (pid,) in backends)}
 
@@ -192,7 +202,8 @@ class Run:
 
     def row(self, claim: str, figure: float, unit: str, limit: float | None, *, n: int = 1, note: str = "") -> None:
         target, holds = ("", None) if limit is None else (f"<= {limit:g}", figure <= limit)
-        claim = f"{self.count} nodes, relayed, two services: {claim}"
+        shape = f"{len(self.gateways)} gateways, " if self.gateways else ""
+        claim = f"{self.count} nodes, relayed, {shape}two services: {claim}"
         self.rows.append(
             Row(claim=claim, figure=figure, unit=unit, target=target, holds=holds, kind="live", n=n, note=note)
         )
@@ -216,19 +227,20 @@ def _directory() -> Iterator[Path]:
 
 
 @asynccontextmanager
-async def _running(count: int) -> AsyncIterator[Run]:
+async def _running(count: int, gateways: int) -> AsyncIterator[Run]:
     with ExitStack() as stack:
         directory = stack.enter_context(_directory())
         url = stack.enter_context(_postgres(directory / "postgres"))
         enroll_validated(url, (f"n{number:05d}" for number in range(count)))
         services = [Service(directory / name, url) for name in ("a", "b")]
-        for service in services:
+        fronts = [Service(directory / f"gateway-{number}", url, "gateway") for number in range(gateways)]
+        for service in (*services, *fronts):
             service.start()
             stack.callback(service.stop)
             await _answers(service)
         tokens = [one.directory / "admin-token" for one in services]
         token = next(path.read_text().strip() for path in tokens if path.exists())
-        yield Run(services, url, token, count)
+        yield Run(services, fronts, url, token, count)
 
 
 async def _answers(service: Service) -> None:
@@ -239,19 +251,24 @@ async def _answers(service: Service) -> None:
         await asyncio.sleep(0.2)
 
 
-async def measure(count: int, steady: float) -> list[Row]:
-    async with _running(count) as run:
-        await run.measure(steady)
-        return run.rows
+async def measure(sizes: list[int], gateways: int, steady: float) -> list[Row]:
+    rows = list[Row]()
+    for count in sizes:
+        async with _running(count, gateways) as run:
+            await (run.measure if count == sizes[-1] else run.report)(steady)
+            rows += run.rows
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.cluster")
     parser.add_argument("--nodes", type=int, default=10_000)
+    parser.add_argument("--smaller", type=int, nargs="*", default=[], metavar="N")
+    parser.add_argument("--gateways", type=int, default=2)
     parser.add_argument("--steady", type=float, default=120.0, metavar="SECONDS", help="how long they only report")
     parser.add_argument("--json", type=Path, default=RESULTS / "cluster.json", metavar="FILE")
     told = parser.parse_args()
-    publish("cluster", asyncio.run(measure(told.nodes, told.steady)), told.json)
+    publish("cluster", asyncio.run(measure([*told.smaller, told.nodes], told.gateways, told.steady)), told.json)
 
 
 if __name__ == "__main__":
