@@ -1,4 +1,4 @@
-"""XID codes of NVLink and NVSwitch: which of them tell of a fault."""
+"""XID codes of NVLink and NVSwitch: which of them are faults and which are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators do to nodes and proposals, and what is said of it afterwards."""
+"""What operators do with nodes and proposals, and what the stored rows and timelines then hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Automatic mode: which nodes are drained and validated without an operator, and when not."""
+"""Automatic mode: which nodes Mainstay drains and validates without an operator, and which it leaves alone."""
 
 from __future__ import annotations
 
