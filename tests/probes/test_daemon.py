@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import signal
 import stat
 import struct
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -21,14 +19,8 @@ import psutil
 import pytest
 
 from bench.lib_receiver import Receiver, problem
-from mainstay.probes.daemon import Batcher, interleave
 from mainstay.probes.frame import Frame
-from mainstay.probes.samplers.base import DeviceIdentity
-from mainstay.probes.samplers.protocol import SamplerHello, SampleRow
-from mainstay.probes.shipper import FrameSender
-from mainstay.probes.signals import Catalog
 from mainstay.probes.spool import Spool
-from mainstay.probes.transport import Transport
 from tests.fakes.fleet import FakeFleet, compile_fake
 
 HERE = Path(__file__).parent
@@ -359,31 +351,6 @@ def test_enrollment_waits_for_a_service_that_is_not_there_yet(directory: Path) -
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("options", "fault"), [
-    (["--interval", "0"], "--interval 0.0 must be from"),
-    (["--batch", "0"], "--batch 0 must be from"),
-    (["--name", "a/b"], "--name 'a/b' is not a legal id"),
-    (["--service", "localhost"], "must look like http://host:port"),
-    (["--token-file", "/nonexistent"], "No such file"),
-    (["--token", "a b\n"], "the token contains invalid characters"),
-    (["--rack", "a b"], "--rack 'a b' is not a legal id"),
-    (["--power-domain", "pdu 7"], "--power-domain 'pdu 7' is not a legal id"),
-    (["--switches", "leaf 3"], "--switches 'leaf 3' is not a legal id"),
-    (["--switches", "leaf-3,leaf-3"], "names a switch twice"),
-    ([], "no token"),
-])  # fmt: skip
-def test_bad_input_is_one_clear_line(tmp_path: Path, options: list[str], fault: str) -> None:
-    given = [*options, *([] if not options or "--token" in options else ["--token", "t"])]
-    done = subprocess.run(
-        [sys.executable, "-m", "mainstay", "node", "--data-dir", tmp_path / "data", *given],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert fault in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.mark.processes
 def test_one_data_directory_has_one_daemon(receiver: Receiver, directory: Path) -> None:
     with daemon(receiver, directory):
         receiver.wait(lambda r: len(r.all_frames) >= 1)
@@ -404,65 +371,6 @@ def test_it_stays_small_and_loads_nothing_big(receiver: Receiver, directory: Pat
         parent = " ".join(file.path for file in process.memory_maps())
         assert "_ctypes" not in parent, "the parent has no way to call a driver"
         assert finish(process) == 0
-
-
-def test_the_parent_imports_neither_the_driver_nor_anything_big() -> None:
-    modules = "mainstay.probes.cli, mainstay.probes.daemon, mainstay.probes.node_tasks"
-    code = f"import sys, json, {modules}; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    loaded = {name.split(".")[0] for name in json.loads(done.stdout)}
-    assert not loaded & {"pynvml", "numpy", "torch", "httpx", "rich", "pydantic", "ctypes", "asyncio"}
-
-
-def hello(*ids: str) -> SamplerHello:
-    devices = tuple(DeviceIdentity(id=id_, index=k, kind="host", model="m") for k, id_ in enumerate(ids))
-    return SamplerHello(devices, Catalog(("load_1m",), ("context_switches_total",)), {})
-
-
-def row(t: float, *values: float) -> SampleRow:
-    return SampleRow(t, struct.pack(f"<{len(values)}f", *values), struct.pack(f"<{len(values)}q", *map(int, values)))
-
-
-@pytest.fixture
-def batched(tmp_path: Path, receiver: Receiver) -> Iterator[tuple[Batcher, Spool]]:
-    with Spool(tmp_path / "frames") as spool:
-        yield Batcher("n", 1.0, 3, FrameSender(spool, Transport(receiver.url))), spool
-
-
-def framed(spool: Spool) -> list[tuple[float, int, tuple[str, ...]]]:
-    from mainstay.probes.frame import decode
-
-    frames = [decode(entry.payload) for entry in spool.peek(100)]
-    return [(frame.t0, frame.samples, frame.entities) for frame in frames]
-
-
-def test_a_frame_is_full_or_ends_at_a_gap_or_at_other_devices(batched: tuple[Batcher, Spool]) -> None:
-    batcher, spool = batched
-    batcher.greet(hello("a", "b"))
-    for t in (1, 2, 3, 4, 6, 7):
-        batcher.append_row(row(t, 1, 2))
-    batcher.greet(hello("a"))
-    batcher.append_row(row(8, 1))
-    batcher.flush()
-    batcher.flush()
-    assert framed(spool) == [(1, 3, ("a", "b")), (4, 1, ("a", "b")), (6, 2, ("a", "b")), (8, 1, ("a",))]
-
-
-def test_without_devices_there_are_no_frames(batched: tuple[Batcher, Spool]) -> None:
-    batcher, spool = batched
-    batcher.append_row(row(1))
-    batcher.greet(hello())
-    batcher.append_row(row(2))
-    batcher.flush()
-    assert framed(spool) == []
-
-
-def test_time_runs_fastest_in_a_frame() -> None:
-    rows = [struct.pack("<3f", *values) for values in ((1, 2, 3), (10, 20, 30))]
-    assert struct.unpack("<6f", interleave(rows, 4)) == (1, 10, 2, 20, 3, 30)
-    wide = [struct.pack("<2q", *values) for values in ((-1, 2**62), (5, 6))]
-    assert struct.unpack("<4q", interleave(wide, 8)) == (-1, 5, 2**62, 6)
-    assert interleave([b"", b""], 8) == b""
 
 
 @pytest.mark.processes

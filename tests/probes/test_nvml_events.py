@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.fleet import ALL_EVENTS, IS_LOST, UNKNOWN, FakeFleet, uuid
+from tests.fakes.fleet import IS_LOST, UNKNOWN, FakeFleet, uuid
+from tests.fakes.personalities import ALL_EVENTS
 from tests.fakes.simulated_driver import Driven, StartNvml
 
 pytestmark = pytest.mark.processes

@@ -1,9 +1,8 @@
-"""What error codes mean: one statement a device, repeats and company weighed, reboots and orderly stops understood."""
+"""What XID codes mean: one finding a device; repeats, simultaneous codes, reboots and restarts are understood."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,25 +11,23 @@ import pytest
 from mainstay.detectors.finding import Finding, FindingKind
 from mainstay.detectors.gpu.xid import XidDetector
 from mainstay.detectors.policy.load import load
-from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
-
-K = EventKind
-NUMBER = iter(range(10**9))
-HOUR, DAY = 3600.0, 86_400.0
-T = 1_800_000_000.0
-
-
-def event(kind: EventKind, at: float = 0.0, device: str | None = None, *, node: str = "n1", **data: Any) -> Event:
-    job = data.pop("job", None)
-    return Event(id=f"e{next(NUMBER)}", time=T + at, kind=kind, node=node, device=device, job=job, data=data)
-
-
-def xid(code: int, at: float = 0.0, device: str = "GPU-1", **data: Any) -> Event:
-    return event(K.XID, at, device, code=code, **{"source": "kernel", "uptime": DAY, **data})
-
-
-def boot(at: float, *, node: str = "n1", uptime: float = 40.0) -> Event:
-    return event(K.NODE_STARTED, at, node=node, uptime=uptime, boot_id=f"boot-{at}")
+from mainstay.probes.core_types import Event, EventKind, Severity
+from tests.detectors.gpu.xid_events import (
+    DAY,
+    HOUR,
+    INFO,
+    INSPECT,
+    REBOOT,
+    REPLACE,
+    RESET,
+    WARN,
+    T,
+    boot,
+    event,
+    findings_of,
+    statements_of,
+    xid,
+)
 
 
 def example(seed: int) -> list[Event]:
@@ -38,30 +35,17 @@ def example(seed: int) -> list[Event]:
         return Event(id=f"{n}-{seed}", time=T + at, kind=kind, node="n1", device=device, data=data)
 
     return [
-        make_event(1, K.XID, "GPU-1", 0.0, code=13, gpc=1, tpc=2, pid=7, uptime=DAY),
-        make_event(2, K.XID, "GPU-1", 5000.0, code=13, gpc=1, tpc=2, pid=8, uptime=DAY),
-        make_event(3, K.XID, "GPU-2", 5001.0, code=79, text="GPU has fallen off the bus.", uptime=DAY),
-        make_event(4, K.SXID, None, 5002.0, code=20034, fatal=True, link=30, uptime=DAY),
-        make_event(5, K.XID, None, 5003.0, code=45, uptime=DAY),
-        make_event(6, K.GPU_EVENT, "GPU-2", 5010.0, what="reset", success="true"),
+        make_event(1, EventKind.XID, "GPU-1", 0.0, code=13, gpc=1, tpc=2, pid=7, uptime=DAY),
+        make_event(2, EventKind.XID, "GPU-1", 5000.0, code=13, gpc=1, tpc=2, pid=8, uptime=DAY),
+        make_event(3, EventKind.XID, "GPU-2", 5001.0, code=79, text="GPU has fallen off the bus.", uptime=DAY),
+        make_event(4, EventKind.SXID, None, 5002.0, code=20034, fatal=True, link=30, uptime=DAY),
+        make_event(5, EventKind.XID, None, 5003.0, code=45, uptime=DAY),
+        make_event(6, EventKind.GPU_EVENT, "GPU-2", 5010.0, what="reset", success="true"),
     ]
 
 
 def later(events: list[Event], repetition: int) -> list[Event]:
     return [replace(e, id=f"{e.id}-{repetition}") for e in events]
-
-
-def findings_of(*events: Event, detector: XidDetector | None = None) -> list[Finding]:
-    return (detector or XidDetector()).update(list(events))
-
-
-def statements_of(found: Sequence[Finding]) -> list[tuple[str, str, bool]]:
-    return [(f.severity.value, f.recommended_action.value, f.active) for f in found]
-
-
-INFO, WARN = ("info", "restart_job", True), ("warning", "monitor", True)
-RESET, REBOOT = ("critical", "reset_gpu", True), ("critical", "reboot_node", True)
-INSPECT, REPLACE = ("critical", "inspect_node", True), ("critical", "replace", True)
 
 
 # one code alone
@@ -87,7 +71,7 @@ def test_a_code_by_itself(code: int, severity: str, recommended_action: str) -> 
     assert f"XID {code}" in found.evidence.summary
 
 
-def test_the_sentence_is_for_a_tired_operator() -> None:
+def test_the_summary_is_one_plain_sentence() -> None:
     (found,) = findings_of(xid(79, text="GPU has fallen off the bus."))
     assert found.evidence.summary == "GPU-1 on n1: the GPU fell off the bus (XID 79): reboot the node."
     assert (found.entity.node, found.entity.device, found.time) == ("n1", "GPU-1", T)
@@ -95,20 +79,22 @@ def test_the_sentence_is_for_a_tired_operator() -> None:
 
 @pytest.mark.parametrize("code", [None, "x", True, -1, 1.5, [79], "79x"])
 def test_a_number_that_is_none_is_an_unknown_error_and_no_crash(code: Any) -> None:
-    (found,) = findings_of(event(K.XID, device="GPU-1", code=code, uptime="long", text=7, pid="p", link=True, count=-5))
+    (found,) = findings_of(
+        event(EventKind.XID, device="GPU-1", code=code, uptime="long", text=7, pid="p", link=True, count=-5)
+    )
     assert found.severity is Severity.WARNING
     assert "XID of unknown number" in found.evidence.summary
 
 
 def test_a_number_as_text_is_taken() -> None:
-    assert statements_of(findings_of(event(K.XID, device="GPU-1", code="79"))) == [REBOOT]
+    assert statements_of(findings_of(event(EventKind.XID, device="GPU-1", code="79"))) == [REBOOT]
 
 
-def test_an_event_about_nobody_says_nothing() -> None:
-    assert findings_of(Event(id="x", time=T, kind=K.XID, data={"code": 79})) == []
+def test_an_event_without_a_node_gives_no_finding() -> None:
+    assert findings_of(Event(id="x", time=T, kind=EventKind.XID, data={"code": 79})) == []
 
 
-# twice the same
+# the same error twice
 
 
 def test_one_error_told_by_nvml_and_by_the_kernel_is_one_and_the_richer_text_wins() -> None:
@@ -130,7 +116,7 @@ def test_lines_of_one_fault_are_one_statement() -> None:
 
 def test_the_kernels_line_without_a_device_finds_it_by_its_address() -> None:
     nvml = xid(48, 0.0, source="nvml", pci="00000000:3B:00.0")
-    line = event(K.XID, 100.0, code=79, pci="0000:3b:00", source="kernel", uptime=DAY)
+    line = event(EventKind.XID, 100.0, code=79, pci="0000:3b:00", source="kernel", uptime=DAY)
     assert findings_of(nvml, line)[-1].entity.device == "GPU-1"
 
 
@@ -227,7 +213,7 @@ def test_a_suspicion_never_evicts_and_ends_after_a_quiet_day() -> None:
     assert ended.evidence.summary == "It stayed quiet."
 
 
-# company
+# several codes at once
 
 
 def test_63_with_48_asks_for_the_reset_and_64_for_a_new_part() -> None:
@@ -269,145 +255,7 @@ def test_154_none_ends_what_a_reset_repairs() -> None:
     assert statements_of(found) == [RESET, RESET, ("critical", "reset_gpu", False)]
 
 
-# links
-
-
-def test_74_reads_its_registers() -> None:
-    def line(first: str) -> Event:
-        return xid(74, text=f"NVLink: fatal error detected on link 2({first}, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)")
-
-    assert statements_of(findings_of(line("0x40000000"))) == [("info", "none", True)]
-    assert statements_of(findings_of(line("0x10"))) == [RESET]
-    assert statements_of(findings_of(line("0x200000"))) == [WARN]
-    assert statements_of(findings_of(line("0x2"))) == [RESET]
-    explained = findings_of(xid(48, -10.0), line("0x2"))
-    assert "XID 48" in explained[-1].evidence.summary, "48 speaks; the link is explained"
-
-
-def test_74_twice_on_one_link_is_no_flap() -> None:
-    assert statements_of(findings_of(xid(74, link=3), xid(74, HOUR, link=3))) == [WARN, RESET]
-    assert statements_of(findings_of(xid(74, link=3), xid(74, HOUR, link=4))) == [WARN, WARN]
-
-
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        ({"text": "NETIR_LINK_EVT Fatal XC0 i0 Link 03"}, RESET),
-        ({"text": "NETIR_LINK_EVT Nonfatal XC0 i0 Link 03"}, ("info", "monitor", True)),
-        ({"text": "NETIR_LINK_EVT Non-fatal XC0 i0 Link 03"}, ("info", "monitor", True)),
-        ({"fatal": True, "unit": "NETIR"}, RESET),
-        ({"fatal": False}, ("info", "monitor", True)),
-    ],
-)
-def test_fatal_and_nonfatal_of_the_fifth_nvlink(data: dict[str, Any], expected: tuple[str, str, bool]) -> None:
-    assert statements_of(findings_of(xid(149, **data))) == [expected]
-
-
-LINKS = (xid(149, 10.0, fatal=True, link=3), xid(74, 10.0, link=3), xid(136, 10.0))
-
-
-@pytest.mark.parametrize("line", LINKS, ids=["149", "74", "136"])
-def test_links_that_go_down_with_their_node_are_information(line: Event) -> None:
-    """214 of 288 nodes said NVLINK_DOWN; every one of them had been rebooted on purpose."""
-    stopping = event(K.NODE_STOPPING, 0.0, reason="shutdown")
-    found = findings_of(stopping, line)
-    assert statements_of(found) == [("info", "none", True)]
-    assert "during an orderly stop" in found[0].evidence.summary
-    late = findings_of(line, replace(stopping, time=T + 30.0))
-    assert statements_of(late)[-1][2] is False, "said a moment too early, it is taken back"
-
-
-def test_links_that_train_at_boot_are_information() -> None:
-    assert statements_of(findings_of(xid(149, fatal=True, uptime=40.0))) == [("info", "none", True)]
-    assert statements_of(findings_of(boot(0.0), xid(149, 100.0, fatal=True, uptime=None))) == [("info", "none", True)]
-    assert statements_of(findings_of(xid(149, fatal=True, uptime=400.0))) == [RESET]
-    assert statements_of(findings_of(xid(79, uptime=40.0))) == [REBOOT], "a GPU that fell off the bus does not train"
-
-
-def test_a_stop_long_ago_or_before_a_boot_forgives_nothing() -> None:
-    stopping = event(K.NODE_STOPPING, -HOUR, reason="shutdown")
-    assert statements_of(findings_of(stopping, xid(149, fatal=True))) == [RESET]
-    quick = [event(K.NODE_STOPPING, -60.0, reason="stopped"), boot(-10.0, uptime=45.0)]
-    assert statements_of(findings_of(*quick, xid(149, 50.0, fatal=True, uptime=DAY)))[-1] == RESET
-
-
-def test_a_switch_says_itself_whether_it_is_fatal() -> None:
-    def sxid(code: int, **data: Any) -> Event:
-        return event(K.SXID, code=code, **{"uptime": DAY, **data})
-
-    assert statements_of(findings_of(sxid(20034, text="Fatal, Link 30 LTSSM Fault Up"))) == [REBOOT]
-    assert statements_of(findings_of(sxid(20034, fatal=False))) == [WARN]
-    assert statements_of(findings_of(sxid(12028))) == [WARN]
-    assert statements_of(findings_of(sxid(11012))) == [("info", "none", True)]
-    assert statements_of(findings_of(sxid(22011))) == [REBOOT]
-    assert statements_of(findings_of(sxid(23007))) == [REBOOT]
-    assert findings_of(sxid(22011))[0].kind is FindingKind.SXID
-    assert statements_of(findings_of(event(K.NODE_STOPPING, -10.0), sxid(20034, fatal=True))) == [
-        ("info", "none", True)
-    ]
-
-
-# what was tried
-
-
-def test_79_after_a_reboot_that_did_not_help_is_to_be_inspected() -> None:
-    detector = XidDetector()
-    first = findings_of(xid(79), boot(HOUR), detector=detector)
-    assert statements_of(first) == [REBOOT, ("critical", "reboot_node", False)]
-    assert first[1].evidence.summary == "The node rebooted."
-    (again,) = findings_of(xid(79, 3 * DAY), detector=detector)
-    assert statements_of([again]) == [INSPECT]
-    assert again.evidence.summary == (
-        "GPU-1 on n1: the GPU fell off the bus (XID 79): have the hardware inspected; "
-        "2nd time in 3 days, the last reset or reboot did not help."
-    )
-    assert findings_of(boot(4 * DAY), detector=detector) == [], "a reboot does not inspect"
-
-
-def test_the_ladder_is_climbed_step_by_step() -> None:
-    detector = XidDetector()
-    remedies = []
-    for n in range(6):
-        remedies += [f.recommended_action for f in findings_of(xid(46, n * HOUR), detector=detector) if f.active]
-        findings_of(boot(n * HOUR + 600), detector=detector)
-    assert remedies[:5] == [
-        RecommendedAction.RESET_GPU,
-        RecommendedAction.RESET_GPU,
-        RecommendedAction.INSPECT_NODE,
-        RecommendedAction.INSPECT_NODE,
-        RecommendedAction.REPLACE,
-    ]
-
-
-def test_a_reset_that_did_not_help_leads_to_a_reboot() -> None:
-    reset = event(K.GPU_EVENT, 600.0, "GPU-1", what="reset", success="true")
-    found = findings_of(xid(46), reset, xid(46, HOUR))
-    assert statements_of(found) == [RESET, ("critical", "reset_gpu", False), REBOOT]
-    failed = event(K.GPU_EVENT, 600.0, "GPU-1", what="reset", success="false")
-    assert statements_of(findings_of(xid(46), failed)) == [RESET]
-
-
-def test_a_reboot_without_a_fault_before_it_is_no_attempt() -> None:
-    assert statements_of(findings_of(boot(-3 * HOUR), boot(-2 * HOUR), xid(46), xid(46, HOUR)))[-1] == RESET
-
-
-def test_faults_of_another_part_or_another_week_do_not_count() -> None:
-    assert statements_of(findings_of(xid(48), boot(HOUR), xid(79, 2 * HOUR)))[-1] == REBOOT
-    assert statements_of(findings_of(xid(79), boot(HOUR), xid(79, 8 * DAY)))[-1] == REBOOT
-    assert statements_of(findings_of(xid(79, device="GPU-2"), boot(HOUR), xid(79, 2 * HOUR)))[-1] == REBOOT
-
-
-def test_the_start_of_the_daemon_is_no_boot() -> None:
-    first = event(K.NODE_STARTED, -HOUR, uptime=HOUR, boot_id="b1")
-    again = event(K.NODE_STARTED, HOUR, uptime=3 * HOUR, boot_id="b1")
-    assert statements_of(findings_of(first, xid(79), again)) == [REBOOT]
-    nameless = event(K.NODE_STARTED, HOUR, uptime=3 * HOUR)
-    assert statements_of(findings_of(first, xid(79), nameless)) == [REBOOT]
-    silent = event(K.NODE_STARTED, HOUR, boot_id="b2")
-    assert statements_of(findings_of(first, xid(79), silent))[-1][2] is False, "another boot's id tells as well"
-
-
-# the service
+# restarts, closed findings and changed policies
 
 
 def test_events_shown_again_after_a_restart_build_the_same_state() -> None:
@@ -464,9 +312,9 @@ def test_the_memory_of_one_device_is_bounded() -> None:
 @pytest.mark.parametrize("code", [13, 45, 63, 79])
 def test_what_is_told_of_the_node_in_the_same_second_says_nothing_new_of_the_error(code: int) -> None:
     for context in (
-        event(K.NODE_STOPPING),
-        event(K.NODE_STARTED, uptime=5 * DAY, boot_id="known"),
-        event(K.GPU_EVENT, 0.0, "GPU-1", what="reset", success="false"),
+        event(EventKind.NODE_STOPPING),
+        event(EventKind.NODE_STARTED, uptime=5 * DAY, boot_id="known"),
+        event(EventKind.GPU_EVENT, 0.0, "GPU-1", what="reset", success="false"),
     ):
         first, *more = findings_of(xid(code), context)
         assert (first.active, more) == (True, [])

@@ -373,11 +373,9 @@ def options(tmp_path: Path) -> RunOptions:
     """Two nodes of two ranks."""
     return RunOptions(
         nnodes=2, node_rank=0, nproc=2, host="127.0.0.1", port=0, node="node-0", job="job", token="secret", spares=1,
-        preload=(),
-        parity_every=0, disk_every=0, checkpoint_dir=None, max_restarts=10, state_dir=tmp_path / "state", service=None,
-        service_token="", quorum=2,
-        join_seconds=5.0, ready_seconds=10.0, node_seconds=5.0, script="train.py", module=False,
-        argv=(),
+        preload=(), parity_every=0, disk_every=0, checkpoint_dir=None, max_restarts=10, state_dir=tmp_path / "state",
+        service=None, service_token="", quorum=2, join_seconds=5.0, ready_seconds=10.0, node_seconds=5.0,
+        script="train.py", module=False, argv=(),
     )  # fmt: skip
 
 

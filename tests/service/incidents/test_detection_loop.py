@@ -2,183 +2,34 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import HealthState, Severity
-from mainstay.probes.frame import Axis, Frame
-from mainstay.probes.ids import uuid7
-from mainstay.probes.signals import Catalog, SignalSource, catalog
-from mainstay.service.app import build_services, close_services
+from mainstay.service.app import close_services
 from mainstay.service.events.models import EventRow
 from mainstay.service.fleet.models import NodeRow
-from mainstay.service.fleet.schemas import NodeReportCreate
-from mainstay.service.fleet.service import follow_voices, report
 from mainstay.service.incidents import repository
-from mainstay.service.incidents.detection_loop import SETTLE_SECONDS, DetectionLoop
+from mainstay.service.incidents.detection_loop import SETTLE_SECONDS
 from mainstay.service.incidents.findings import to_row
-from mainstay.service.incidents.models import FindingRow, IncidentRow
-from mainstay.service.jobs import service as jobs
-from mainstay.service.jobs.schemas import JobReport
-from mainstay.service.services import Services
 from mainstay.service.settings import Settings
-from mainstay.service.telemetry.catalogs import compile_catalog
-from mainstay.service.telemetry.check import check
-from mainstay.service.telemetry.frame_batch import join
-from tests.fakes.clock import ManualClock
-
-START = 1_800_000_000.0
-GPUS = 16  # with eight peers the test is (rightly) too cautious for 34 C
-
-
-def devices() -> list[dict[str, Any]]:
-    host = {
-        "id": "host",
-        "index": 0,
-        "kind": "host",
-        "model": "EPYC",
-        "serial": None,
-        "uuid": None,
-        "memory_bytes": None,
-    }
-    return [host] + [
-        {"id": f"GPU-{i}", "index": i, "kind": "gpu", "model": "H100", "serial": f"s{i}", "uuid": f"GPU-{i}",
-         "memory_bytes": 2**36}
-        for i in range(GPUS)
-    ]  # fmt: skip
-
-
-@dataclass
-class Bench:
-    """A service without a server, its judge, and the data that it is shown."""
-
-    settings: Settings
-    report: dict[str, Any]
-    clock: ManualClock = field(default_factory=lambda: ManualClock(START))
-    sequence: int = 0
-    services: Services = field(init=False)
-    judge: DetectionLoop = field(init=False)
-
-    def start(self) -> None:
-        self.services = build_services(self.settings, self.clock)
-        self.judge = DetectionLoop(self.services)
-
-    def restart(self) -> None:
-        """As after a crash: memory is gone, the database is not."""
-        close_services(self.services)
-        self.start()
-
-    def enroll(self, *names: str) -> None:
-        with self.services.database.session() as session:
-            for name in names:
-                said = NodeReportCreate.model_validate(self.report | {"devices": devices(), "cohort": "pod-a"})
-                report(session, name, said, now=self.clock.now())
-
-    def run_job(self, ranks: int = 8, **changes: Any) -> None:
-        places = [
-            {"rank": r, "dp": r, "pp": 0, "tp": 0, "node": "n1", "device": f"GPU-{r}", "pid": 1, "state": "running"}
-            for r in range(ranks)
-        ]
-        body = {
-            "name": "demo", "state": "running", "generation": 1, "command": "train.py",
-            "topology": {"dp": ranks, "pp": 1, "tp": 1, "world_size": ranks, "ranks": places},
-            "protection": {
-                "slots": 2, "parity_every": None, "parity_group": None, "disk_every": None, "state_bytes": []
-            },
-            "steps_total": None, "last_step": None, "started_at": START - 60, "finished_at": None, **changes,
-        }  # fmt: skip
-        with self.services.database.session() as session:
-            jobs.report(session, "demo", JobReport.model_validate(body), now=self.clock.now())
-
-    def frame(
-        self, made: Catalog, subject: str, axis: Axis, *, entities: tuple[str, ...], t0: float, narrow: Any
-    ) -> None:
-        self.sequence += 1
-        shape = (len(entities), len(made.wide), narrow.shape[2])
-        wide = np.full(shape, int(self.clock.now() * 1e9) if axis is Axis.STEP else 0, "<i8").tobytes()
-        values = narrow.astype("<f4").tobytes()
-        frame = Frame(
-            version=1, subject=subject, axis=axis, stream="s", sequence=self.sequence, t0=t0, dt=1.0,
-            catalog=made.digest, entities=entities, samples=narrow.shape[2], values=values, wide=wide,
-            crc32=zlib.crc32(wide, zlib.crc32(values)),
-        )  # fmt: skip
-        compiled = compile_catalog(made)
-        self.services.ingest.keep(check(frame, compiled) if axis is Axis.STEP else join([frame], compiled))
-        if axis is Axis.TIME:
-            self.services.seen.note(subject, self.clock.now())
-
-    def second(self, hot: str | None = None, node: str = "n1") -> None:
-        """One second of GPU measurements, in which ``hot`` may stand out; then the detection loop runs."""
-        made = catalog(SignalSource.GPU)
-        narrow = np.full((GPUS, len(made.narrow), 1), np.nan)
-        temperature = made.narrow.index("gpu_temperature_celsius")
-        for i in range(GPUS):
-            narrow[i, temperature, 0] = 95.0 if f"GPU-{i}" == hot else 60.0 + i % 3
-        names = tuple(f"GPU-{i}" for i in range(GPUS))
-        self.frame(made, node, Axis.TIME, entities=names, t0=float(int(self.clock.now())), narrow=narrow)
-        self.clock.advance(1.0)
-        follow_voices(
-            self.services.database,
-            self.services.seen.take_dirty(),
-            now=self.clock.now(),
-            heartbeat_timeout_seconds=10.0,
-        )
-        self.judge.run_once()
-
-    def step(self, number: int, slow: int | None = None, ranks: int = 8) -> None:
-        """One step of the job, in which one rank may compute for 30 % longer."""
-        made = catalog(SignalSource.RANK)
-        narrow = np.full((ranks, len(made.narrow), 1), np.nan)
-        rng = np.random.default_rng(number)
-        for rank in range(ranks):
-            seconds = 0.5 * (1 + 0.003 * rng.standard_normal()) * (1.3 if rank == slow else 1.0)
-            narrow[rank, made.narrow.index("compute_time_seconds"), 0] = seconds
-        entities = tuple(str(rank) for rank in range(ranks))
-        self.frame(made, "demo", Axis.STEP, entities=entities, t0=float(number), narrow=narrow)
-        self.services.seen.note("n1", self.clock.now())
-        self.clock.advance(0.5)
-        self.judge.run_once()
-
-    def event(self, kind: str, **fields: Any) -> str:
-        """Store an event as the route would."""
-        row = {"node": None, "device": None, "job": "demo", "rank": None, "generation": 1, "data": {}, **fields}
-        made = EventRow(id=uuid7(), time=self.clock.now(), kind=kind, received_at=self.clock.now(), **row)
-        with self.services.database.session() as session:
-            session.add(made)
-        return made.id
-
-    def incidents(self) -> list[IncidentRow]:
-        with self.services.database.reading() as session:
-            return repository.live(session)
-
-    def active(self) -> list[FindingRow]:
-        with self.services.database.reading() as session:
-            return repository.active_findings(session)
-
-    def node_state(self, name: str = "n1") -> str:
-        with self.services.database.reading() as session:
-            row = session.get(NodeRow, name)
-            assert row is not None
-            return row.state
+from tests.service.incidents.detection_bench import START, DetectionBench
 
 
 @pytest.fixture
-def bench(make_settings: Callable[..., Settings], report: dict[str, Any]) -> Iterator[Bench]:
-    made = Bench(make_settings(incidents={"clear_after_seconds": 5.0, "close_after_seconds": 5.0}), report)
+def bench(make_settings: Callable[..., Settings], report: dict[str, Any]) -> Iterator[DetectionBench]:
+    made = DetectionBench(make_settings(incidents={"clear_after_seconds": 5.0, "close_after_seconds": 5.0}), report)
     made.start()
     made.enroll("n1")
     yield made
     close_services(made.services)
 
 
-def test_a_hot_gpu_becomes_an_incident_with_evidence_and_its_node_suspect(bench: Bench) -> None:
+def test_a_hot_gpu_becomes_an_incident_with_evidence_and_its_node_suspect(bench: DetectionBench) -> None:
     for _ in range(20):
         bench.second()
     assert not bench.incidents()
@@ -194,7 +45,7 @@ def test_a_hot_gpu_becomes_an_incident_with_evidence_and_its_node_suspect(bench:
     assert bench.node_state() == HealthState.SUSPECT
 
 
-def test_what_cools_down_is_verified_by_time_and_closes(bench: Bench) -> None:
+def test_what_cools_down_is_verified_by_time_and_closes(bench: DetectionBench) -> None:
     for count in range(30):
         bench.second(hot="GPU-3" if count >= 20 else None)
     states = []
@@ -206,7 +57,7 @@ def test_what_cools_down_is_verified_by_time_and_closes(bench: Bench) -> None:
     assert bench.node_state() == HealthState.HEALTHY
 
 
-def test_what_comes_back_before_it_closed_is_the_same_incident(bench: Bench) -> None:
+def test_what_comes_back_before_it_closed_is_the_same_incident(bench: DetectionBench) -> None:
     for count in range(30):
         bench.second(hot="GPU-3" if count >= 20 else None)
     (first,) = bench.incidents()
@@ -218,7 +69,7 @@ def test_what_comes_back_before_it_closed_is_the_same_incident(bench: Bench) -> 
     assert again.id == first.id
 
 
-def test_a_slow_rank_is_named_by_steps_alone(bench: Bench) -> None:
+def test_a_slow_rank_is_named_by_steps_alone(bench: DetectionBench) -> None:
     bench.run_job()
     for number in range(1, 60):
         bench.step(number, slow=5 if number > 40 else None)
@@ -227,22 +78,22 @@ def test_a_slow_rank_is_named_by_steps_alone(bench: Bench) -> None:
     assert bench.node_state() != HealthState.SUSPECT, "a slow rank is no broken machine"
 
 
-def test_a_slow_rank_of_a_job_that_ended_is_withdrawn(bench: Bench) -> None:
+def test_a_slow_rank_of_a_job_that_ended_is_withdrawn(bench: DetectionBench) -> None:
     bench.run_job()
     for number in range(1, 60):
         bench.step(number, slow=5 if number > 40 else None)
     bench.run_job(state="finished", finished_at=bench.clock.now())
     bench.clock.advance(2.0)
-    bench.judge.run_once()
+    bench.loop.run_once()
     assert not bench.active()
 
 
-def test_a_silent_node_is_lost_and_heard_again(bench: Bench) -> None:
+def test_a_silent_node_is_lost_and_heard_again(bench: DetectionBench) -> None:
     for _ in range(20):
         bench.second()
     for _ in range(20):
         bench.clock.advance(1.0)
-        bench.judge.run_once()
+        bench.loop.run_once()
     (incident,) = bench.incidents()
     assert (incident.kinds, incident.node) == ([FindingKind.NODE_LOST], "n1")
     for _ in range(5):
@@ -250,24 +101,24 @@ def test_a_silent_node_is_lost_and_heard_again(bench: Bench) -> None:
     assert not bench.active()
 
 
-def test_a_restart_between_event_and_judgment_loses_nothing(bench: Bench) -> None:
+def test_a_restart_between_event_and_judgment_loses_nothing(bench: DetectionBench) -> None:
     bench.run_job()
     bench.event("process_exit", rank=1, node="n1", data={"signal": 9, "expected": False})
     bench.restart()
-    bench.judge.run_once()
+    bench.loop.run_once()
     (incident,) = bench.incidents()
     assert incident.ranks == [1]
 
 
-def test_a_programs_own_error_explains_its_exit_and_opens_nothing_by_itself(bench: Bench) -> None:
+def test_a_programs_own_error_explains_its_exit_and_opens_nothing_by_itself(bench: DetectionBench) -> None:
     bench.enroll("n1")
     bench.run_job()
     bench.event("xid", node="n1", device="GPU-1", job=None, data={"code": 31, "source": "kernel", "text": "MMU Fault"})
-    bench.judge.run_once()
+    bench.loop.run_once()
     assert not bench.incidents(), "a bug of the user opens no incident until a process dies of it"
     bench.clock.advance(2.0)
     bench.event("process_exit", rank=1, node="n1", data={"signal": 6, "expected": False})
-    bench.judge.run_once()
+    bench.loop.run_once()
     (incident,) = bench.incidents()
     assert incident.kinds == [FindingKind.XID, FindingKind.PROCESS_EXIT]
     assert {row.incident_id for row in bench.active()} == {incident.id}
@@ -279,32 +130,32 @@ def test_a_programs_own_error_explains_its_exit_and_opens_nothing_by_itself(benc
         assert node.state != HealthState.SUSPECT
 
 
-def test_an_old_error_explains_no_new_exit(bench: Bench) -> None:
+def test_an_old_error_explains_no_new_exit(bench: DetectionBench) -> None:
     bench.run_job()
     bench.event("xid", node="n1", device="GPU-1", job=None, data={"code": 31, "source": "kernel", "text": "MMU Fault"})
-    bench.judge.run_once()
+    bench.loop.run_once()
     bench.clock.advance(120.0)
     bench.event("process_exit", rank=1, node="n1", data={"signal": 6, "expected": False})
-    bench.judge.run_once()
+    bench.loop.run_once()
     (incident,) = bench.incidents()
     assert incident.kinds == [FindingKind.PROCESS_EXIT]
 
 
-def test_a_restart_in_the_middle_of_an_incident_opens_no_second_one(bench: Bench) -> None:
+def test_a_restart_in_the_middle_of_an_incident_opens_no_second_one(bench: DetectionBench) -> None:
     bench.run_job()
     bench.event("process_exit", rank=1, node="n1", data={"signal": 9, "expected": False})
-    bench.judge.run_once()
+    bench.loop.run_once()
     (before,) = bench.incidents()
     bench.restart()
-    bench.judge.run_once()
+    bench.loop.run_once()
     bench.event("recovery_completed", data={"recovery": "r1", "seconds": {"spawn": 0.1}, "steps_lost": 0})
-    bench.judge.run_once()
+    bench.loop.run_once()
     (after,) = bench.incidents()
     assert (after.id, after.state) == (before.id, "recovered")
     assert not bench.active(), "the detector was shown the exit again, so it knows what has recovered"
 
 
-def test_an_outlier_seen_by_both_judges_is_one_incident(bench: Bench) -> None:
+def test_an_outlier_seen_by_both_judges_is_one_incident(bench: DetectionBench) -> None:
     for count in range(30):
         bench.second(hot="GPU-3" if count >= 20 else None)
     (before,) = bench.incidents()
@@ -316,7 +167,7 @@ def test_an_outlier_seen_by_both_judges_is_one_incident(bench: Bench) -> None:
     assert len(bench.active()) == 1
 
 
-def test_what_ended_while_nobody_judged_is_withdrawn_after_a_while(bench: Bench) -> None:
+def test_what_ended_while_nobody_judged_is_withdrawn_after_a_while(bench: DetectionBench) -> None:
     for count in range(30):
         bench.second(hot="GPU-3" if count >= 20 else None)
     bench.restart()
@@ -327,7 +178,7 @@ def test_what_ended_while_nobody_judged_is_withdrawn_after_a_while(bench: Bench)
     assert not bench.active()
 
 
-def test_a_trend_outlives_a_restart_for_as_long_as_it_takes_to_see_it_again(bench: Bench) -> None:
+def test_a_trend_outlives_a_restart_for_as_long_as_it_takes_to_see_it_again(bench: DetectionBench) -> None:
     with bench.services.database.session() as session:
         for detector in ("drift", "throttle"):
             said = Finding(
@@ -344,7 +195,7 @@ def test_a_trend_outlives_a_restart_for_as_long_as_it_takes_to_see_it_again(benc
 def test_the_same_data_gives_the_same_findings(tmp_path: Path, report: dict[str, Any]) -> None:
     stories = []
     for name in ("one", "two"):
-        made = Bench(Settings(data_dir=tmp_path / name), report)
+        made = DetectionBench(Settings(data_dir=tmp_path / name), report)
         made.start()
         made.enroll("n1")
         made.run_job()
@@ -357,24 +208,26 @@ def test_the_same_data_gives_the_same_findings(tmp_path: Path, report: dict[str,
     assert stories[0]
 
 
-def test_a_poisoned_event_does_not_stop_the_others(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_poisoned_event_does_not_stop_the_others(bench: DetectionBench, caplog: pytest.LogCaptureFixture) -> None:
     bench.run_job()
     # The route refuses such a plan; a row written by an older version may still hold one.
     bench.event("no_such_kind")
     bench.event("recovery_planned", data={"plan": {"chosen": 7}})
     bench.event("process_exit", rank=1, node="n1", data={"signal": 9, "expected": False})
-    bench.judge.run_once()
+    bench.loop.run_once()
     assert [incident.ranks for incident in bench.incidents()] == [[1]]
     assert "set aside" in caplog.text
     with bench.services.database.reading() as session:
         assert session.query(EventRow).filter(EventRow.judged_at.is_(None)).count() == 0
 
 
-def test_a_human_at_the_same_moment_costs_a_retry_not_an_event(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_human_at_the_same_moment_costs_a_retry_not_an_event(
+    bench: DetectionBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The incident changes between read and write: the next iteration evaluates the event."""
     bench.run_job()
     bench.event("process_exit", rank=1, node="n1", data={"signal": 9, "expected": False})
-    bench.judge.run_once()
+    bench.loop.run_once()
     real, calls = repository.live_of_job, []
 
     def stale(session: Any, job: str) -> Any:
@@ -387,17 +240,17 @@ def test_a_human_at_the_same_moment_costs_a_retry_not_an_event(bench: Bench, mon
 
     monkeypatch.setattr(repository, "live_of_job", stale)
     bench.event("recovery_completed", data={"recovery": "r1", "seconds": {}, "steps_lost": 0})
-    bench.judge.run_once()
-    bench.judge.run_once()
+    bench.loop.run_once()
+    bench.loop.run_once()
     (incident,) = bench.incidents()
     assert incident.state == "recovered"
 
 
-def test_a_flood_of_the_same_fact_is_one_finding_and_a_short_timeline(bench: Bench) -> None:
+def test_a_flood_of_the_same_fact_is_one_finding_and_a_short_timeline(bench: DetectionBench) -> None:
     for _ in range(200):
         bench.event("xid", node="n1", job=None, device="GPU-1", data={"code": 79})
         bench.clock.advance(0.2)
-    bench.judge.run_once()
+    bench.loop.run_once()
     (incident,) = bench.incidents()
     assert len(bench.active()) == 1
     with bench.services.database.reading() as session:

@@ -16,15 +16,15 @@ from mainstay.service.incidents.detection_loop import SETTLE_SECONDS
 from mainstay.service.incidents.runs import Runs
 from mainstay.service.incidents.service import Context
 from mainstay.service.settings import Settings
-from tests.service.incidents.test_detection_loop import START, Bench
+from tests.service.incidents.detection_bench import START, DetectionBench
 from tests.service.run_frames import checked, progress_frame
 
 K = FindingKind
 
 
 @pytest.fixture
-def bench(make_settings: Callable[..., Settings], report: dict[str, Any]) -> Iterator[Bench]:
-    made = Bench(make_settings(), report)
+def bench(make_settings: Callable[..., Settings], report: dict[str, Any]) -> Iterator[DetectionBench]:
+    made = DetectionBench(make_settings(), report)
     made.start()
     made.enroll("n1")
     yield made
@@ -39,13 +39,13 @@ def found(kind: FindingKind, entity: Entity, *, cause: Cause | None = None, **ch
     return Finding(kind=kind, entity=entity, cause=cause, **{**fields, **changes})
 
 
-def ingest(bench: Bench, *findings: Finding) -> None:
+def ingest(bench: DetectionBench, *findings: Finding) -> None:
     with bench.services.database.session() as session:
         context = Context(session, bench.services.settings, bench.clock.now())
         finding_ingest.ingest_findings(context, findings)
 
 
-def second(bench: Bench, step: int, *, inside: float = 0.0, ranks: int = 8) -> None:
+def second(bench: DetectionBench, step: int, *, inside: float = 0.0, ranks: int = 8) -> None:
     """A second of progress of the whole job; then the detection loop runs."""
     values = {"progress_step": step, "in_collective_seconds": inside, "progress_phase": 0.0,
               "dp_enqueued": 10 * step + (inside > 0), "dp_completed": 10 * step}  # fmt: skip
@@ -53,10 +53,10 @@ def second(bench: Bench, step: int, *, inside: float = 0.0, ranks: int = 8) -> N
     bench.services.ingest.keep(checked(frame))
     bench.services.seen.note("n1", bench.clock.now())
     bench.clock.advance(1.0)
-    bench.judge.run_once()
+    bench.loop.run_once()
 
 
-def test_a_job_that_stands_still_becomes_an_incident_within_seconds_and_recovers(bench: Bench) -> None:
+def test_a_job_that_stands_still_becomes_an_incident_within_seconds_and_recovers(bench: DetectionBench) -> None:
     bench.run_job()
     for step in range(1, 91):
         second(bench, step)
@@ -76,7 +76,7 @@ def test_a_job_that_stands_still_becomes_an_incident_within_seconds_and_recovers
     assert bench.active() == []
 
 
-def test_a_hang_that_ended_while_the_service_was_away_is_withdrawn(bench: Bench) -> None:
+def test_a_hang_that_ended_while_the_service_was_away_is_withdrawn(bench: DetectionBench) -> None:
     bench.run_job()
     for step in range(1, 91):
         second(bench, step)
@@ -89,7 +89,7 @@ def test_a_hang_that_ended_while_the_service_was_away_is_withdrawn(bench: Bench)
     assert bench.active() == [], "a job's finding has no node that would have to speak"
 
 
-def test_the_cause_is_that_of_the_likeliest_root(bench: Bench) -> None:
+def test_the_cause_is_that_of_the_likeliest_root(bench: DetectionBench) -> None:
     bench.run_job()
     rank = Entity(job="demo", rank=3, node="n1")
     ingest(bench, found(K.STRAGGLER, rank))
@@ -129,7 +129,7 @@ THE_NODE = [
 ]
 
 
-def test_a_node_is_suspect_for_its_machinery_only(bench: Bench) -> None:
+def test_a_node_is_suspect_for_its_machinery_only(bench: DetectionBench) -> None:
     for kind, entity, cause in NOT_THE_NODE:
         ingest(bench, found(kind, entity, cause=cause))
         assert bench.node_state() != HealthState.SUSPECT, (kind, cause)
@@ -141,7 +141,7 @@ def test_a_node_is_suspect_for_its_machinery_only(bench: Bench) -> None:
         assert bench.node_state() != HealthState.SUSPECT, (kind, cause)
 
 
-def test_a_run_is_the_same_object_until_something_changes(bench: Bench) -> None:
+def test_a_run_is_the_same_object_until_something_changes(bench: DetectionBench) -> None:
     runs, switches = Runs(), {"n1": ("leaf-3", "spine-1")}
     database = bench.services.database
 
@@ -170,7 +170,7 @@ def test_a_run_is_the_same_object_until_something_changes(bench: Bench) -> None:
     assert read() == ()
 
 
-def test_switches_of_nodes_reach_the_mesh_of_their_job(bench: Bench) -> None:
+def test_switches_of_nodes_reach_the_mesh_of_their_job(bench: DetectionBench) -> None:
     with bench.services.database.session() as session:
         row = session.get(NodeRow, "n1")
         assert row is not None
@@ -178,5 +178,5 @@ def test_switches_of_nodes_reach_the_mesh_of_their_job(bench: Bench) -> None:
     bench.run_job()
     second(bench, 1)
     with bench.services.database.reading() as session:
-        (run,) = bench.judge._read_fleet(session).runs
+        (run,) = bench.loop._read_fleet(session).runs
     assert run.mesh.switches[0] == ("leaf-3",)

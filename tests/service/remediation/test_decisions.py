@@ -18,7 +18,7 @@ from mainstay.service.remediation.metrics import collect_remediation
 from mainstay.service.remediation.rank_migration import JobMigration, find_job_migrations
 from mainstay.service.remediation.repository import Candidate
 from mainstay.service.stream.models import ChangeRow
-from tests.service.remediation.test_remediation import AUTOMATIC, decide, texts
+from tests.service.remediation.actions import AUTOMATIC, decide, texts
 
 
 def changes_of(fleet: Any) -> list[tuple[str, str]]:
