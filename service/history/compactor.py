@@ -9,27 +9,23 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
-from mainstay.probes.signals import SIGNALS, SignalSource
+from mainstay.probes.signals import SignalSource
 from mainstay.service.history.archive import Archive, Mark
-from mainstay.service.history.rollup import coarsen, rates, roll_up
-from mainstay.service.history.slabs import DeviceCodes, slabs_of
+from mainstay.service.history.rollup import coarsen, roll_up
+from mainstay.service.history.slabs import DeviceCodes, Slab, slabs_of
 from mainstay.service.history.spill import BUDGET, Spill
 from mainstay.service.history.tables import (
-    SortedRows,
     open_writer,
     raw_table,
     rollup_table,
     row_group,
-    slab_table,
     sort_rows,
 )
 from mainstay.service.history.tiers import (
@@ -43,15 +39,15 @@ from mainstay.service.history.tiers import (
     part_of,
 )
 from mainstay.service.telemetry.blocks import HOUR, BlockKind, BlockStore, StoredBlock
-from mainstay.service.telemetry.catalogs import RING_SOURCES, CatalogScope, Compiled, ring_signals
+from mainstay.service.telemetry.catalogs import RING_SOURCES, CatalogScope, Compiled
 from mainstay.service.telemetry.stored_frames import StoredFrames
 
 SLOTS: Final = 16
 """Slots of a part: 8 nodes each, some 80 MB where every signal of 8 GPUs is sampled each second."""
 LEAD_SECONDS: Final = 60
 """Read before the hour, so that the first reading of a counter in it has a rate."""
-BLOCKS_AT_ONCE: Final = 36
-"""Bundles of 10 s of 128 nodes take 4 MB each, decoded."""
+SECONDS_AT_ONCE: Final = 360
+"""Of blocks that are decoded at once: 104 MB of bundles of 128 nodes."""
 _KINDS: Final = (BlockKind.TIME, BlockKind.BUNDLE)
 _log: Final = logging.getLogger(__name__)
 
@@ -101,8 +97,8 @@ class Compactor:
     def _read(self, sender: str, work: _HourWork) -> None:
         start, stop = work.hour * HOUR - LEAD_SECONDS, (work.hour + 1) * HOUR
         blocks = self.store.read(start, stop, subject=sender, kinds=_KINDS, relayed=False)
-        while group := list(islice(blocks, BLOCKS_AT_ONCE)):
-            _, checked = self.reader.read(group, _is_of_devices)
+        for _, group in groupby(blocks, key=lambda block: block.start // SECONDS_AT_ONCE):
+            _, checked = self.reader.read(list(group), _is_of_devices)
             work.add_batches(checked.batches)
 
 
@@ -123,7 +119,7 @@ class _HourWork:
     def add_batches(self, batches: Any) -> None:
         for source in RING_SOURCES:
             for slot, slab in slabs_of(batches, source, self.codes[source], self._slot):
-                self.spill.hold(source, slot, slab_table(slab, source))
+                self.spill.hold(source, slot, slab)
 
     def _slot(self, node: str) -> int:
         return part_of(node_hash(node), self.parts * SLOTS)
@@ -135,14 +131,13 @@ class _HourWork:
                 self._write_part(source, part, ranks)
 
     def _write_part(self, source: SignalSource, part: int, ranks: Any) -> None:
-        by_rank = np.argsort(ranks).astype(np.int32)
         with ExitStack() as files:
             writers: dict[Tier, Any] = {}
             for slot in range(part * SLOTS, (part + 1) * SLOTS):
-                tables = self.spill.pop(source, slot)
-                if not tables:
+                slabs = self.spill.pop(source, slot)
+                if not slabs:
                     continue
-                for tier, table in self._tables(source, sort_rows(tables, ranks), by_rank):
+                for tier, table in self._tables(source, slabs, ranks):
                     if tier not in writers and table.num_rows:
                         path = f"{hour_folder(tier, self.hour)}/{file_name(source, part, self.parts)}"
                         target = files.enter_context(self.archive.writing(path))
@@ -150,17 +145,13 @@ class _HourWork:
                     if table.num_rows:
                         writers[tier].write_table(table, row_group_size=row_group(tier))
 
-    def _tables(self, source: SignalSource, rows: SortedRows, by_rank: Any) -> Iterator[tuple[Tier, Any]]:
-        kept, codes = rows.since(self.hour * HOUR, (self.hour + 1) * HOUR), self.codes[source]
-        if not kept.any():
+    def _tables(self, source: SignalSource, slabs: Sequence[Slab], ranks: Any) -> Iterator[tuple[Tier, Any]]:
+        rows = sort_rows(slabs, ranks, source).within(self.hour * HOUR, (self.hour + 1) * HOUR)
+        if not len(rows.times):
             return
-        yield RAW, raw_table(rows, kept, codes, source)
-        signals = {
-            number: (rates(rows.ranks, rows.times, column) if SIGNALS[name].wide else column)[kept]
-            for number, name in enumerate(ring_signals(source))
-            for column in [rows.columns[name]]
-        }
-        rolled = roll_up(rows.ranks[kept], rows.times[kept], signals, ROLLUPS[0].seconds)
+        codes = self.codes[source]
+        yield RAW, raw_table(rows, codes, source)
+        rolled = roll_up(rows, ROLLUPS[0].seconds)
         for tier in ROLLUPS:
-            rolled = coarsen(rolled, tier.seconds)
-            yield tier, rollup_table(rolled, by_rank, codes, source)
+            rolled = coarsen(rolled, tier.seconds) if tier is not ROLLUPS[0] else rolled
+            yield tier, rollup_table(rolled, rows.codes, codes, source)

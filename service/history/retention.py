@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from mainstay.service.common.db import Database
 from mainstay.service.history.archive import Archive
-from mainstay.service.history.reader import read_files
+from mainstay.service.history.reader import choose, read_files
 from mainstay.service.history.tables import ROLLUP, open_writer, row_group
 from mainstay.service.history.tiers import (
     DAY,
@@ -148,7 +148,7 @@ def _sorted_slices(archive: Archive, files: Sequence[HistoryFile]) -> Iterator[A
     for low, high in pairwise(edges):
         hashed = pc.field("node_hash")
         rows = (hashed >= pa.scalar(low, pa.uint32())) & (hashed <= pa.scalar(high - 1, pa.uint32()))
-        table = read_files(archive, files, ROLLUP.names, range(low, high), rows)
+        table = read_files(archive, files, ROLLUP.names, range(low, high), choose(rows))
         if table is not None and table.num_rows:
             table = table.unify_dictionaries().combine_chunks()
             keys = [table[name].chunk(0).indices.to_numpy() for name in ("signal", "device", "node")]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,19 +15,50 @@ MICRO: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rollup:
-    """[row] each; rows are sorted by device, signal, and time."""
+class SortedRows:
+    """Rows sorted by device and time, each once. Signals have their numbers in ``ring_signals``."""
 
-    ranks: NDArray[np.int64]
-    """Place of the device."""
-    signals: NDArray[np.int16]
-    """Number of the signal."""
+    codes: NDArray[np.int32]
+    """[device]"""
+    devices: NDArray[np.intp]
+    """[row] index into ``codes``."""
     times: NDArray[np.int64]
-    """Start of the bucket, microseconds."""
-    mean: NDArray[np.float64]
+    """[row]"""
+    is_first: NDArray[np.bool_]
+    """[row] the first one of its device that is known: its counters have no rates."""
+    series: dict[int, NDArray[Any]]
+    """Signal → [row]."""
+    rates: dict[int, NDArray[np.float32]]
+    """The counters among ``series`` → [row]."""
+    still: dict[int, NDArray[Any]]
+    """Signal that no device changes → [device]."""
+
+    def within(self, start: int, stop: int) -> SortedRows:
+        """The rows of ``[start, stop)`` Unix seconds."""
+        kept = (self.times >= start * MICRO) & (self.times < stop * MICRO)
+        if kept.all():
+            return self
+        series, rated = ({n: v[kept] for n, v in some.items()} for some in (self.series, self.rates))
+        return SortedRows(
+            self.codes, self.devices[kept], self.times[kept], self.is_first[kept], series, rated, self.still
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rollup:
+    """Grids [signal, bucket]; buckets are sorted by device and time."""
+
+    signals: NDArray[np.int32]
+    """[signal] their numbers, ascending."""
+    devices: NDArray[np.intp]
+    """[bucket]"""
+    times: NDArray[np.int64]
+    """[bucket] start, microseconds."""
+    total: NDArray[np.float64]
     low: NDArray[np.float32]
     high: NDArray[np.float32]
     count: NDArray[np.int32]
+    """0 where the signal is unknown."""
 
 
 def rates(ranks: NDArray[np.int64], times: NDArray[np.int64], totals: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -50,64 +81,69 @@ def rates(ranks: NDArray[np.int64], times: NDArray[np.int64], totals: NDArray[np
     return found
 
 
-def roll_up(
-    ranks: NDArray[np.int64], times: NDArray[np.int64], signals: Mapping[int, NDArray[np.float32]], seconds: int
-) -> Rollup:
-    """Roll up samples.
-
-    Args:
-        ranks: [row] device; rows are sorted by it, then by time.
-        times: [row] microseconds.
-        signals: number of the signal → [row] values, NaN where unknown.
-        seconds: width of a bucket.
-    """
-    buckets = times // (seconds * MICRO)
-    starts = _starts(ranks, buckets)
-    sizes = np.diff(starts, append=len(ranks)).astype(np.int32)
-    parts: list[tuple[NDArray[np.generic], ...]] = []
-    for number, values in signals.items():
-        missing = np.isnan(values)
-        if missing.all():
+def roll_up(rows: SortedRows, seconds: int) -> Rollup:
+    """Roll up samples to buckets of ``seconds``."""
+    buckets = rows.times // (seconds * MICRO)
+    starts = starts_of(rows.devices, buckets)
+    sizes = np.diff(starts, append=len(buckets)).astype(np.int32)
+    rated = sizes - np.add.reduceat(rows.is_first, starts, dtype=np.int32)
+    known = {n: values for n, values in rows.still.items() if not is_missing(values).all()}
+    numbers = sorted({*rows.series, *known})
+    shape = (len(numbers), len(starts))
+    rolled = Rollup(
+        np.array(numbers, np.int32), rows.devices[starts], buckets[starts] * (seconds * MICRO),
+        np.zeros(shape), np.empty(shape, np.float32), np.empty(shape, np.float32), np.empty(shape, np.int32),
+    )  # fmt: skip
+    per_device = np.bincount(rolled.devices, minlength=len(rows.codes))
+    for row, number in enumerate(numbers):
+        total, low, high, count = rolled.total[row], rolled.low[row], rolled.high[row], rolled.count[row]
+        if number in known:
+            values, is_gauge = known[number], known[number].dtype == np.float32
+            low[:] = high[:] = np.repeat(values if is_gauge else np.float32(0) * values, per_device)
+            count[:] = np.where(np.repeat(is_missing(values), per_device), 0, sizes if is_gauge else rated)
+            np.multiply(low, count, out=total, where=count > 0, dtype=np.float64)
             continue
-        count, summed = sizes, values
+        samples = rows.rates.get(number, rows.series[number])
+        each, missing = _per_bucket(samples, starts), np.isnan(samples)
+        low[:], high[:], count[:] = each(np.fmin), each(np.fmax), sizes
         if missing.any():
-            count = sizes - np.add.reduceat(missing, starts, dtype=np.int32)
-            summed = np.where(missing, np.float32(0), values)
-        total = np.add.reduceat(summed, starts, dtype=np.float64)
-        low, high = np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)
-        kept = count > 0
-        at = starts[kept]
-        parts.append((
-            ranks[at], np.full(len(at), number, np.int16), buckets[at] * (seconds * MICRO), total[kept] / count[kept],
-            low[kept], high[kept], count[kept],
-        ))  # fmt: skip
-    if not parts:
-        empty = np.empty(0, np.int64)
-        parts = [(empty, empty.astype(np.int16), empty, *(empty.astype(t) for t in ("f8", "f4", "f4", "i4")))]
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    order = np.argsort(columns[0], kind="stable")
-    return Rollup(*(column[order] for column in columns))
+            count -= np.add.reduceat(missing, starts, dtype=np.int32)
+            each = _per_bucket(np.where(missing, np.float32(0), samples), starts)
+        total[:] = each(np.add, np.float64)
+    return rolled
 
 
 def coarsen(fine: Rollup, seconds: int) -> Rollup:
     """Roll up once more, to buckets that are whole multiples of the present ones."""
     buckets = fine.times // (seconds * MICRO)
-    starts = _starts(fine.ranks, fine.signals, buckets)
-    if not len(starts):
-        return fine
-    count = np.add.reduceat(fine.count, starts)
+    starts = starts_of(fine.devices, buckets)
     return Rollup(
-        fine.ranks[starts],
-        fine.signals[starts],
+        fine.signals,
+        fine.devices[starts],
         buckets[starts] * (seconds * MICRO),
-        np.add.reduceat(fine.mean * fine.count, starts) / count,
-        np.minimum.reduceat(fine.low, starts),
-        np.maximum.reduceat(fine.high, starts),
-        count,
+        _per_bucket(fine.total, starts)(np.add),
+        _per_bucket(fine.low, starts)(np.fmin),
+        _per_bucket(fine.high, starts)(np.fmax),
+        _per_bucket(fine.count, starts)(np.add),
     )
 
 
-def _starts(*keys: NDArray[np.generic]) -> NDArray[np.intp]:
+def _per_bucket(values: NDArray[Any], starts: NDArray[np.intp]) -> Callable[..., NDArray[Any]]:
+    """Reduces [..., row] to [..., bucket]; where all buckets have as many rows, across arrays and not along them."""
+    size, rest = divmod(values.shape[-1], len(starts))
+    if rest or (starts != np.arange(len(starts)) * size).any():
+        return lambda ufunc, dtype=None: ufunc.reduceat(values, starts, axis=-1, dtype=dtype)
+    turned = np.ascontiguousarray(np.moveaxis(values.reshape(*values.shape[:-1], -1, size), -1, 0))
+    return lambda ufunc, dtype=None: ufunc.reduce(turned, axis=0, dtype=dtype)
+
+
+def is_missing(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Where values as they are in frames are unknown."""
+    missing: NDArray[np.bool_] = np.isnan(values) if values.dtype == np.float32 else values == WIDE_MISSING
+    return missing
+
+
+def starts_of(*keys: NDArray[np.generic]) -> NDArray[np.intp]:
     """Where a new group of equal keys begins."""
     changes = np.zeros(max(len(keys[0]) - 1, 0), bool)
     for key in keys:

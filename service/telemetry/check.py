@@ -96,7 +96,7 @@ def check_devices(compiled: Compiled, narrow: NDArray[np.float32], wide: NDArray
     """
     outside = (narrow < compiled.low[:, None]) | (narrow > compiled.high[:, None])
     wide_outside = (wide < compiled.wide_low[:, None]) | (wide > compiled.wide_high[:, None])
-    if outside.any() or (wide_outside & (wide != WIDE_MISSING)).any():
+    if outside.any() or (wide_outside.any() and (wide_outside & (wide != WIDE_MISSING)).any()):
         raise ValueOutOfRangeError("a value is outside its signal's limits")
 
 
