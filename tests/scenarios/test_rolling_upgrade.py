@@ -119,11 +119,11 @@ def always_ready(pair: Pair) -> Iterator[None]:
     """One of the two services answers ``/readyz`` whenever it is asked, while the block lasts."""
     over, asked = threading.Event(), list[bool]()
 
-    def ask() -> None:
+    def poll() -> None:
         while not over.wait(0.1):
             asked.append(any(stack.api.ready() for stack in pair.stacks))
 
-    thread = threading.Thread(target=ask, name="ready", daemon=True)
+    thread = threading.Thread(target=poll, name="ready", daemon=True)
     thread.start()
     try:
         yield
