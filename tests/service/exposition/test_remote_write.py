@@ -136,6 +136,15 @@ def test_what_a_receiver_did_not_accept_is_sent_again_and_the_ring_has_the_rest(
     assert (sending.count("failures"), sending.count("refused"), sending.count("skipped")) == (2, 0, 0)
 
 
+def test_a_service_sends_while_it_runs(start: Callable[..., Any], report: dict[str, Any], receiver: Receiver) -> None:
+    service = start(remote_write=RemoteWriteSettings(url=receiver.url, interval_seconds=5))
+    Fleet(service, report).node("n1")
+    deadline = time.monotonic() + 60
+    while len({at for told in receiver.samples.values() for at in told}) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_what_a_receiver_refuses_is_counted_and_dropped(sending: Sending, receiver: Receiver) -> None:
     receiver.statuses = [400]
     sending.step(gpu0={"gpu_power_watts": 1.0})
