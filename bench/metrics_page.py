@@ -138,9 +138,9 @@ def forms(made: FleetPage) -> dict[str, Callable[[], Iterable[bytes]]]:
     series = Series(T0 * 1000)
     sent = FleetPage(made.services, series)
     return {
-        "/metrics, plain": lambda: compression.stream(made.parts(), None),
-        "/metrics, gzip": lambda: compression.stream(made.parts(), "gzip"),
-        "remote write": lambda: map(compressed, requests(sent.parts(), series.end)),
+        "/metrics, {}, plain": lambda: compression.stream(made.parts(), None),
+        "/metrics, {}, gzip": lambda: compression.stream(made.parts(), "gzip"),
+        "remote write, {}": lambda: map(compressed, requests(sent.parts(), series.end)),
     }
 
 
@@ -156,10 +156,11 @@ def measure(nodes: int, directory: Path) -> Iterator[Row]:
             "size": (float(found[0, 2]) / 1e6, "MB"),
             "longest wait for the lock": (float(found[:, 1].max()) * 1e3, "ms"),
         }
+        claim = form.format(f"{nodes:,} nodes, {nodes * GPUS:,} GPUs")
         for what, (figure, unit) in figures.items():
             yield Row(
-                claim=f"{form}, {nodes:,} nodes, {nodes * GPUS:,} GPUs: {what}", figure=figure, unit=unit, target="",
-                holds=None, kind="live", n=TIMES, note="" if "gzip" in form else first,
+                claim=f"{claim}: {what}", figure=figure, unit=unit, target="", holds=None, kind="live", n=TIMES,
+                note="" if "gzip" in form else first,
             )  # fmt: skip
 
 
