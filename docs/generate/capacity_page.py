@@ -24,7 +24,7 @@ GPUS: Final = 8
 _GIB: Final = 2**30
 _SETTINGS: Final = TelemetrySettings()
 _FLEET: Final = f"{MEASURED} nodes, relayed: "
-_CLUSTER: Final = f"{MEASURED} nodes, relayed, two services: "
+_CLUSTER: Final = re.compile(r"(\d+) nodes, relayed, .*two services: cores in all")
 
 
 class Results:
@@ -33,16 +33,19 @@ class Results:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        """All rows of a file."""
+        return list(json.loads((self._folder / f"{name}.json").read_text(encoding="utf-8")))
+
     def row(self, name: str, claim: str) -> dict[str, Any]:
         """One row.
 
         Raises:
             LookupError: the file has no such claim; the page must be computed from another one.
         """
-        rows = json.loads((self._folder / f"{name}.json").read_text(encoding="utf-8"))
-        for row in rows:
+        for row in self.rows(name):
             if row["claim"] == claim:
-                return dict(row)
+                return row
         raise LookupError(f"{name}.json has no claim {claim!r}")
 
     def figure(self, name: str, claim: str) -> float:
@@ -63,8 +66,8 @@ class Size:
     nodes: int
     detecting: float
     """Cores of the process that detects, without history."""
-    following: float
-    """Cores of the other process."""
+    others: float
+    """Cores of the other process, and of gateways if there were any."""
     postgres: float
     history: float
     """Cores that compact history, in one of the processes."""
@@ -100,20 +103,14 @@ def size(results: Results, nodes: int) -> Size:
     steady = f"{_FLEET}cores"
     share, cores = nodes / MEASURED, results.figure("fleet", steady)
     samples = share * cores / results.figure("fleet", f"{_FLEET}CPU seconds per million samples") * 1e6
-    exponent = results.figure("fleet", f"{_FLEET}growth of the cores from a tenth of the nodes, exponent")
-    growth = share if share > 1 else max(share, SMALLEST / MEASURED) ** exponent
-    parts = [
-        growth * results.noted("cluster", f"{_CLUSTER}cores in all", rf"{part} ([\d.]+)")
-        for part in ("service 1", "service 2", "PostgreSQL")
-    ]
-    detecting, following = max(parts[:2]), min(parts[:2])
+    detecting, others, postgres = _cores(results, nodes)
     asked = results.figure("fleet", f"{_FLEET}cores while people ask") / cores
     tiers = "history of 64 nodes, noise of its own in each sample: all tiers"
     ages = "all tiers at their default ages, 10,000 nodes, extrapolated"
     rest = results.figure("fleet", f"{_FLEET}resident memory") - _ring(MEASURED)[1]
     stored = samples * 3600 * _SETTINGS.retention_hours
     return Size(
-        nodes=nodes, detecting=detecting, following=following, postgres=parts[2], busy=detecting * asked,
+        nodes=nodes, detecting=detecting, others=others, postgres=postgres, busy=detecting * asked,
         history=samples / 1e6 * results.figure("history", "compaction, noise of its own in each sample"),
         memory=_ring(nodes)[1] + rest * max(share, 1.0), seconds=_ring(nodes)[0],
         blocks=stored * results.noted("history", tiers, r"blocks: ([\d.]+)", "baseline") / 1e12,
@@ -122,6 +119,37 @@ def size(results: Results, nodes: int) -> Size:
         direct=nodes * 8e-6 * results.noted("relay", "relay: bytes a frame to the service", r"(\d+) B directly"),
         relays=math.ceil(nodes / 128),
     )  # fmt: skip
+
+
+def _measured(results: Results) -> dict[int, tuple[float, ...]]:
+    """Nodes → cores of the process that detects, of the others, and of PostgreSQL: each size of ``bench.cluster``."""
+    found = {}
+    for row in results.rows("cluster"):
+        if count := _CLUSTER.fullmatch(row["claim"]):
+            services = [float(cores) for cores in re.findall(r"(?:service|gateway) \d+ ([\d.]+)", row["note"])]
+            postgres = float(re.findall(r"PostgreSQL ([\d.]+)", row["note"])[0])
+            detecting = max(float(cores) for cores in re.findall(r"service \d+ ([\d.]+)", row["note"]))
+            found[int(count[1])] = (detecting, sum(services) - detecting, postgres)
+    if not found:
+        raise LookupError("cluster.json has no claim about cores in all")
+    return found
+
+
+def _cores(results: Results, nodes: int) -> tuple[float, ...]:
+    """The same for any size: between measured sizes by their growth, above in proportion, below as one process."""
+    measured = _measured(results)
+    if nodes in measured:
+        return measured[nodes]
+    below, above = [n for n in measured if n < nodes], [n for n in measured if n > nodes]
+    if not above:
+        return tuple(nodes / max(below) * cores for cores in measured[max(below)])
+    nearest, share = measured[min(above)], nodes / min(above)
+    exponent = results.figure("fleet", f"{_FLEET}growth of the cores from a tenth of the nodes, exponent")
+    exponents = [exponent] * len(nearest)
+    if below:
+        ratio = math.log(max(below) / min(above))
+        exponents = [math.log(a / b) / ratio for a, b in zip(measured[max(below)], nearest, strict=True)]
+    return tuple(cores * share**each for cores, each in zip(nearest, exponents, strict=True))
 
 
 def _ring(nodes: int) -> tuple[int, float]:
@@ -137,10 +165,11 @@ def capacity(folder: Path) -> str:
     results = Results(folder)
     sizes = [size(results, nodes) for nodes in NODES]
     most = MEASURED / size(results, MEASURED).busy
+    processes = [_process_row(each, _basis(results, each.nodes)) for each in sizes]
     cost = {"core": results.figure("relay", "relay, 128 nodes at 1 Hz: share of a core"),
             "memory": results.figure("relay", "relay: resident memory")}  # fmt: skip
     return page(
-        "Capacity", _ABOUT, "## Processors and memory", _PROCESSES, table(_PROCESS_HEAD, map(_process_row, sizes)),
+        "Capacity", _ABOUT, "## Processors and memory", _PROCESSES, table(_PROCESS_HEAD, processes),
         "## Disk and network", _STORAGE, table(_STORAGE_HEAD, map(_storage_row, sizes)),
         "## How it is computed", _METHOD.format(**cost), "## What does not scale today",
         _LIMITS.format(most=f"{round(most, -3):,.0f}"),
@@ -148,7 +177,7 @@ def capacity(folder: Path) -> str:
 
 
 _PROCESS_HEAD: Final = (
-    "nodes", "basis", "process that detects", "the same while people ask", "the other process", "history", "PostgreSQL",
+    "nodes", "basis", "process that detects", "the same while people ask", "others", "history", "PostgreSQL",
     "cores a host", "memory a process", "time in memory", "one process can detect",
 )  # fmt: skip
 _STORAGE_HEAD: Final = (
@@ -157,9 +186,9 @@ _STORAGE_HEAD: Final = (
 )  # fmt: skip
 
 
-def _process_row(each: Size) -> tuple[object, ...]:
+def _process_row(each: Size, basis: str) -> tuple[object, ...]:
     return (
-        f"{each.nodes:,}", _basis(each.nodes), f"{each.detecting:.2f}", f"{each.busy:.2f}", f"{each.following:.2f}",
+        f"{each.nodes:,}", basis, f"{each.detecting:.2f}", f"{each.busy:.2f}", f"{each.others:.2f}",
         f"{each.history:.2f}", f"{each.postgres:.2f}", each.host_cores, f"{each.memory:.1f} GiB", f"{each.seconds} s",
         "yes" if each.fits else "**no**",
     )  # fmt: skip
@@ -172,18 +201,18 @@ def _storage_row(each: Size) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def _basis(nodes: int) -> str:
-    if nodes == MEASURED:
+def _basis(results: Results, nodes: int) -> str:
+    measured = _measured(results)
+    if nodes in measured:
         return "measured"
-    if nodes > MEASURED:
+    if nodes > max(measured):
         return "extrapolated"
     return "one process measured" if nodes == SMALLEST else "interpolated"
 
 
 _ABOUT: Final = """
 This page says what a fleet needs in steady state: nodes with 8 GPUs each, sampled at 1 Hz and sent through relays, two
-services, and one PostgreSQL. Only 10,000 nodes were measured as a whole. No fleet of 30,000 or 100,000 nodes was run:
-those rows are extrapolated.
+services, and one PostgreSQL. *Basis* says which sizes were run as a whole. Rows that are *extrapolated* never were.
 """.strip()
 _PROCESSES: Final = """
 Figures are cores that are busy, unless another unit is given. *Basis* is that of the two processes and PostgreSQL;
@@ -196,8 +225,9 @@ replicas, and backups. Network is what nodes send to the services. Each process 
 another accepted. All rows are extrapolated: from 64 nodes (disk) and 128 nodes (network).
 """.strip()
 _METHOD: Final = """
-- Cores of both services and PostgreSQL are those of `bench.cluster`. Below 10,000 nodes they grow by the exponent that
-  `bench.fleet` found between 1,000 and 10,000 nodes for one process; above, in proportion to the nodes.
+- Cores of services and PostgreSQL are those of `bench.cluster`. Between sizes that it measured, they grow by a power of
+  the nodes; below, by the exponent that `bench.fleet` found from 1,000 to 10,000 nodes for one process; above, in
+  proportion to the nodes.
 - *While people ask* multiplies them by what `bench.fleet` measured for one process with and without requests.
 - History is `bench.history` in CPU seconds per million samples. It runs in a thread of one service.
 - Memory is that of the telemetry in memory at default settings (from the code), and the rest of what `bench.fleet`
@@ -215,7 +245,8 @@ _LIMITS: Final = """
   a time. By this estimate, a process can detect for about {most} nodes. Rows with **no** are beyond that: split such a
   fleet into several installations.
 - **Each process holds the recent minutes of the whole fleet in memory** and decodes every frame. A second service is a
-  copy, and a third one adds the cost of a copy.
+  copy, and a third one adds the cost of a copy. Only gateways (`MAINSTAY_CLUSTER__ROLE=gateway`) do not: they check and
+  store frames, and take that part off the services.
 - A large fleet has fewer seconds in memory (at least 60). Charts of the last minutes then read the database sooner,
   unless `MAINSTAY_TELEMETRY__RING_BYTES` is raised.
 - All processes commit to one PostgreSQL primary.
