@@ -123,7 +123,7 @@ def size(results: Results, nodes: int) -> Size:
 
 def _measured(results: Results) -> dict[int, tuple[float, ...]]:
     """Nodes → cores of the process that detects, of the others, and of PostgreSQL: each size of ``bench.cluster``."""
-    found = {}
+    found: dict[int, tuple[float, ...]] = {}
     for row in results.rows("cluster"):
         if count := _CLUSTER.fullmatch(row["claim"]):
             services = [float(cores) for cores in re.findall(r"(?:service|gateway) \d+ ([\d.]+)", row["note"])]
