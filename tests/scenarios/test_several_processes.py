@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from mainstay.service.demo.client import ApiClient
 from mainstay.service.demo.processes import mainstay_command
 from mainstay.service.demo.stack import Stack
 from tests.scenarios.pair import NODE, REPORT, Pair
