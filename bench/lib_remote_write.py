@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bench.lib_fleet import GPU, GPUS, Samples
+from mainstay.service.exposition.protobuf import label, varint
 
 FRAME_SECONDS = 5
 """As ``bench.fleet`` has it by default; each series has one sample a second."""
@@ -20,27 +21,13 @@ Values = Sequence[np.float32]
 Pieces = Callable[[Labels, Values], list[bytes]]
 
 
-def varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes((*out, number))
-
-
-def _field(number: int, body: bytes) -> bytes:
-    return varint(number << 3 | 2) + varint(len(body)) + body
-
-
 _NOW = time.time_ns() // 1_000_000
 _STAMP_BYTES = len(varint(_NOW))
 
 
 def protobuf_pieces(labels: Labels, values: Values) -> list[bytes]:
     """One ``TimeSeries`` of a ``WriteRequest`` in pieces with a timestamp between each two."""
-    head = b"".join(
-        _field(1, _field(1, key.encode()) + _field(2, value.encode())) for key, value in sorted(labels.items())
-    )
+    head = b"".join(label(key, value) for key, value in sorted(labels.items()))
     samples = [b"\x12" + varint(10 + _STAMP_BYTES) + b"\x09" + struct.pack("<d", value) + b"\x10" for value in values]
     size = len(head) + sum(map(len, samples)) + len(samples) * _STAMP_BYTES
     return [b"\x0a" + varint(size) + head + samples[0], *samples[1:], b""]

@@ -50,6 +50,7 @@ from mainstay.service.common.wakeups import WakeupRegistry
 from mainstay.service.common.web import Dashboard, SecurityHeaders
 from mainstay.service.events import endpoints as events
 from mainstay.service.events.writer import EventWriter
+from mainstay.service.exposition import remote_write
 from mainstay.service.exposition.collector import collect_health
 from mainstay.service.fleet import device_endpoints as devices
 from mainstay.service.fleet import endpoints as fleet
@@ -143,6 +144,7 @@ LOOPS: Final[tuple[Callable[[Services], list[Loop]], ...]] = (
     source_loops.make,
     cluster_loops.make,
     history_loops.make,
+    remote_write.make,
 )
 """What runs in the background: each makes its loops from the services."""
 COLLECTORS: Final[tuple[Callable[[Services], Iterator[Metric]], ...]] = (
@@ -152,6 +154,7 @@ COLLECTORS: Final[tuple[Callable[[Services], Iterator[Metric]], ...]] = (
     collect_runs,
     collect_health,
     collect_remediation,
+    remote_write.collect,
 )
 """What ``/metrics`` reads when it is asked; the first alone knows enough in a gateway."""
 

@@ -5,6 +5,7 @@ A feature that needs a part of its own adds a field here and builds it in ``main
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
@@ -67,6 +68,8 @@ class Services:
     wakers: WakeupRegistry
     waiting: LongPollRegistry = field(default_factory=LongPollRegistry)
     accounts: DetectorStatusCache = field(default_factory=DetectorStatusCache)
+    remote_write: Counter[str] = field(default_factory=Counter)
+    """What this process sent to a remote-write receiver (``exposition.remote_write``)."""
     event_delays: Histogram = field(default_factory=Histogram)
     """From the arrival of an event until its findings are stored."""
 

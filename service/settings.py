@@ -6,41 +6,14 @@ the environment. ``Settings(...)`` itself reads neither. Fields with ``repr=Fals
 
 from __future__ import annotations
 
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-
-def _split(value: Any) -> Any:
-    """A variable and an option hold a list as one text, separated by commas; a file holds an array."""
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
-
-
-def _check_networks(networks: tuple[str, ...]) -> tuple[str, ...]:
-    for network in networks:
-        ip_network(network)
-    return networks
-
-
-def _check_address(address: str) -> str:
-    if address and not address.startswith("/") and "://" not in address:
-        raise ValueError("must be an absolute path or an address such as s3://BUCKET/PREFIX")
-    return address
-
-
-TextList = Annotated[tuple[str, ...], BeforeValidator(_split)]
-NetworkList = Annotated[TextList, AfterValidator(_check_networks)]
-
-
-class SettingsGroup(BaseModel):
-    """Settings under one heading; the docstring of each describes it to users."""
-
-    model_config = ConfigDict(
-        extra="forbid", allow_inf_nan=False, hide_input_in_errors=True, use_attribute_docstrings=True
-    )
+from mainstay.service.config.setting_types import Address, NetworkList, ReceiverUrl, SettingsGroup, TextList
 
 
 class AuthSettings(SettingsGroup):
@@ -132,7 +105,7 @@ class TelemetrySettings(SettingsGroup):
 class HistorySettings(SettingsGroup):
     """History of telemetry: Parquet files by hour with roll-ups."""
 
-    url: Annotated[str, AfterValidator(_check_address)] = Field(default="", repr=False)
+    url: Address = Field(default="", repr=False)
     """Absolute path of a directory, or s3://BUCKET/PREFIX with options such as ?region=… and ?endpoint_override=…
     Empty: the directory history in the data directory."""
     grace_seconds: float = Field(default=600.0, ge=0, le=24 * 3600)
@@ -250,6 +223,21 @@ class ExpositionSettings(SettingsGroup):
     """Age after which /metrics leaves out a value, in seconds. Choose more than any scrape interval."""
 
 
+class RemoteWriteSettings(SettingsGroup):
+    """Series of single devices, sent to a Prometheus remote-write receiver."""
+
+    url: ReceiverUrl = Field(default="", repr=False)
+    """URL of the receiver, such as https://prometheus.example/api/v1/write. Empty: nothing is sent."""
+    interval_seconds: int = Field(default=15, ge=5, le=300)
+    """Interval between two samples of a series, in seconds."""
+    token_file: Path | None = None
+    """File with the bearer token for the receiver."""
+    basic_auth_file: Path | None = None
+    """File with USER:PASSWORD for the receiver, instead of a token."""
+    ca_file: Path | None = None
+    """PEM file of authorities to trust for https, instead of those of the system."""
+
+
 class ValidationSettings(SettingsGroup):
     """Validations and sweeps."""
 
@@ -349,6 +337,7 @@ class Settings(BaseSettings):
     admission: AdmissionSettings = AdmissionSettings()
     sources: SourceSettings = SourceSettings()
     exposition: ExpositionSettings = ExpositionSettings()
+    remote_write: RemoteWriteSettings = RemoteWriteSettings()
     celery: CelerySettings = CelerySettings()
     quotas: QuotaSettings = QuotaSettings()
     cluster: ClusterSettings = ClusterSettings()

@@ -1,7 +1,8 @@
 """Finds, starts or installs what the tests need from the machine: PostgreSQL, Redis, Chromium.
 
 The order is the same for each: what the environment names, what answers on localhost, a private one from installed
-binaries, an apt install when we are root; otherwise one message that says exactly what to install. Nothing is skipped.
+binaries, an apt install when we are root; otherwise one message that says exactly what to install. Only the
+test that wants a real Prometheus is skipped without one.
 
 ``python tests/machine.py`` prepares everything and prints what it found.
 """
@@ -181,6 +182,10 @@ def main() -> int:
             if not shutil.which(program):
                 _apt_install(*packages)
             print(f"{program:<12}{shutil.which(program)}")
+        if not shutil.which("prometheus"):
+            with contextlib.suppress(MissingError):
+                _apt_install("prometheus")
+        print(f"prometheus  {shutil.which('prometheus') or 'none: one test is skipped'}")
     except MissingError as missing:
         print(f"tests cannot run here: {missing}", file=sys.stderr)
         return 1

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from mainstay import cli
+from mainstay.probes.command_options import NodeOptions, RelayOptions
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -36,7 +39,8 @@ def compose() -> dict[str, Any]:
 
 
 def test_the_scaled_shape_is_complete(compose: dict[str, Any]) -> None:
-    assert set(compose["services"]) == {"postgres", "redis", "service", "service-2", "worker", "beat", "node"}
+    services = {"postgres", "redis", "service", "service-2", "worker", "beat", "relay", "node"}
+    assert set(compose["services"]) == services
 
 
 def test_every_base_image_is_pinned_by_digest(compose: dict[str, Any]) -> None:
@@ -67,7 +71,7 @@ def test_named_volumes_are_declared(compose: dict[str, Any]) -> None:
     assert used == set(compose["volumes"])
 
 
-@pytest.mark.parametrize("name", ["service", "worker", "beat", "node"])
+@pytest.mark.parametrize("name", ["service", "worker", "beat", "relay", "node"])
 def test_commands_use_options_that_exist(compose: dict[str, Any], name: str) -> None:
     command, *options = compose["services"][name]["command"]
     assert command in cli.COMMANDS
@@ -86,6 +90,28 @@ def test_settings_named_in_the_environment_exist(compose: dict[str, Any]) -> Non
             field = Settings.model_fields[first]
             for part in rest:
                 field = field.annotation.model_fields[part]
+
+
+@pytest.mark.parametrize("name", ["relay", "node"])
+def test_variables_of_nodes_and_relays_exist(compose: dict[str, Any], name: str) -> None:
+    assert set(compose["services"][name]["environment"]) <= set(
+        variables(RelayOptions if name == "relay" else NodeOptions)
+    )
+
+
+def test_the_relay_reaches_both_services_under_a_name_that_they_allow(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    command = services["relay"]["command"]
+    host = urlsplit(command[command.index("--service") + 1]).hostname
+    for name in ("service", "service-2"):
+        assert services[name]["networks"]["default"]["aliases"] == [host]
+        assert host in services[name]["environment"]["MAINSTAY_ALLOWED_HOSTS"].split(",")
+
+
+def variables(options: type) -> Iterator[str]:
+    """The environment variables that set the options of a command."""
+    for hint in get_type_hints(options, include_extras=True).values():
+        yield from hint.__metadata__[0].env_var
 
 
 def test_the_image_is_built_from_what_is_here() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from docs.generate import benchmark_page, command_page, detector_pages, scenario_page, service_pages
+from docs.generate import benchmark_page, capacity_page, command_page, detector_pages, scenario_page, service_pages
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -21,6 +21,7 @@ PAGES: Final[dict[str, Callable[[], str]]] = {
     "reference/detectors.md": detector_pages.detectors,
     "reference/xid-policy.md": detector_pages.xid_policy,
     "reference/scenario-files.md": lambda: scenario_page.scenario_files(ROOT / "docs" / "examples"),
+    "how-to/capacity.md": lambda: capacity_page.capacity(ROOT / "bench" / "results"),
     "benchmarks/index.md": lambda: benchmark_page.benchmarks(ROOT / "bench"),
 }
 

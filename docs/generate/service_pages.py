@@ -18,7 +18,7 @@ from docs.generate.markdown import code, page, plain, prose, sentence, table
 from mainstay.probes.signals import SignalSource
 from mainstay.service import health
 from mainstay.service.config.fields import example_file, setting_fields
-from mainstay.service.exposition import collector, devices
+from mainstay.service.exposition import collector, devices, remote_write
 from mainstay.service.exposition import page as device_page
 from mainstay.service.exposition.table import Exposed
 from mainstay.service.fleet.directory import Fleet
@@ -136,7 +136,9 @@ class MetricReference(NamedTuple):
     description: str
 
 
-_MODULES: Final = (health, incident_metrics, run_metrics, collector, remediation_metrics, devices, device_page)
+_MODULES: Final = (
+    health, incident_metrics, run_metrics, collector, remediation_metrics, devices, device_page, remote_write,
+)  # fmt: skip
 _MAKERS: Final = {
     "counter": "counter",
     "CounterMetricFamily": "counter",

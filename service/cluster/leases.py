@@ -158,7 +158,7 @@ class Leases:
 
     def share(self, name: str, shared: bytes) -> None:
         """Share bytes with the other processes, if this process holds the lease ``name``."""
-        if (epoch := self.epoch(name)) is not None:
+        if (epoch := self.epoch(name)) is not None and not self.database.is_sqlite:
             with self._autocommit() as connection:
                 connection.execute(_SHARE, {"shared": shared, "name": name, "me": self.process.id, "epoch": epoch})
 

@@ -51,6 +51,7 @@ OTHER_VARIABLES: Final = {
     "MAINSTAY_EXAMPLE_FAULTS": "faults that the example scripts inject into themselves",
     # deployment, dashboard development, tests and benches
     "MAINSTAY_DB_PASSWORD": "docker-compose.yml: password of PostgreSQL",
+    "MAINSTAY_RELAY_TOKEN": "docker-compose.yml: token of the relay",
     "MAINSTAY_API": "dashboard development server: URL of the service",
     "MAINSTAY_FAKE_NVML": "tests: state file of the fake NVML library",
     "MAINSTAY_TEST_CHROMIUM": "tests: path of Chromium",

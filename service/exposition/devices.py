@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,6 +23,7 @@ from mainstay.probes.signals import WIDE_MISSING, SignalSource
 from mainstay.service.common.clock import Clock
 from mainstay.service.common.db import AnySession
 from mainstay.service.exposition import text
+from mainstay.service.exposition.protobuf import Series
 from mainstay.service.exposition.table import Exposed, exposed
 from mainstay.service.fleet.directory import Fleet, FleetDevice
 from mainstay.service.jobs.repository import current
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 AHEAD_SECONDS: Final = 5
 """A node's clock may be this far ahead of ours before its newest values are missed here."""
 Columns = Sequence[Column]
+Form = ModuleType | Series
+"""Writes labels and families: ``text``, or messages."""
 _UNKNOWN: Final = FleetDevice("", "", 0, "gpu", "", None, None, None, present=False, previous_node=None, facts={})
 
 
@@ -43,19 +47,21 @@ class Latest:
     ring: TelemetryRing
     clock: Clock
     stale_seconds: int
+    at: int | None = None
+    """An earlier Unix second to read the values of. Of a counter, only the newest total is known."""
 
     @property
     def since(self) -> int:
         """The Unix second after which a device must have been active."""
-        return int(self.clock.now()) - self.stale_seconds
+        return (int(self.clock.now()) if self.at is None else self.at) - self.stale_seconds
 
-    def read(self, source: SignalSource, metric: Exposed) -> NewestValues[Any]:
-        """In the unit of the signal."""
+    def read(self, source: SignalSource, metric: Exposed) -> NewestValues[Any] | None:
+        """In the unit of the signal; None where they are not known."""
         name, since = metric.signal.name, self.since
         if metric.signal.wide:
-            return self.ring.totals(source, name, since)
+            return self.ring.totals(source, name, since) if self.at is None else None
         reach = metric.reach(self.stale_seconds) - self.stale_seconds
-        stop = since + self.stale_seconds + AHEAD_SECONDS
+        stop = since + self.stale_seconds + (AHEAD_SECONDS if self.at is None else 1)
         return self.ring.newest(source, name, since - reach, stop, active_since=since)
 
     def active(self, source: SignalSource) -> NewestValues[np.bool_]:
@@ -83,7 +89,7 @@ class Cards(Labels):
     memory_bytes: NDArray[np.float64]
 
 
-def cards(columns: Columns, fleet: Fleet) -> Cards:
+def cards(columns: Columns, fleet: Fleet, form: Form = text) -> Cards:
     """The cards in the ring's columns. They change when ``fleet.layout`` or the columns do."""
     known = _known(fleet)
     found = [known.get(column, _UNKNOWN) for column in columns]
@@ -98,9 +104,9 @@ def cards(columns: Columns, fleet: Fleet) -> Cards:
         "model": [card.model for card in found], "serial": [card.serial or "" for card in found], **facts,
     }  # fmt: skip
     return Cards(
-        text.labels({"gpu_uuid": uuids}),
+        form.labels({"gpu_uuid": uuids}),
         [np.array([place, *others]) for place, others in same.items()],
-        text.labels(infos),
+        form.labels(infos),
         np.array([card is not _UNKNOWN for card in found], bool),
         np.array([np.nan if card.memory_bytes is None else card.memory_bytes for card in found], np.float64),
     )
@@ -120,44 +126,48 @@ def _uuid(column: Column, card: FleetDevice) -> str:
     return card.uuid or "/".join(column)
 
 
-def gpus(latest: Latest, of: Callable[[Columns], Cards]) -> Iterator[bytes]:
+def gpus(latest: Latest, of: Callable[[Columns], Cards], form: Form = text) -> Iterator[bytes]:
     """The GPUs' signals, then who they are."""
-    yield from signals(SignalSource.GPU, latest, of)
+    yield from signals(SignalSource.GPU, latest, of, form)
     active = latest.active(SignalSource.GPU)
     told = of(active.columns)
     sizes = np.where(active.values, told.memory_bytes, np.nan)
     ones = np.where(active.values & told.is_known, 1.0, np.nan)
     about = "who a GPU is and where it sits; always 1"
-    yield text.family(
+    yield form.family(
         "mainstay_gpu_memory_bytes", "gauge", "framebuffer of the card", told.where, sizes, same=told.same
     )
-    yield text.family("mainstay_gpu_info", "gauge", about, told.infos, ones, same=told.same)
+    yield form.family("mainstay_gpu_info", "gauge", about, told.infos, ones, same=told.same)
 
 
-def jobs(session: AnySession, fleet: Fleet) -> bytes:
+def jobs(session: AnySession, fleet: Fleet, form: Form = text) -> Any:
     """Which running job has a rank on which GPU."""
     known = _known(fleet)
     ranks = ((job.id, (rank["node"], rank["device"])) for job in current(session) for rank in job.topology["ranks"])
     pairs = dict.fromkeys((job, _uuid(place, known[place])) for job, place in ranks if place in known)
-    where = text.labels({"job": [job for job, _ in pairs], "gpu_uuid": [uuid for _, uuid in pairs]})
+    where = form.labels({"job": [job for job, _ in pairs], "gpu_uuid": [uuid for _, uuid in pairs]})
     about = "GPUs that running jobs have ranks on; always 1"
-    return text.family("mainstay_job_gpu_info", "gauge", about, where, np.ones(len(pairs)))
+    return form.family("mainstay_job_gpu_info", "gauge", about, where, np.ones(len(pairs)))
 
 
-def host_labels(columns: Columns) -> Labels:
-    return Labels(text.labels({"node": [node for node, _ in columns]}), ())
+def host_labels(columns: Columns, form: Form = text) -> Labels:
+    return Labels(form.labels({"node": [node for node, _ in columns]}), ())
 
 
-def port_labels(columns: Columns) -> Labels:
+def port_labels(columns: Columns, form: Form = text) -> Labels:
     ports = [device.removeprefix(NIC_PREFIX) for _, device in columns]
-    return Labels(text.labels({"node": [node for node, _ in columns], "port": ports}), ())
+    return Labels(form.labels({"node": [node for node, _ in columns], "port": ports}), ())
 
 
-def signals(source: SignalSource, latest: Latest, of: Callable[[Columns], Labels]) -> Iterator[bytes]:
+def signals(
+    source: SignalSource, latest: Latest, of: Callable[[Columns], Labels], form: Form = text
+) -> Iterator[bytes]:
     """A family for each signal of a source; ``of`` gives the labels of the ring's columns."""
     for metric in (*exposed(source, wide=False), *exposed(source, wide=True)):
         newest = latest.read(source, metric)
+        if newest is None:
+            continue
         values, told = newest.values, of(newest.columns)
         if metric.divisor != 1:
             values = np.where(values == WIDE_MISSING, np.nan, values / metric.divisor)
-        yield text.family(metric.name, metric.kind, metric.about, told.where, values, same=told.same)
+        yield form.family(metric.name, metric.kind, metric.about, told.where, values, same=told.same)

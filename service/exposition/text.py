@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 UNITS: Final = ("seconds", "bytes", "ratio", "celsius", "watts", "joules", "hertz")
 """Base units that OpenMetrics states, where a name ends in one."""
+stamp: Final = 0
+"""Lines have no time of their own; messages do (``protobuf``)."""
 _ESCAPES: Final[dict[str, str | int | None]] = {"\\": r"\\", '"': r"\"", "\n": r"\n"}
 """The backslash first: the others add some."""
 
@@ -63,15 +65,21 @@ def family(
     import pyarrow as pa  # noqa: PLC0415 - see above
     import pyarrow.compute as pc  # noqa: PLC0415
 
-    known = values != WIDE_MISSING if values.dtype == np.int64 else np.isfinite(values)
-    for places in same:
-        known[places[known[places]][1:]] = False
+    known = known_places(values, same)
     if not known.any():
         return b""
     told = pa.array(values[known]).cast(pa.string())
     lines = pc.binary_join_element_wise(name, where.filter(pa.array(known)), " ", told, "\n", "")
     head = f"# HELP {name} {about.translate(str.maketrans(_ESCAPES))}\n# TYPE {name} {kind}\n"
     return b"".join((head.encode(), lines.buffers()[2]))
+
+
+def known_places(values: NDArray[Any], same: Sequence[NDArray[np.intp]]) -> NDArray[np.bool_]:
+    """[series] which of ``values`` are written (see ``family``)."""
+    known: NDArray[np.bool_] = values != WIDE_MISSING if values.dtype == np.int64 else np.isfinite(values)
+    for places in same:
+        known[places[known[places]][1:]] = False
+    return known
 
 
 def unit_of(name: str) -> str:

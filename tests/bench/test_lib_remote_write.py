@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Iterator
 
 import numpy as np
 
 from bench.lib_fleet import Samples
-from bench.lib_remote_write import FRAME_SECONDS, JSON_LINES, PROTOBUF, Body, series, varint
+from bench.lib_remote_write import FRAME_SECONDS, JSON_LINES, PROTOBUF, Body, series
+from mainstay.service.exposition.protobuf import varint
+from tests.service.exposition.receiver import fields, read_varint
 
 START = 1_800_000_000
 STAMPS = [(START + second) * 1000 for second in range(FRAME_SECONDS)]
@@ -19,28 +19,6 @@ GIVEN = (
     ({"__name__": "gpu_power_watts", "node": LONG}, list(np.array([500.25, 0.0, -1.5, 6e10, 0.1], np.float32))),
     ({"__name__": "gpu_processes", "node": "b"}, list(np.arange(FRAME_SECONDS, dtype=np.float32))),
 )
-
-
-def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while data[at] & 0x80:
-        number, shift, at = number | (data[at] & 0x7F) << shift, shift + 7, at + 1
-    return number | data[at] << shift, at + 1
-
-
-def fields(data: bytes) -> Iterator[tuple[int, bytes | int | float]]:
-    """Number and content of each field of a message."""
-    at = 0
-    while at < len(data):
-        tag, at = read_varint(data, at)
-        if tag & 7 == 0:
-            value, at = read_varint(data, at)
-            yield tag >> 3, value
-            continue
-        size, at = read_varint(data, at) if tag & 7 == 2 else ({1: 8}[tag & 7], at)
-        assert at + size <= len(data)
-        yield tag >> 3, struct.unpack("<d", data[at : at + 8])[0] if tag & 7 == 1 else data[at : at + size]
-        at += size
 
 
 def uncompressed(block: bytes) -> bytes:

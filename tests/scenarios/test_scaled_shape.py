@@ -1,4 +1,5 @@
-"""The shape of docker-compose.yml without containers: the same processes, real PostgreSQL, real Redis, one sweep.
+"""The shape of docker-compose.yml without containers: the same processes, real PostgreSQL, real Redis, one sweep, and
+frames of a node through a relay to two services.
 
 Service, Celery worker and beat are processes of their own; beat schedules the sweep, a task fans it out, the node
 daemon runs the benchmarks, and the service judges: without criteria the verdict is UNKNOWN, never PASS.
@@ -6,15 +7,23 @@ daemon runs the benchmarks, and the service judges: without criteria the verdict
 
 from __future__ import annotations
 
+import os
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
+import yaml
 
+from mainstay.service.demo.client import ApiClient
 from mainstay.service.demo.processes import mainstay_command
 from mainstay.service.demo.stack import Stack
+from tests.scenarios.pair import Pair
 
 NODE = "node-1"
+COMPOSE = Path(__file__).resolve().parents[2] / "docker-compose.yml"
 
 
 @pytest.fixture
@@ -23,6 +32,13 @@ def stack(tmp_path: Path, postgres_url: str, redis_url: str, free_port: Callable
     running = Stack(tmp_path, free_port(), env)
     yield running
     running.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path, postgres_url: str, free_port: Callable[[], int]) -> Iterator[Pair]:
+    made = Pair(tmp_path, postgres_url, free_port)
+    yield made
+    made.close()
 
 
 @pytest.mark.slow
@@ -56,6 +72,35 @@ def test_one_sweep_through_to_a_verdict(stack: Stack) -> None:
     measured = [r["value"] for r in detail["results"] if r["value"] is not None]
     assert measured
     assert stack.api.get(f"/nodes/{NODE}")["last_verdict"] == "unknown"
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.postgres
+@pytest.mark.timeout(240)
+def test_frames_of_a_node_pass_the_relay(pair: Pair, free_port: Callable[[], int]) -> None:
+    a, port = pair.stacks[0], free_port()
+    relay = yaml.safe_load(COMPOSE.read_text())["services"]["relay"]["command"]
+    here = {"http://mainstay:8080": a.api.url, "0.0.0.0": "127.0.0.1"}
+    token = mainstay_command("token", "relay", "--name", "relay-1", "--all-racks", "--quiet")
+    issued = subprocess.run(token, env={**os.environ, **a.env}, capture_output=True, text=True, check=True, timeout=60)
+    env = {"MAINSTAY_TOKEN": issued.stdout.strip(), "MAINSTAY_RELAY_DATA": str(a.directory / "relay")}
+    command = mainstay_command(*(here.get(word, word) for word in relay), "--port", str(port))
+    a.children.start("relay", command, {**a.env, **env})
+    url = f"http://127.0.0.1:{port}"
+    a.until(ApiClient(url).ready, 30.0, "the relay", vital=("relay",))
+    a.env = {**a.env, "MAINSTAY_RELAY": url}
+    a.start_node(NODE)
+
+    def stored() -> int:
+        with psycopg.connect(pair.url.replace("+psycopg", "")) as connection:
+            (row,) = connection.execute("SELECT count(*) FROM blocks WHERE kind = 'bundle'").fetchall()
+        return int(row[0])
+
+    a.until(lambda: stored() > 1, 60.0, "bundles", vital=("relay", f"node-{NODE}"))
+    query = {"node": NODE, "signal": "load_1m", "from": int(time.time()) - 60}
+    for stack in pair.stacks:  # the other reads them from PostgreSQL
+        stack.until(lambda s=stack: bool(s.api.get("/telemetry/query", **query)["series"]), 30.0, "the chart")
 
 
 def _finished(stack: Stack, path: str, run: str) -> dict[str, int] | None:

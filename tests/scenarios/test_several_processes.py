@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,66 +15,16 @@ import pytest
 from mainstay.service.demo.client import ApiClient
 from mainstay.service.demo.processes import mainstay_command
 from mainstay.service.demo.stack import Stack
+from tests.scenarios.pair import NODE, REPORT, Pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.postgres, pytest.mark.timeout(240)]
-NODE = "node-1"
-REPORT = {
-    "hostname": "h", "os": "Debian 12", "kernel": "6.1", "version": "0.1.0", "boot_id": "b", "cohort": "cpu",
-    "cpu_count": 2, "memory_bytes": 2**30, "started_at": 1_700_000_000.0, "catalog": {"narrow": [], "wide": []},
-    "devices": [
-        {"id": "host", "index": 0, "kind": "host", "model": "EPYC", "serial": None, "uuid": None, "memory_bytes": None}
-    ],
-}  # fmt: skip
-
-
-class Pair:
-    """Two services on one database, and the clients of each."""
-
-    def __init__(self, directory: Path, url: str, free_port: Callable[[], int]) -> None:
-        self.url = url
-        env = {"MAINSTAY_DATABASE_URL": url, "MAINSTAY_CLUSTER__LEASE_SECONDS": "2"}
-        self.stacks = [Stack(directory / name, free_port(), env) for name in ("a", "b")]
-        a, b = self.stacks
-        a.start_service("serve", "--migrate")
-        # The second finds an administrator in the database, and makes none.
-        place = ["--port", str(b.port), "--data-dir", str(b.data_dir), "--config", str(directory / "none.toml")]
-        (directory / "none.toml").touch()
-        b.children.start("service", mainstay_command("serve", *place), b.env)
-        b.until(b.api.ready, 60.0, "the second service", vital=("service",))
-        b.api = ApiClient(b.api.url, a.token)
-
-    def pid(self, number: int) -> int:
-        return self.stacks[number].children.running["service"].pid
-
-    def holder(self, number: int = 1, lease: str = "detection") -> str | None:
-        """The URL of the process that does this work, as service ``number`` tells it."""
-        told = self.stacks[number].api.get("/cluster")
-        by_id = {one["id"]: one["url"] for one in told["processes"]}
-        held = {one["name"]: one["holder"] for one in told["leases"]}
-        return by_id.get(held.get(lease) or "")
-
-    def xid(self, number: int, code: int, device: str) -> str:
-        """An event that a node's kernel reported; its ID."""
-        event: dict[str, Any] = {"kind": "xid", "node": NODE, "device": device, "data": {"code": code}}
-        event |= {"id": f"00000000-0000-7000-8000-{code:012d}", "time": time.time()}
-        self.stacks[number].api.post("/events", {"items": [event]})
-        return str(event["id"])
-
-    def found(self, number: int) -> dict[str, bool]:
-        """ID → whether it is active, of every finding."""
-        incidents = self.stacks[number].api.get("/incidents")["items"]
-        detail = [self.stacks[number].api.get(f"/incidents/{one['id']}") for one in incidents]
-        return {finding["id"]: finding["active"] for one in detail for finding in one["findings"]}
 
 
 @pytest.fixture
 def pair(tmp_path: Path, postgres_url: str, free_port: Callable[[], int]) -> Iterator[Pair]:
     made = Pair(tmp_path, postgres_url, free_port)
     yield made
-    for number, stack in enumerate(made.stacks):
-        if stack.children.exit_code("service") is None:
-            os.kill(made.pid(number), signal.SIGCONT)
-        stack.close()
+    made.close()
 
 
 def test_the_other_process_continues_when_one_is_killed_or_stopped(pair: Pair) -> None:
