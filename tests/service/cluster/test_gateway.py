@@ -43,9 +43,10 @@ def test_what_a_gateway_accepts_is_in_the_memory_of_the_others_and_not_in_its_ow
     assert node.post(f"{gateway.url}/v1/events", json={"items": [event]}).is_success
 
     admin = full.client(full.admin_token)
-    eventually(lambda: full.services.seen.get("n1") is not None)
+    eventually(lambda: full.services.ring.nbytes > 0)
     eventually(lambda: admin.get("/v1/incidents").json()["items"])
-    assert full.services.ring.nbytes > 0
+    assert full.services.follower.blocks == 1
+    assert full.services.seen.get("n1") is not None
     assert gateway.services.follower is None
     assert gateway.services.leases.names() == []
     assert gateway.services.ring.nbytes == 0
