@@ -21,7 +21,8 @@ RUN --mount=type=bind,from=wheel,source=/build,target=/build \
     pip install --require-hashes -r /build/requirements.lock && \
     pip install --no-deps --no-index /build/dist/mainstay-*.whl
 # The service refuses a data directory that other users may read.
-RUN useradd --system --create-home --home-dir /var/lib/mainstay mainstay && chmod 700 /var/lib/mainstay
+RUN useradd --system --create-home --home-dir /var/lib/mainstay mainstay \
+    && install -d -o mainstay -m 700 /var/lib/mainstay /var/lib/mainstay-history
 USER mainstay
 ENV MAINSTAY_DATA_DIR=/var/lib/mainstay
 EXPOSE 8080

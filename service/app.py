@@ -147,6 +147,8 @@ LOOPS: Final[tuple[Callable[[Services], list[Loop]], ...]] = (
     remote_write.make,
 )
 """What runs in the background: each makes its loops from the services."""
+GATEWAY_LOOPS: Final = (auth_loops.make, fleet_loops.make, stream_loops.make, validation_loops.make, cluster_loops.make)
+"""The same of a gateway: it knows tokens, nodes, and their orders."""
 COLLECTORS: Final[tuple[Callable[[Services], Iterator[Metric]], ...]] = (
     health.collect_ingest,
     health.collect_fleet,
@@ -212,7 +214,7 @@ def create_app(settings: Settings, clock: Clock | None = None, extras: Sequence[
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         services = build_services(settings, clock)
-        loops = Loops(loop for make in LOOPS for loop in make(services))
+        loops = Loops(loop for make in (GATEWAY_LOOPS if settings.is_gateway else LOOPS) for loop in make(services))
         app.state.services, app.state.database, app.state.clock = services, services.database, services.clock
         families = health.Families(services, loops, durations, COLLECTORS[: 1 if settings.is_gateway else None])
         app.state.loops, app.state.metrics = loops, health.metrics_bodies(services, families)

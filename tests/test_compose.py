@@ -39,7 +39,7 @@ def compose() -> dict[str, Any]:
 
 
 def test_the_scaled_shape_is_complete(compose: dict[str, Any]) -> None:
-    services = {"postgres", "redis", "service", "service-2", "worker", "beat", "relay", "node"}
+    services = {"postgres", "redis", "service", "service-2", "gateway", "gateway-2", "worker", "beat", "relay", "node"}
     assert set(compose["services"]) == services
 
 
@@ -71,7 +71,7 @@ def test_named_volumes_are_declared(compose: dict[str, Any]) -> None:
     assert used == set(compose["volumes"])
 
 
-@pytest.mark.parametrize("name", ["service", "worker", "beat", "relay", "node"])
+@pytest.mark.parametrize("name", ["service", "gateway", "worker", "beat", "relay", "node"])
 def test_commands_use_options_that_exist(compose: dict[str, Any], name: str) -> None:
     command, *options = compose["services"][name]["command"]
     assert command in cli.COMMANDS
@@ -99,11 +99,11 @@ def test_variables_of_nodes_and_relays_exist(compose: dict[str, Any], name: str)
     )
 
 
-def test_the_relay_reaches_both_services_under_a_name_that_they_allow(compose: dict[str, Any]) -> None:
+def test_the_relay_reaches_both_gateways_under_a_name_that_they_allow(compose: dict[str, Any]) -> None:
     services = compose["services"]
     command = services["relay"]["command"]
     host = urlsplit(command[command.index("--service") + 1]).hostname
-    for name in ("service", "service-2"):
+    for name in ("gateway", "gateway-2"):
         assert services[name]["networks"]["default"]["aliases"] == [host]
         assert host in services[name]["environment"]["MAINSTAY_ALLOWED_HOSTS"].split(",")
 

@@ -276,7 +276,7 @@ def make_loops(services: Services) -> list[Loop]:
     turn = services.leases.elect(DETECTION, lambda: DetectionLoop(services).run_once)
     loop = Loop("detection", services.settings.incidents.detection_interval_seconds, turn)
     services.wakers.listen("detection", loop.wake)
-    if services.database.is_sqlite or services.settings.is_gateway:
+    if services.database.is_sqlite:
         return [loop]
     status = SharedDetectorStatus(services.leases, services.accounts)
     return [loop, Loop("detector-status", SHARE_SECONDS, status.run_once)]

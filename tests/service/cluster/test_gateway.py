@@ -49,6 +49,7 @@ def test_what_a_gateway_accepts_is_in_the_memory_of_the_others_and_not_in_its_ow
     assert full.services.seen.get("n1") is not None
     assert gateway.services.follower is None
     assert gateway.services.leases.names() == []
+    assert {loop.name for loop in gateway.app.state.loops}.isdisjoint({"detection", "history", "telemetry-log"})
     assert gateway.services.ring.nbytes == 0
 
 
