@@ -35,6 +35,7 @@ const purpose: Record<string, string> = {
   housekeeping: "Deletes old rows, telemetry, and changes",
   "node-states": "Marks nodes that stopped reporting or report again",
   remediation: "Proposes and carries out actions",
+  "remote-write": "Sends samples to the remote-write receiver",
   scraping: "Reads DCGM exporters",
 };
 
@@ -62,12 +63,13 @@ const processes: Column<ServiceProcess>[] = process.columns([
   process.accessor("version", { header: "Version" }),
 ]);
 
-function Address({ process: { url, host, pid } }: { process: ServiceProcess }) {
+function Address({ process: { url, host, pid, role } }: { process: ServiceProcess }) {
   return (
     <span className="block py-1.5">
       {url}
       <span className="block text-ink-3 text-xs">
         {host}, process {pid}
+        {role === "gateway" && <span className="md:hidden">, gateway</span>}
       </span>
     </span>
   );
@@ -116,6 +118,7 @@ function Body({ service }: { service: Service }) {
           right={["pending_frames", "lag_seconds", "seen_seconds"]}
           grow="url"
           columnClass={{
+            role: "max-md:hidden",
             started_at: "max-md:hidden",
             seen_seconds: "max-md:hidden",
             pending_frames: "max-md:hidden",
