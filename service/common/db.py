@@ -36,9 +36,10 @@ NAMING = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
     "pk": "pk_%(table_name)s",
 }
-_WRITES = "mainstay_writes"
+WRITES: Final = "mainstay_writes"
+"""Execution option of connections that write."""
 _FIRST: Final = "first"
-"""Value of ``_WRITES`` of a writer that the others let through."""
+"""Value of ``WRITES`` of a writer that the others let through."""
 _BUSY_SECONDS: Final = 15.0
 """How long a writer waits for SQLite; then the request is answered with 503."""
 _WRITERS: Final = {"sqlite": 1, "postgresql": 12}
@@ -49,6 +50,9 @@ IDLE_SECONDS: Final = 300
 """PostgreSQL ends a transaction of ours that waits for us so long, unless the site set another bound: one that has
 written holds back the changes of all (``stream.changes``). Nothing shorter, because the restart of a large fleet reads
 frames of several kinds side by side, and one reader waits for the others."""
+WRITER_IDLE_SECONDS: Final = 5.0
+"""The same for a transaction that writes: what it wrote or locked, the other processes of a service wait for. A stopped
+process, or one on a host that is gone, would hold it."""
 
 
 class UnixTime(TypeDecorator[float]):
@@ -193,19 +197,19 @@ class _WriterQueue:
     def on_begin(self, connection: Connection) -> None:
         # A writer takes the lock at once: upgrading a read lock later fails without waiting when another writer came
         # first.
-        writes = connection.get_execution_options().get(_WRITES, False)
+        writes = connection.get_execution_options().get(WRITES, False)
         if not writes:
             connection.exec_driver_sql("BEGIN")
             return
         self.acquire(first=writes == _FIRST)
-        connection.info[_WRITES] = True
+        connection.info[WRITES] = True
         with ExitStack() as unless_begun:
             unless_begun.callback(self.on_end, connection)
             connection.exec_driver_sql("BEGIN IMMEDIATE")
             unless_begun.pop_all()
 
     def on_end(self, connection: Connection) -> None:
-        if connection.info.pop(_WRITES, False):
+        if connection.info.pop(WRITES, False):
             self.release()
 
 
@@ -221,7 +225,7 @@ class Database:
         self._queue = _WriterQueue()
         self.engine = _engine(self.url, self._queue)
         self._sessions, self._first = (
-            sa.sessionmaker(self.engine.execution_options(**{_WRITES: how}), class_=Session, expire_on_commit=False)
+            sa.sessionmaker(self.engine.execution_options(**{WRITES: how}), class_=Session, expire_on_commit=False)
             for how in (True, _FIRST)
         )
         self._readers = sa.sessionmaker(self.engine, class_=Session, expire_on_commit=False, autoflush=False)
@@ -319,6 +323,7 @@ def _engine(url: URL, queue: _WriterQueue) -> Engine:
     # The pool checks a connection before lending it: a restarted server costs one ping, not one failed request.
     engine = create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 5}, **options)
     event.listen(engine, "connect", _on_postgres_connect)
+    event.listen(engine, "begin", _on_postgres_begin)
     return engine
 
 
@@ -326,6 +331,12 @@ def _on_postgres_connect(connection: Any, _record: Any) -> None:
     statement = "SELECT set_config(name, %s, false) FROM pg_settings WHERE name = %s AND setting = '0'"
     connection.execute(statement, (f"{IDLE_SECONDS}s", "idle_in_transaction_session_timeout"))
     connection.commit()
+
+
+def _on_postgres_begin(connection: Connection) -> None:
+    if connection.get_execution_options().get(WRITES, False):
+        milliseconds = int(WRITER_IDLE_SECONDS * 1000)
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}")
 
 
 def _to_json(value: Any) -> str:

@@ -38,6 +38,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
+from mainstay.service.common.db import WRITES
 from mainstay.service.telemetry.blocks import BlockKind, StoredBlock
 from mainstay.service.telemetry.blocks_sql import (
     MemberIndex,
@@ -99,6 +100,7 @@ class PostgresBlockStore:
 
     def __init__(self, engine: Engine, writer: int | None = None) -> None:
         self._engine, self._position = engine, 0
+        self._writing = engine.execution_options(**{WRITES: True})
         self.writer = secrets.randbits(62) if writer is None else writer
         self._partitions: set[int] = set()
         self._lock = threading.Lock()
@@ -117,7 +119,7 @@ class PostgresBlockStore:
         members = self._members.new_rows(blocks)
         statement = insert(_BLOCKS).on_conflict_do_nothing()
         try:
-            with self._engine.begin() as connection:
+            with self._writing.begin() as connection:
                 stored = connection.execute(
                     statement.returning(_BLOCKS.c.subject, _BLOCKS.c.stream, _BLOCKS.c.sequence), rows
                 )
