@@ -23,7 +23,7 @@ from fastapi import Depends, Request
 from fastapi.concurrency import contextmanager_in_threadpool
 from sqlalchemy import JSON, ColumnElement, DateTime, Double, MetaData, create_engine, event, literal_column, text
 from sqlalchemy import orm as sa
-from sqlalchemy.engine import URL, Connection, Dialect, Engine, make_url
+from sqlalchemy.engine import URL, Connection, Dialect, Engine, ExceptionContext, make_url
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -53,6 +53,8 @@ frames of several kinds side by side, and one reader waits for the others."""
 WRITER_IDLE_SECONDS: Final = 5.0
 """The same for a transaction that writes: what it wrote or locked, the other processes of a service wait for. A stopped
 process, or one on a host that is gone, would hold it."""
+_IDLE_IN_TRANSACTION: Final = "25P03"
+"""SQLSTATE of a transaction that PostgreSQL ended because it waited for us."""
 
 
 class UnixTime(TypeDecorator[float]):
@@ -324,6 +326,7 @@ def _engine(url: URL, queue: _WriterQueue) -> Engine:
     engine = create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 5}, **options)
     event.listen(engine, "connect", _on_postgres_connect)
     event.listen(engine, "begin", _on_postgres_begin)
+    event.listen(engine, "handle_error", _on_postgres_error, retval=True)
     return engine
 
 
@@ -337,6 +340,14 @@ def _on_postgres_begin(connection: Connection) -> None:
     if connection.get_execution_options().get(WRITES, False):
         milliseconds = int(WRITER_IDLE_SECONDS * 1000)
         connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}")
+
+
+def _on_postgres_error(context: ExceptionContext) -> Exception | None:
+    # The driver calls it an internal error, as those of statements that are wrong. It is a connection that is gone.
+    cause = context.original_exception
+    if getattr(cause, "sqlstate", None) != _IDLE_IN_TRANSACTION:
+        return None
+    return OperationalError(context.statement, context.parameters, cause, connection_invalidated=True)
 
 
 def _to_json(value: Any) -> str:
