@@ -9,17 +9,23 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
+import json
+import re
+import resource
 import time
+from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, LiteralString
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.lib_cluster import FRAME_SECONDS, Postgres
-from bench.lib_fleet import GPU, GPUS, Client, Samples
+from bench.lib_cluster import FRAME_SECONDS, Postgres, Proxy, Service, admin_token, postgres
+from bench.lib_fleet import GPU, GPUS, Client, Fleet, Samples, enroll_validated, xid
+from bench.report import Row
 from mainstay.probes.ids import uuid7
 
 Key = tuple[str, str, int]
@@ -28,6 +34,7 @@ BLOCKS = "SELECT subject, stream, sequence, count(*), min(md5(body)) FROM blocks
 AGAIN = frozenset({0, 429, 500, 502, 503, 504})
 """Answers after which a sender tries again; 0 is none."""
 CHART = "gpu_temperature_celsius"
+_HELD: Final = re.compile(r"this process holds the lease (\S+) now \(epoch (\d+)\)")
 
 
 @dataclass
@@ -54,9 +61,11 @@ class Oracle:
         self.acks.append(time.monotonic())
 
     def first_ack(self, after: float) -> float | None:
-        return next((at for at in self.acks if at >= after), None)
+        """The first acknowledgement after a moment, both in monotonic seconds."""
+        place = bisect_left(self.acks, after)
+        return self.acks[place] if place < len(self.acks) else None
 
-    def compare_blocks(self, stored: Iterable[tuple[str, str, int, int, str]]) -> Counter[str]:
+    def compare_blocks(self, stored: Iterable[tuple[Any, ...]]) -> Counter[str]:
         """Counts of ``lost``, ``doubled`` and ``changed``.
 
         Args:
@@ -70,7 +79,7 @@ class Oracle:
         )
 
     def compare_events(
-        self, evaluated: Iterable[str], findings: Sequence[tuple[str, str, bool, str | None]], cleared: Iterable[Any]
+        self, evaluated: Iterable[str], findings: Sequence[tuple[Any, ...]], cleared: Iterable[tuple[Any, ...]]
     ) -> Counter[str]:
         """Counts of ``lost`` (acknowledged, not evaluated), ``wrong``, ``cleared`` and ``invented`` findings.
 
@@ -81,7 +90,7 @@ class Oracle:
         """
         about = Counter((node, kind) for node, kind, _, _ in findings)
         active = {(node, kind): event for node, kind, holds, event in findings if holds}
-        expected = {(node, "xid"): event for event, node in self.events.items()}
+        expected: dict[tuple[str, str], str | None] = {(node, "xid"): event for event, node in self.events.items()}
         expected |= dict.fromkeys(self.holds.items())
         right = [about[key] == 1 and active.get(key, "") == event for key, event in expected.items()]
         return Counter(
@@ -139,7 +148,7 @@ class Relay:
                 await asyncio.sleep(0.05)
                 continue
             key, body = self.spool[0]
-            status, _ = await post_bundle(next(turn), body)
+            status, _ = await next(turn).request("POST", "/v1/telemetry/bundles", body, kind="application/msgpack")
             if status in AGAIN:
                 await asyncio.sleep(0.2)
                 continue
@@ -164,13 +173,155 @@ class Relay:
             line = lines.get(f"GPU-{node}-{gpu}", np.zeros(0))
             wanted = sent[gpu, place, phase].astype(np.float64)
             if line.shape != wanted.shape or not np.array_equal(line, wanted):
-                wrong = np.flatnonzero(line != wanted) if line.shape == wanted.shape else []
-                return f"{node} at port {client.port}: {len(wrong)} of {len(wanted)} s, first {start + min(wrong, default=0)}"
+                wrong = np.flatnonzero(line != wanted).tolist() if line.shape == wanted.shape else []
+                return f"{node} at port {client.port}: {len(wrong)} of {len(wanted)} s, {wrong[:1]}"
         return None
 
 
-async def post_bundle(client: Client, body: bytes) -> tuple[int, bytes]:
-    return await client.request("POST", "/v1/telemetry/bundles", body, kind="application/msgpack")
+@dataclass
+class Load:
+    """A fleet on two services that relays report and the oracle knows."""
+
+    services: list[Service]
+    proxies: list[Proxy]
+    server: Postgres
+    token: str
+    names: list[str]
+    in_relay: int = 128
+    oracle: Oracle = field(default_factory=Oracle)
+    rows: list[Row] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.people, self.senders = (
+            [Client(service.port, self.token, count, timeout=5.0) for service in self.services] for count in (8, 60)
+        )
+        groups = (tuple(self.names[at : at + self.in_relay]) for at in range(0, len(self.names), self.in_relay))
+        self.relays = [Relay(f"relay{n}", nodes, self.oracle, self.senders) for n, nodes in enumerate(groups)]
+
+    @asynccontextmanager
+    async def flowing(self) -> AsyncIterator[None]:
+        """All nodes report; in the end, relays have a minute to send what they hold."""
+        await Fleet(self.people[0], len(self.names), Samples(1)).register()
+        async with asyncio.TaskGroup() as group:
+            producing = [group.create_task(relay.produce(n / len(self.relays))) for n, relay in enumerate(self.relays)]
+            delivering = [group.create_task(relay.deliver()) for relay in self.relays]
+            yield
+            for task in producing:
+                task.cancel()
+            await until(lambda: not self.backlog(), 60.0)
+            for task in delivering:
+                task.cancel()
+
+    def backlog(self) -> int:
+        """Bundles that relays hold."""
+        return sum(len(relay.spool) for relay in self.relays)
+
+    async def strike(self, node: str, clients: Sequence[Client]) -> None:
+        """An XID of the node, sent until it is acknowledged."""
+        event = xid(node)
+        body = json.dumps({"items": [event]}).encode()
+        for client in itertools.cycle(clients):
+            status, answer = await client.request("POST", "/v1/events", body)
+            if status == 200:
+                break
+            if status not in AGAIN:
+                raise RuntimeError(answer.decode())
+            await asyncio.sleep(0.1)
+        self.oracle.events[str(event["id"])] = node
+
+    async def detected(self, node: str, clients: Sequence[Client]) -> float:
+        """Strike it; monotonic seconds at which there is a finding about it, or 90 s from now."""
+        deadline = time.monotonic() + 90.0
+        await self.strike(node, clients)
+        query: LiteralString = "SELECT count(*) FROM findings WHERE active AND kind = 'xid' AND node = %s"
+        while not await asyncio.to_thread(self.server.scalar, query, node):
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.05)
+        return time.monotonic()
+
+    async def wrong_states(self) -> set[str]:
+        """Nodes whose state is wrong at a service."""
+        wrong: set[str] = set()
+        for client in self.people:
+            states, cursor = dict[str, str](), ""
+            while page := await client.json(f"/v1/nodes?limit=200{cursor}"):
+                states |= {node["name"]: node["state"] for node in page["items"]}
+                if not page["next_cursor"]:
+                    break
+                cursor = f"&cursor={page['next_cursor']}"
+            wrong |= set(self.oracle.wrong_states(states, self.names))
+        return wrong
+
+    async def settle(self, seconds: float) -> None:
+        """Wait until states and findings are as they must be, or for ``seconds``, and report how long it took."""
+        began = time.monotonic()
+        while time.monotonic() < began + seconds:
+            if not await self.wrong_states() and not any(evaluate(self.oracle, self.server).values()):
+                break
+            await asyncio.sleep(1.0)
+        wrong = await self.wrong_states()
+        self.row("all states and findings right in the end, after", time.monotonic() - began, "s", seconds)
+        self.row("nodes in a wrong state", len(wrong), "", 0.0, n=len(self.names), note=", ".join(sorted(wrong)[:5]))
+
+    async def compare(self, charts: Sequence[tuple[Relay, str]], seconds: float) -> None:
+        """Report what differs from what the oracle expects, once nothing is on its way.
+
+        Args:
+            charts: nodes whose charts must be those of what their relay sent.
+            seconds: length of the charts.
+        """
+        blocks = self.oracle.compare_blocks(self.server.query(BLOCKS))
+        for what in ("lost", "doubled", "changed"):
+            self.row(f"acknowledged bundles {what}", blocks[what], "", 0.0, n=len(self.oracle.acknowledged))
+        left = self.oracle.refused + self.backlog()
+        self.row("sound bundles refused, or never acknowledged", left, "", 0.0, n=len(self.oracle.sent))
+        events, broken = evaluate(self.oracle, self.server), len(self.oracle.events) + len(self.oracle.holds)
+        self.row("acknowledged events not evaluated", events["lost"], "", 0.0, n=len(self.oracle.events))
+        self.row("faults of nodes without exactly their finding", events["wrong"], "", 0.0, n=broken)
+        self.row("findings cleared while their fault held", events["cleared"], "", 0.0, n=broken)
+        self.row("findings without a fault", events["invented"], "", 0.0, n=len(self.names))
+        found = [await relay.differs(one, node, seconds) for relay, node in charts for one in self.people]
+        wrong = [chart for chart in found if chart]
+        self.row("charts that differ from what was sent", len(wrong), "", 0.0, n=len(found), note="; ".join(wrong[:3]))
+        held = [epoch for service in self.services for epoch in _HELD.findall(service.log.read_text(errors="replace"))]
+        self.row("epochs of a lease with two holders", len(held) - len(set(held)), "", 0.0, n=len(held))
+
+    def row(self, claim: str, figure: float, unit: str, limit: float | None, *, n: int = 1, note: str = "") -> None:
+        target, holds = ("", None) if limit is None else (f"<= {limit:g}", figure <= limit)
+        claim = f"{len(self.names)} nodes, relayed, two services: {claim}"
+        self.rows.append(
+            Row(claim=claim, figure=figure, unit=unit, target=target, holds=holds, kind="live", n=n, note=note)
+        )
+        print(f"{claim}: {figure:.3f} {unit} {note}", flush=True)
+
+
+@asynccontextmanager
+async def two_services(names: Sequence[str], env: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
+    """Two services with settings ``env``, each behind a proxy of its own, and enrolled nodes: arguments of ``Load``."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    with ExitStack() as stack:
+        directory, server = stack.enter_context(postgres())
+        enroll_validated(server.url, names)
+        services, proxies = list[Service](), list[Proxy]()
+        for name in ("a", "b"):
+            proxies.append(Proxy(server.port))
+            await proxies[-1].start()
+            url = server.url.replace(f":{server.port}/", f":{proxies[-1].port}/")
+            services.append(Service(directory / name, url, env=env))
+            services[-1].start()
+            stack.callback(services[-1].stop)
+            await services[-1].answers()
+        token = admin_token(services)
+        yield {"services": services, "proxies": proxies, "server": server, "token": token, "names": list(names)}
+
+
+async def until(holds: Callable[[], object], seconds: float) -> None:
+    """Poll until it holds, or for ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not holds() and time.monotonic() < deadline:  # noqa: ASYNC110 - other processes set no event here
+        await asyncio.sleep(0.05)
 
 
 def evaluate(oracle: Oracle, server: Postgres) -> Counter[str]:
@@ -181,5 +332,4 @@ def evaluate(oracle: Oracle, server: Postgres) -> Counter[str]:
         "SELECT f.node, f.kind FROM incident_timeline t JOIN findings f ON f.id = t.data ->> 'finding'"
         " WHERE t.kind = 'finding_cleared'"
     )
-    found: list[Any] = findings
-    return oracle.compare_events([event for (event,) in events], found, cleared)
+    return oracle.compare_events([event for (event,) in events], findings, cleared)
