@@ -33,6 +33,7 @@ MANY = 100
 SLOW = 2000
 """Connections that send a byte a second."""
 SLOW_SETS = 2
+RECENT_SECONDS = 45.0
 SETTLE_SECONDS = 150.0
 PROCESS_SECONDS = 12.0
 """About what a fault of a process takes."""
@@ -51,6 +52,8 @@ class Chaos(Load):
     rng: random.Random = field(default_factory=random.Random)
     took: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     """Kind of fault → seconds to the first acknowledgement and to the first new finding after each."""
+    stale: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    """Kind of fault → the first wrong chart right after each."""
     answers: dict[str, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
     """Kind of bad request → answers; 0 is none."""
 
@@ -124,6 +127,11 @@ class Chaos(Load):
         print(f"{kind}: acknowledged after {first - began:.2f} s, found after {found - began:.2f} s", flush=True)
         for service in self.services:
             await service.answers()
+        await until(lambda: not self.backlog(), 30.0)
+        await asyncio.sleep(1.0)
+        if wrong := await self.wrong_charts(self.charts, RECENT_SECONDS):
+            self.stale[kind].append(wrong[0])
+            print(f"{kind}: {len(wrong)} charts differ: {wrong[0]}", flush=True)
 
     async def _pause(self, least: float, most: float) -> None:
         await asyncio.sleep(self.rng.uniform(least, most))
@@ -270,6 +278,10 @@ class Chaos(Load):
                 worst = max(one[place] for one in took)
                 limit = 10.0 if place and kind != "kill_both" else None
                 self.row(f"{kind.replace('_', ' ')}: {what} after, worst", worst, "s", limit, n=len(took))
+        note = "; ".join(f"{kind}: {charts[0]}" for kind, charts in sorted(self.stale.items()))
+        self.row(
+            "faults after which charts of the last 45 s differ", sum(map(len, self.stale.values())), "", 0.0, note=note
+        )
         errors = sum(client.statuses[500] for client in (*self.people, *self.bad, *self.senders))
         self.row("answers with status 500", errors, "", 0.0)
 

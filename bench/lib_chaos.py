@@ -16,7 +16,7 @@ import time
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, LiteralString
 
@@ -127,15 +127,14 @@ class Relay:
     first: float = 0.0
     """Unix seconds of the first sample."""
     stop: float = 0.0
-    """Unix seconds after the last one."""
+    """Unix seconds after the last one that was acknowledged."""
 
     async def produce(self, offset: float) -> None:
         """Without a gap, ``offset`` seconds after each frame ends."""
         self.first = float(int(time.time()))
         for sequence in itertools.count(1):
             start = self.first + (sequence - 1) * FRAME_SECONDS
-            self.stop = start + FRAME_SECONDS
-            await asyncio.sleep(self.stop + offset - time.time())
+            await asyncio.sleep(start + FRAME_SECONDS + offset - time.time())
             nodes = tuple(node for node in self.nodes if node not in self.silent)
             body = self.samples.bundle(nodes, sequence, relay=self.name, stream=self.stream, start=start)
             self.oracle.send((self.name, self.stream, sequence), body)
@@ -155,12 +154,13 @@ class Relay:
             self.spool.popleft()
             if status == 204:
                 self.oracle.acknowledge(key)
+                self.stop = self.first + key[2] * FRAME_SECONDS
             else:
                 self.oracle.refused += 1
 
     async def differs(self, client: Client, node: str, seconds: float) -> str | None:
         """How the chart of a node's last seconds differs from what was sent; None where it does not."""
-        place, stop = GPU.narrow.index(CHART), int(self.stop - FRAME_SECONDS)
+        place, stop = GPU.narrow.index(CHART), int(self.stop)
         start = int(max(self.first, stop - seconds))
         path = f"/v1/telemetry/query?node={node}&signal={CHART}&from={start}&to={stop}&points={stop - start}"
         chart = await client.json(path)
@@ -253,6 +253,11 @@ class Load:
             wrong |= set(self.oracle.wrong_states(states, self.names))
         return wrong
 
+    async def wrong_charts(self, charts: Sequence[tuple[Relay, str]], seconds: float) -> list[str]:
+        """What is wrong in the charts of these nodes at each service."""
+        found = [await relay.differs(one, node, seconds) for relay, node in charts for one in self.people]
+        return [chart for chart in found if chart]
+
     async def settle(self, seconds: float) -> None:
         """Wait until states and findings are as they must be, or for ``seconds``, and report how long it took."""
         began = time.monotonic()
@@ -281,9 +286,8 @@ class Load:
         self.row("faults of nodes without exactly their finding", events["wrong"], "", 0.0, n=broken)
         self.row("findings cleared while their fault held", events["cleared"], "", 0.0, n=broken)
         self.row("findings without a fault", events["invented"], "", 0.0, n=len(self.names))
-        found = [await relay.differs(one, node, seconds) for relay, node in charts for one in self.people]
-        wrong = [chart for chart in found if chart]
-        self.row("charts that differ from what was sent", len(wrong), "", 0.0, n=len(found), note="; ".join(wrong[:3]))
+        wrong, n = await self.wrong_charts(charts, seconds), len(charts) * len(self.people)
+        self.row("charts that differ from what was sent", len(wrong), "", 0.0, n=n, note="; ".join(wrong[:3]))
         held = [epoch for service in self.services for epoch in _HELD.findall(service.log.read_text(errors="replace"))]
         self.row("epochs of a lease with two holders", len(held) - len(set(held)), "", 0.0, n=len(held))
 
@@ -301,13 +305,14 @@ async def two_services(names: Sequence[str], env: Mapping[str, str]) -> AsyncIte
     """Two services with settings ``env``, each behind a proxy of its own, and enrolled nodes: arguments of ``Load``."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with ExitStack() as stack:
+    async with AsyncExitStack() as stack:
         directory, server = stack.enter_context(postgres())
         enroll_validated(server.url, names)
         services, proxies = list[Service](), list[Proxy]()
         for name in ("a", "b"):
             proxies.append(Proxy(server.port))
             await proxies[-1].start()
+            stack.push_async_callback(proxies[-1].stop)
             url = server.url.replace(f":{server.port}/", f":{proxies[-1].port}/")
             services.append(Service(directory / name, url, env=env))
             services[-1].start()

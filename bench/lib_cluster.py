@@ -128,6 +128,13 @@ class Proxy:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
+    async def stop(self) -> None:
+        """Once nobody needs it."""
+        self._server.close()
+        self.heal()
+        self.reset()
+        await asyncio.sleep(0.2)
+
     def hang(self) -> None:
         """Nothing passes, and nobody is told."""
         self._flows.clear()

@@ -242,12 +242,13 @@ class Samples:
         if made is None or self.sick in names:
             self.sick_since = (self.sick_since or now) if self.sick in names else self.sick_since
             frames = [self._frame(name, 0, now) for name in names]
-            packed = pack(frames, relay=relay, stream=stream or uuid7(), sequence=0)
+            packed = pack(frames, relay=relay, stream=uuid7(), sequence=0)
             made = msgspec.msgpack.decode(encode_bundle(packed), type=Bundle)
             if self.sick not in names:
                 self._bundles[names] = made
+        replaced = {"relay": relay, "stream": stream or made.stream, "sequence": sequence}
         sequences, starts = (sequence,) * len(names), (now,) * len(names)
-        return encode_bundle(msgspec.structs.replace(made, sequence=sequence, sequences=sequences, starts=starts))
+        return encode_bundle(msgspec.structs.replace(made, **replaced, sequences=sequences, starts=starts))
 
     def _now(self) -> float:
         return float(int(time.time()) - self.seconds)
