@@ -53,6 +53,12 @@ frames of several kinds side by side, and one reader waits for the others."""
 WRITER_IDLE_SECONDS: Final = 5.0
 """The same for a transaction that writes: what it wrote or locked, the other processes of a service wait for. A stopped
 process, or one on a host that is gone, would hold it."""
+CONNECT: Final = {
+    "connect_timeout": 5, "tcp_user_timeout": 10_000,
+    "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
+}  # fmt: skip
+"""How libpq notices within 11 s that the server, or the network to it, is gone. By default whoever waits for an answer
+waits two hours, and what is sent again comes half a minute after the network is back. The URL may say otherwise."""
 _IDLE_IN_TRANSACTION: Final = "25P03"
 """SQLSTATE of a transaction that PostgreSQL ended because it waited for us."""
 
@@ -323,7 +329,8 @@ def _engine(url: URL, queue: _WriterQueue) -> Engine:
         event.listen(engine, "rollback", queue.on_end)
         return engine
     # The pool checks a connection before lending it: a restarted server costs one ping, not one failed request.
-    engine = create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 5}, **options)
+    connect = {name: value for name, value in CONNECT.items() if name not in url.query}
+    engine = create_engine(url, pool_pre_ping=True, connect_args=connect, **options)
     event.listen(engine, "connect", _on_postgres_connect)
     event.listen(engine, "begin", _on_postgres_begin)
     event.listen(engine, "handle_error", _on_postgres_error, retval=True)
