@@ -34,15 +34,17 @@ SLOW = 2000
 """Connections that send a byte a second."""
 SLOW_SETS = 2
 RECENT_SECONDS = 45.0
+LATE_SECONDS = 5
+"""How late charts may be right."""
 SETTLE_SECONDS = 150.0
-PROCESS_SECONDS = 12.0
+PROCESS_SECONDS = 9.0
 """About what a fault of a process takes."""
 ONE = ("kill", "stop", "drop", "hang", "lost_commit")
 """Faults of one service."""
 PROCESS = (*ONE, "kill_both", "restart_postgres", "crash_postgres")
 REQUEST = ("flipped", "truncated", "cut_off", "event", "twin", "ahead", "behind")
 _PARTS = slice(2, 4), slice(8, None)
-"""Nodes of a relay that fall silent, and that have an XID."""
+"""Nodes of a relay that stop reporting, and that have an XID."""
 
 
 @dataclass
@@ -80,7 +82,7 @@ class Chaos(Load):
         await self.compare(self.charts, 3600.0)
 
     async def _ail(self) -> None:
-        """An event each 4 s; each 20 s a GPU slows down and a node falls silent, for as long as the run lasts."""
+        """An event each 4 s; each 20 s a GPU slows down and a node stops reporting, until the end."""
         for number in itertools.count(1):
             if (node := next(self.fresh, None)) is not None:
                 await self.strike(node, self.senders)
@@ -108,7 +110,7 @@ class Chaos(Load):
                 await self._process_fault(kind)
                 await asyncio.sleep(self.rng.uniform(0.5, 3.0))
 
-    # Faults of processes: what comes before ``yield`` is the fault, what comes after heals it.
+    # Faults of processes: what comes before ``yield`` is the fault, what comes after ends it.
 
     async def _process_fault(self, kind: str) -> None:
         """One fault of a process: how long until a bundle is acknowledged and a new event is a finding?"""
@@ -128,8 +130,11 @@ class Chaos(Load):
         for service in self.services:
             await service.answers()
         await until(lambda: not self.backlog(), 30.0)
-        await asyncio.sleep(1.0)
-        if wrong := await self.wrong_charts(self.charts, RECENT_SECONDS):
+        for _ in range(LATE_SECONDS):
+            if not (wrong := await self.wrong_charts(self.charts, RECENT_SECONDS)):
+                break
+            await asyncio.sleep(1.0)
+        else:
             self.stale[kind].append(wrong[0])
             print(f"{kind}: {len(wrong)} charts differ: {wrong[0]}", flush=True)
 
@@ -160,7 +165,7 @@ class Chaos(Load):
         self.proxies[number].drop()
         yield
         await self._pause(2.0, 10.0)
-        self.proxies[number].heal()
+        self.proxies[number].resume()
 
     async def _hang(self, number: int) -> AsyncIterator[None]:
         self.proxies[number].hang()
@@ -168,7 +173,7 @@ class Chaos(Load):
         await self._pause(2.0, 10.0)
         if self.rng.random() < 0.5:  # what was on its way is lost
             self.proxies[number].reset()
-        self.proxies[number].heal()
+        self.proxies[number].resume()
 
     async def _lost_commit(self, number: int) -> AsyncIterator[None]:
         proxy = self.proxies[number]
@@ -177,7 +182,7 @@ class Chaos(Load):
         yield
         await self._pause(2.0, 10.0)
         proxy.reset()
-        proxy.heal()
+        proxy.resume()
 
     async def _restart_postgres(self, _: int) -> AsyncIterator[None]:
         await self._without_postgres(signal.SIGINT, 0.0)
@@ -280,7 +285,11 @@ class Chaos(Load):
                 self.row(f"{kind.replace('_', ' ')}: {what} after, worst", worst, "s", limit, n=len(took))
         note = "; ".join(f"{kind}: {charts[0]}" for kind, charts in sorted(self.stale.items()))
         self.row(
-            "faults after which charts of the last 45 s differ", sum(map(len, self.stale.values())), "", 0.0, note=note
+            "faults 5 s after which charts of the last 45 s differ",
+            sum(map(len, self.stale.values())),
+            "",
+            0.0,
+            note=note,
         )
         errors = sum(client.statuses[500] for client in (*self.people, *self.bad, *self.senders))
         self.row("answers with status 500", errors, "", 0.0)

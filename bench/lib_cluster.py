@@ -129,19 +129,19 @@ class Proxy:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Once nobody needs it."""
+        """Call it when both services have ended."""
         self._server.close()
-        self.heal()
+        self.resume()
         self.reset()
         await asyncio.sleep(0.2)
 
     def hang(self) -> None:
-        """Nothing passes, and nobody is told."""
+        """Nothing passes, and no connection ends."""
         self._flows.clear()
         self.hangs.set()
 
     def hang_at_commit(self) -> None:
-        """Nothing passes once the commit of some kilobytes has reached the server: nobody learns of it."""
+        """Nothing passes once the commit of some kilobytes has reached the server: no service learns of it."""
         self.hangs.clear()
         self._armed = True
 
@@ -154,7 +154,7 @@ class Proxy:
         for writer in self._open:
             writer.transport.abort()
 
-    def heal(self) -> None:
+    def resume(self) -> None:
         self._refuses = self._armed = False
         self._flows.set()
 

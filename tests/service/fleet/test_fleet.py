@@ -104,20 +104,20 @@ def test_no_node_is_silent_because_the_database_was_away(
     service = start(clock, database_url=url, fleet={"heartbeat_timeout_seconds": 10.0})
     node, admin, name = service.node_client("n1"), service.client(), url.rsplit("/", 1)[1]
 
-    def turn() -> None:
+    def run_next() -> None:
         clock.advance(4)
         run_loop(service, "fleet-voices")
 
     for _ in range(10):
         assert node.put("/v1/nodes/n1", json=report).status_code == 200
-        turn()
+        run_next()
     databases.run(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
     databases.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
     for _ in range(5):
-        turn()
+        run_next()
     databases.run(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
     eventually(lambda: service.services.leases.epoch("node-states") is not None)
-    turn()
+    run_next()
     assert admin.get("/v1/nodes/n1").json()["state"] == "healthy", "nothing could be acknowledged for 24 s"
     databases.drop(url)
 
