@@ -1,8 +1,8 @@
 """Faults at random on two ``mainstay serve``, their PostgreSQL and what they receive, and an oracle that compares.
 
 ``python -m bench.chaos [--faults N] [--seed S] [--nodes N] [--json FILE]``. Relays send bundles to both services in
-turn until one acknowledges, nodes stop reporting, GPUs slow down, and events arrive, while one process after the other is
-killed, stopped, cut off from PostgreSQL, or PostgreSQL itself is away. Requests that are damaged, late, or slow come
+turn until one acknowledges, nodes stop reporting, GPUs slow down, and events arrive, while one process after the other
+is killed, stopped, cut off from PostgreSQL, or PostgreSQL itself is away. Requests that are damaged, late, or slow come
 all the while. Everything runs on the same two cores. Jobs are not part of it, nor is a full disk: the only files of a
 service on PostgreSQL are hourly history.
 """
