@@ -12,58 +12,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import os
 import signal
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import LiteralString
 
-import psycopg
-
+from bench.lib_cluster import FRAME_SECONDS, Postgres, Service, admin_token, postgres
 from bench.lib_fleet import BUNDLE, Client, Fleet, Samples, cpu_seconds, enroll_validated, resident_bytes
 from bench.report import RESULTS, Row, publish
-from mainstay.service.demo.stack import free_port
-from tests.machine import start_postgres
 
-FRAME_SECONDS = 5
 LEASE_SECONDS = 2.0
 """The default."""
 TAKEOVERS = 3
 """Kills, and as many stops."""
 WATCH_SECONDS = 75.0
 """After a takeover: longer than a restored finding that is not confirmed would hold (60 s)."""
-
-
-@dataclass
-class Service:
-    """One of the processes."""
-
-    directory: Path
-    url: str
-    role: str = "all"
-    port: int = field(default_factory=free_port)
-    child: subprocess.Popen[bytes] = field(init=False)
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "mainstay", "serve", "--port", str(self.port), "--migrate"]
-        command += ["--data-dir", str(self.directory), "--database-url", self.url]
-        command += ["--role", self.role]
-        env = {**os.environ, "MAINSTAY_FLEET__HEARTBEAT_TIMEOUT_SECONDS": "30"}
-        with self.directory.with_suffix(".log").open("ab") as log:
-            self.child = subprocess.Popen(command, stdout=log, stderr=log, env=env)
-
-    def stop(self) -> None:
-        self.child.send_signal(signal.SIGCONT)
-        self.child.kill()
-        self.child.wait()
 
 
 @dataclass
@@ -91,10 +58,12 @@ class Balancer:
 class Run:
     """One fleet on two services."""
 
-    def __init__(self, services: list[Service], gateways: list[Service], url: str, token: str, count: int) -> None:
+    def __init__(
+        self, services: list[Service], gateways: list[Service], server: Postgres, token: str, count: int
+    ) -> None:
         self.services, self.gateways, self.count, self.rows = services, gateways, count, list[Row]()
         self._sick = itertools.count(count // 2, 7)
-        self._connection = psycopg.connect(url.replace("postgresql+psycopg://", "postgresql://"), autocommit=True)
+        self._scalar, self._server = server.scalar, server
         self.people = [Client(service.port, token, 2) for service in services]
         self.balancer = Balancer([Client(one.port, token, 60, timeout=5.0) for one in gateways or services])
         """A stopped service accepts connections and says nothing."""
@@ -185,14 +154,10 @@ class Run:
         """Whether a finding of this kind about the node is active."""
         return bool(self._scalar("SELECT count(*) FROM findings WHERE active AND kind = %s AND node = %s", kind, node))
 
-    def _scalar(self, statement: LiteralString, *values: object) -> int:
-        row = self._connection.execute(statement, values).fetchone()
-        return 0 if row is None else int(row[0])
-
     def _cpu(self) -> dict[str, float]:
         used = {f"service {n}": cpu_seconds(one.child.pid) for n, one in enumerate(self.services, start=1)}
         used |= {f"gateway {n}": cpu_seconds(one.child.pid) for n, one in enumerate(self.gateways, start=1)}
-        backends = self._connection.execute("SELECT pid FROM pg_stat_activity").fetchall()
+        backends = self._server.query("SELECT pid FROM pg_stat_activity")
         return used | {"PostgreSQL": sum(cpu_seconds(pid) for (pid,) in backends)}
 
     async def _until(self, holds: Callable[[], bool], seconds: float, *, every: float = 0.2) -> None:
@@ -210,45 +175,19 @@ class Run:
         print(f"{claim}: {figure:.3f} {unit} {note}", flush=True)
 
 
-@contextmanager
-def _postgres(directory: Path) -> Iterator[str]:
-    url, pid = start_postgres(directory, durable=True)
-    try:
-        yield url
-    finally:
-        os.kill(pid, signal.SIGINT)
-
-
-@contextmanager
-def _directory() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="mainstay-cluster-") as made:
-        Path(made).chmod(0o755)  # PostgreSQL runs as another user
-        yield Path(made)
-
-
 @asynccontextmanager
 async def _running(count: int, gateways: int) -> AsyncIterator[Run]:
     with ExitStack() as stack:
-        directory = stack.enter_context(_directory())
-        url = stack.enter_context(_postgres(directory / "postgres"))
-        enroll_validated(url, (f"n{number:05d}" for number in range(count)))
-        services = [Service(directory / name, url) for name in ("a", "b")]
-        fronts = [Service(directory / f"gateway-{number}", url, "gateway") for number in range(gateways)]
+        directory, server = stack.enter_context(postgres())
+        enroll_validated(server.url, (f"n{number:05d}" for number in range(count)))
+        services = [Service(directory / name, server.url) for name in ("a", "b")]
+        names = [f"gateway-{number}" for number in range(gateways)]
+        fronts = [Service(directory / name, server.url, env={"MAINSTAY_CLUSTER__ROLE": "gateway"}) for name in names]
         for service in (*services, *fronts):
             service.start()
             stack.callback(service.stop)
-            await _answers(service)
-        tokens = [one.directory / "admin-token" for one in services]
-        token = next(path.read_text().strip() for path in tokens if path.exists())
-        yield Run(services, fronts, url, token, count)
-
-
-async def _answers(service: Service) -> None:
-    client = Client(service.port, "", 1)
-    while (await client.request("GET", "/healthz"))[0] != 200:
-        if service.child.poll() is not None:
-            raise RuntimeError(service.directory.with_suffix(".log").read_text()[-2000:])
-        await asyncio.sleep(0.2)
+            await service.answers()
+        yield Run(services, fronts, server, admin_token(services), count)
 
 
 async def measure(sizes: list[int], gateways: int, steady: float) -> list[Row]:

@@ -84,6 +84,12 @@ class Client:
             raise ValueError("chunked answers are not read here")
         return int(lines[0].split()[1]), await reader.readexactly(int(headers.get("content-length", 0)))
 
+    def close(self) -> None:
+        """End the connections that are idle."""
+        while not self._idle.empty():
+            if pair := self._idle.get_nowait():
+                pair[1].close()
+
     async def json(self, path: str) -> Any:
         status, body = await self.request("GET", path)
         return json.loads(body) if status == 200 else None
@@ -153,7 +159,7 @@ class Fleet:
 
     async def send_events(self, names: list[str]) -> tuple[int, bytes]:
         """An XID of each node; status and body of the answer, once there is one."""
-        events = [_xid(name) for name in names]
+        events = [xid(name) for name in names]
         while True:
             status, body = await self.client.request("POST", "/v1/events", json.dumps({"items": events}).encode())
             if status not in {0, 429, 503}:
@@ -161,7 +167,8 @@ class Fleet:
             await asyncio.sleep(1.0)
 
 
-def _xid(name: str) -> dict[str, Any]:
+def xid(name: str) -> dict[str, Any]:
+    """An event: a GPU of the node fell off the bus."""
     data = {"code": 79, "source": "nvml", "uptime": 86_400.0}
     return {
         "id": uuid7(), "time": time.time(), "kind": "xid", "node": name, "device": f"GPU-{name}-0", "job": None,
@@ -217,26 +224,37 @@ class Samples:
         """Unix seconds at which its first such sample begins."""
         self._bundles: dict[tuple[str, ...], Bundle] = {}
 
-    def frame(self, name: str, sequence: int) -> bytes:
-        return encode(self._frame(name, sequence))
+    def frame(self, name: str, sequence: int, *, stream: str = "") -> bytes:
+        frame = self._frame(name, sequence, self._now())
+        return encode(msgspec.structs.replace(frame, stream=stream) if stream else frame)
 
-    def bundle(self, names: tuple[str, ...], sequence: int, *, relay: str = "bench") -> bytes:
+    def bundle(
+        self,
+        names: tuple[str, ...],
+        sequence: int,
+        *,
+        relay: str = "bench",
+        stream: str = "",
+        start: float | None = None,
+    ) -> bytes:
         """One frame of each node as a relay sends them; compressed once for the same nodes."""
-        now, made = self._now(), self._bundles.get(names)
+        now, made = self._now() if start is None else start, self._bundles.get(names)
         if made is None or self.sick in names:
             self.sick_since = (self.sick_since or now) if self.sick in names else self.sick_since
-            packed = pack([self._frame(name, 0) for name in names], relay=relay, stream=uuid7(), sequence=0)
+            frames = [self._frame(name, 0, now) for name in names]
+            packed = pack(frames, relay=relay, stream=uuid7(), sequence=0)
             made = msgspec.msgpack.decode(encode_bundle(packed), type=Bundle)
             if self.sick not in names:
                 self._bundles[names] = made
+        replaced = {"relay": relay, "stream": stream or made.stream, "sequence": sequence}
         sequences, starts = (sequence,) * len(names), (now,) * len(names)
-        return encode_bundle(msgspec.structs.replace(made, sequence=sequence, sequences=sequences, starts=starts))
+        return encode_bundle(msgspec.structs.replace(made, **replaced, sequences=sequences, starts=starts))
 
     def _now(self) -> float:
         return float(int(time.time()) - self.seconds)
 
-    def _frame(self, name: str, sequence: int) -> Frame:
-        start, wide, crc32 = self._now(), self.wide, self.crc32
+    def _frame(self, name: str, sequence: int, start: float) -> Frame:
+        wide, crc32 = self.wide, self.crc32
         if name == self.sick:
             counters = np.zeros((GPUS, len(GPU.wide), self.seconds), "<i8")
             lost = start - (self.sick_since or start) + 1 + np.arange(self.seconds)

@@ -83,23 +83,33 @@ def _as_postgres(command: list[str]) -> list[str]:
     return ["runuser", "-u", "postgres", "--", *command] if os.geteuid() == 0 else command
 
 
-def start_postgres(directory: Path, *, durable: bool = False) -> Started:
-    """Start a private cluster in ``directory`` (not ``durable`` without fsync: it lives as long as the tests)."""
+def _installed_postgres() -> Path:
     binaries = _postgres_binaries()
     if binaries is None:
         _apt_install("postgresql")
         binaries = _postgres_binaries()
     if binaries is None:
         raise MissingError("PostgreSQL was installed but its initdb is nowhere to be found")
+    return binaries
+
+
+def start_postgres(directory: Path, *, durable: bool = False) -> Started:
+    """Start a private cluster in ``directory`` (not ``durable`` without fsync: it lives as long as the tests)."""
     directory.mkdir(parents=True, exist_ok=True)
     if os.geteuid() == 0:
         shutil.chown(directory, "postgres")
-    data, port = directory / "data", free_port()
-    initdb = [str(binaries / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust", "--no-sync"]
+    initdb = [str(_installed_postgres() / "initdb"), "-D", str(directory / "data")]
+    initdb += ["-U", "postgres", "-A", "trust", "--no-sync"]
     subprocess.run(_as_postgres(initdb), check=True, capture_output=True, timeout=60)
+    return run_postgres(directory, free_port(), durable=durable)
+
+
+def run_postgres(directory: Path, port: int, *, durable: bool) -> Started:
+    """Start the server of a cluster that ``start_postgres`` made, also again."""
+    data = directory / "data"
     options = f"-p {port} -c listen_addresses=127.0.0.1 -c fsync={'on' if durable else 'off'} -k {directory}"
-    control = [str(binaries / "pg_ctl"), "-D", str(data), "-o", options, "-l", str(directory / "log"), "-w", "start"]
-    subprocess.run(_as_postgres(control), check=True, stdout=subprocess.DEVNULL, timeout=60)
+    control = [str(_installed_postgres() / "pg_ctl"), "-D", str(data), "-o", options, "-l", str(directory / "log")]
+    subprocess.run(_as_postgres([*control, "-w", "start"]), check=True, stdout=subprocess.DEVNULL, timeout=60)
     url = f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
     _wait(lambda: postgres_answers(url), "a private PostgreSQL")
     return url, int((data / "postmaster.pid").read_text().split()[0])

@@ -42,7 +42,8 @@ def benchmarks(folder: Path) -> str:
         parts.append("\n\n".join(part for part in (f"## {name}", source, about, table(_HEAD, map(_row, each))) if part))
     about = (
         "Every measured claim, met or not. *Live* means real processes on one shared virtual machine with 2 cores and "
-        "no GPU. *Replayed* means recorded data; *simulated* means generated data. `make bench` runs all programs."
+        "no GPU. *Replayed* means recorded data; *simulated* means generated data. `make bench` runs all programs but "
+        "`bench.soak`, which takes two hours."
     )
     return page("Benchmarks", about, *parts)
 

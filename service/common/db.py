@@ -23,7 +23,7 @@ from fastapi import Depends, Request
 from fastapi.concurrency import contextmanager_in_threadpool
 from sqlalchemy import JSON, ColumnElement, DateTime, Double, MetaData, create_engine, event, literal_column, text
 from sqlalchemy import orm as sa
-from sqlalchemy.engine import URL, Connection, Dialect, Engine, make_url
+from sqlalchemy.engine import URL, Connection, Dialect, Engine, ExceptionContext, make_url
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
@@ -36,9 +36,10 @@ NAMING = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
     "pk": "pk_%(table_name)s",
 }
-_WRITES = "mainstay_writes"
+WRITES: Final = "mainstay_writes"
+"""Execution option of connections that write."""
 _FIRST: Final = "first"
-"""Value of ``_WRITES`` of a writer that the others let through."""
+"""Value of ``WRITES`` of a writer that the others let through."""
 _BUSY_SECONDS: Final = 15.0
 """How long a writer waits for SQLite; then the request is answered with 503."""
 _WRITERS: Final = {"sqlite": 1, "postgresql": 12}
@@ -49,6 +50,17 @@ IDLE_SECONDS: Final = 300
 """PostgreSQL ends a transaction of ours that waits for us so long, unless the site set another bound: one that has
 written holds back the changes of all (``stream.changes``). Nothing shorter, because the restart of a large fleet reads
 frames of several kinds side by side, and one reader waits for the others."""
+WRITER_IDLE_SECONDS: Final = 5.0
+"""The same for a transaction that writes: what it wrote or locked, the other processes of a service wait for. A stopped
+process, or one on a host that is gone, would hold it."""
+CONNECT: Final = {
+    "connect_timeout": 5, "tcp_user_timeout": 10_000,
+    "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3,
+}  # fmt: skip
+"""How libpq notices within 11 s that the server, or the network to it, is gone. By default whoever waits for an answer
+waits two hours, and what is sent again comes half a minute after the network is back. The URL may say otherwise."""
+_IDLE_IN_TRANSACTION: Final = "25P03"
+"""SQLSTATE of a transaction that PostgreSQL ended because it waited for us."""
 
 
 class UnixTime(TypeDecorator[float]):
@@ -193,19 +205,19 @@ class _WriterQueue:
     def on_begin(self, connection: Connection) -> None:
         # A writer takes the lock at once: upgrading a read lock later fails without waiting when another writer came
         # first.
-        writes = connection.get_execution_options().get(_WRITES, False)
+        writes = connection.get_execution_options().get(WRITES, False)
         if not writes:
             connection.exec_driver_sql("BEGIN")
             return
         self.acquire(first=writes == _FIRST)
-        connection.info[_WRITES] = True
+        connection.info[WRITES] = True
         with ExitStack() as unless_begun:
             unless_begun.callback(self.on_end, connection)
             connection.exec_driver_sql("BEGIN IMMEDIATE")
             unless_begun.pop_all()
 
     def on_end(self, connection: Connection) -> None:
-        if connection.info.pop(_WRITES, False):
+        if connection.info.pop(WRITES, False):
             self.release()
 
 
@@ -221,7 +233,7 @@ class Database:
         self._queue = _WriterQueue()
         self.engine = _engine(self.url, self._queue)
         self._sessions, self._first = (
-            sa.sessionmaker(self.engine.execution_options(**{_WRITES: how}), class_=Session, expire_on_commit=False)
+            sa.sessionmaker(self.engine.execution_options(**{WRITES: how}), class_=Session, expire_on_commit=False)
             for how in (True, _FIRST)
         )
         self._readers = sa.sessionmaker(self.engine, class_=Session, expire_on_commit=False, autoflush=False)
@@ -317,8 +329,11 @@ def _engine(url: URL, queue: _WriterQueue) -> Engine:
         event.listen(engine, "rollback", queue.on_end)
         return engine
     # The pool checks a connection before lending it: a restarted server costs one ping, not one failed request.
-    engine = create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 5}, **options)
+    connect = {name: value for name, value in CONNECT.items() if name not in url.query}
+    engine = create_engine(url, pool_pre_ping=True, connect_args=connect, **options)
     event.listen(engine, "connect", _on_postgres_connect)
+    event.listen(engine, "begin", _on_postgres_begin)
+    event.listen(engine, "handle_error", _on_postgres_error, retval=True)
     return engine
 
 
@@ -326,6 +341,20 @@ def _on_postgres_connect(connection: Any, _record: Any) -> None:
     statement = "SELECT set_config(name, %s, false) FROM pg_settings WHERE name = %s AND setting = '0'"
     connection.execute(statement, (f"{IDLE_SECONDS}s", "idle_in_transaction_session_timeout"))
     connection.commit()
+
+
+def _on_postgres_begin(connection: Connection) -> None:
+    if connection.get_execution_options().get(WRITES, False):
+        milliseconds = int(WRITER_IDLE_SECONDS * 1000)
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}")
+
+
+def _on_postgres_error(context: ExceptionContext) -> Exception | None:
+    # The driver calls it an internal error, as those of statements that are wrong. It is a connection that is gone.
+    cause = context.original_exception
+    if getattr(cause, "sqlstate", None) != _IDLE_IN_TRANSACTION:
+        return None
+    return OperationalError(context.statement, context.parameters, cause, connection_invalidated=True)
 
 
 def _to_json(value: Any) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 import psycopg
 
-from mainstay.service.common.db import Database
+from mainstay.service.common.db import CONNECT, Database
 from mainstay.service.common.wakeups import WakeupRegistry
 
 _log: Final = logging.getLogger(__name__)
@@ -23,10 +23,7 @@ TOGETHER_SECONDS: Final = 0.05
 """Calls of one name within it are sent once: a burst of events costs twenty notifications a second."""
 _PAUSE, _LONGEST_PAUSE = 0.5, 15.0
 """Seconds between attempts to connect: the first, and the most, after twice as long each time."""
-_OPTIONS: Final[dict[str, Any]] = {
-    "autocommit": True, "application_name": CHANNEL, "connect_timeout": 5,
-    "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3,
-}  # fmt: skip
+_OPTIONS: Final[dict[str, Any]] = {"autocommit": True, "application_name": CHANNEL, **CONNECT}
 
 
 class SharedWakeups:

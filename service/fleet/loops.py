@@ -48,6 +48,7 @@ def make(services: Services) -> list[Loop]:
 
     def sweep_heartbeats() -> None:
         nonlocal heard, since
+        services.database.ping()  # while it is away, nothing is acknowledged, and no node is heard
         # Every process hears every node (``LogFollower``), and one of them writes.
         heard, since = services.seen.take_dirty(), listening.since(services.clock.now())
         elected()

@@ -151,7 +151,8 @@ class Measured:
 def propose_all(session: WriteSession, proposals: Sequence[Measured], *, now: float) -> None:
     """Propose moves in the machine's name: as many statements as for one.
 
-    A node that another process moved after its row was read is left alone; the next measurement decides again.
+    A node that another process moved after its row was read is left alone: the next measurement decides again. Only
+    what was found counts in any state, since an event is evaluated once.
     """
     moves = [(each.row, each.trigger, values) for each in proposals if (values := _measured(each, now))]
     if not moves:
@@ -166,6 +167,9 @@ def propose_all(session: WriteSession, proposals: Sequence[Measured], *, now: fl
     moves = [move for move in moves if move[0] not in lost]
     for row in lost:
         session.expire(row, _MOVED)
+    changed = [each for each in proposals if each.row in lost and each.row.name in locked]
+    found = [each for each in changed if each.trigger is NodeTrigger.FINDING_OPENED]
+    moves += [(each.row, each.trigger, values) for each in found if (values := _measured(each, now))]
     nodes = NodeRow.__table__
     moved = update(nodes).where(nodes.c.name == bindparam("node")).values({name: bindparam(name) for name in _MOVED})  # type: ignore[arg-type]
     if moves:

@@ -38,6 +38,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
+from mainstay.service.common.db import WRITES
 from mainstay.service.telemetry.blocks import BlockKind, StoredBlock
 from mainstay.service.telemetry.blocks_sql import (
     MemberIndex,
@@ -73,7 +74,8 @@ _AFTER: Final = text(
     "SELECT c.writer, c.position, c.hours, extract(epoch FROM clock_timestamp() - c.at)::float8 FROM processes p"
     " CROSS JOIN LATERAL (SELECT * FROM block_commits b WHERE b.writer = p.id"
     " AND b.position > coalesce((CAST(:known AS jsonb) ->> p.id::text)::bigint, 0)"
-    " ORDER BY b.position LIMIT :limit) c WHERE p.id <> :me ORDER BY c.writer, c.position"
+    " ORDER BY b.position LIMIT :limit) c"
+    " WHERE p.id <> :me OR CAST(:known AS jsonb) -> p.id::text IS NOT NULL ORDER BY c.writer, c.position"
 )
 
 
@@ -101,9 +103,11 @@ class PostgresBlockStore:
         self._engine, self._position = engine, 0
         # Each statement a transaction: what polls four times a second asks once and not four times.
         self._polling = engine.execution_options(isolation_level="AUTOCOMMIT")
+        self._writing = engine.execution_options(**{WRITES: True})
         self.writer = secrets.randbits(62) if writer is None else writer
         self._partitions: set[int] = set()
         self._lock = threading.Lock()
+        self._failed: int | None = None
         self._members = MemberIndex()
         with engine.begin() as connection:
             _serialize(connection)
@@ -119,7 +123,7 @@ class PostgresBlockStore:
         members = self._members.new_rows(blocks)
         statement = insert(_BLOCKS).on_conflict_do_nothing()
         try:
-            with self._engine.begin() as connection:
+            with self._writing.begin() as connection:
                 stored = connection.execute(
                     statement.returning(_BLOCKS.c.subject, _BLOCKS.c.stream, _BLOCKS.c.sequence), rows
                 )
@@ -132,6 +136,8 @@ class PostgresBlockStore:
         except DBAPIError:
             # Another process may have dropped a partition: look again before the next attempt.
             self._partitions.clear()
+            with self._lock:
+                self._failed = self._position if self._failed is None else self._failed
             raise
         self._members.note(members)
         return [block.key in new for block in blocks]
@@ -158,8 +164,17 @@ class PostgresBlockStore:
         with self._engine.connect() as connection:
             return {row.writer: row.newest for row in connection.execute(statement)}
 
+    def take_failed(self) -> int | None:
+        """Position of the first commit that failed since the last call: it may have happened."""
+        with self._lock:
+            failed, self._failed = self._failed, None
+            return failed
+
     def commits_after(self, known: Mapping[int, int], limit: int) -> list[Commit]:
-        """Commits of other processes, for each at most ``limit``, oldest first, beyond the ``known`` positions."""
+        """Commits beyond the ``known`` positions, for each process at most ``limit``, oldest first.
+
+        Those of this process are among them only if its position is ``known``.
+        """
         given = {"me": self.writer, "known": json.dumps(known), "limit": limit}
         with self._polling.connect() as connection:
             return [Commit(*row) for row in connection.execute(_AFTER, given)]
@@ -177,7 +192,7 @@ class PostgresBlockStore:
     def forget_commits(self, seconds: float) -> None:
         """Forget which commits there were until so many seconds ago; their blocks stay."""
         oldest = func.clock_timestamp() - timedelta(seconds=seconds)
-        with self._engine.begin() as connection:
+        with self._writing.begin() as connection:
             connection.execute(delete(_COMMITS).where(_COMMITS.c.at < oldest))
 
     def count(self, hour: int) -> int:
@@ -202,7 +217,7 @@ class PostgresBlockStore:
     def drop_before(self, hour: int) -> int:
         old = [h for h in self.hours() if h < hour]
         for gone in old:
-            with self._lock, self._engine.begin() as connection:
+            with self._lock, self._writing.begin() as connection:
                 connection.exec_driver_sql("SET LOCAL lock_timeout = '5s'")
                 connection.exec_driver_sql(f"DROP TABLE IF EXISTS blocks_h{gone}")
                 connection.execute(delete(_MEMBERS).where(_MEMBERS.c.hour <= gone))
@@ -215,7 +230,7 @@ class PostgresBlockStore:
     def _partition(self, hours: set[int]) -> None:
         with self._lock:
             for hour in sorted(hours - self._partitions):
-                with self._engine.begin() as connection:
+                with self._writing.begin() as connection:
                     _serialize(connection)
                     if connection.exec_driver_sql(f"SELECT to_regclass('blocks_h{hour}')").scalar_one() is None:
                         # Made, then attached: PARTITION OF would wait for whoever reads blocks, a backup among them.

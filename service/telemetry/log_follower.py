@@ -23,6 +23,8 @@ COMMITS: Final = 8
 """Commits of one process read at once: each has at most 4,096 frames, and at 10,000 nodes some hundreds."""
 KEEP_SECONDS: Final = 3600.0
 """How long the order of commits is kept. A process that was stopped for longer fills its memory as after a start."""
+UNSURE_SECONDS: Final = 10.0
+"""How long a process reads its own commits after one of them failed: it may have happened, or happen yet."""
 _BLOCKS: Final = 64
 """Blocks decoded at once: a bundle is a megabyte of readings."""
 
@@ -45,6 +47,7 @@ class LogFollower:
     _known: dict[int, int] = field(init=False)
     """Process → the last position that was read."""
     _read_at: float = field(init=False)
+    _unsure_until: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self._start_at_newest()
@@ -55,11 +58,20 @@ class LogFollower:
             _log.warning("this process stood still for long: it reads the telemetry of the last minutes again")
             self._start_at_newest()
             self.ingest.refill()
+        self._follow_own()
         self.lag = 0.0
         while commits := self.store.commits_after(self._known, COMMITS):
             self._read(commits)
             self.lag = max(self.lag, *(commit.age for commit in commits))
         self._read_at = time.monotonic()
+
+    def _follow_own(self) -> None:
+        """A commit of which this process did not learn is not in its memory; its sender may turn to another process."""
+        me, failed, now = self.store.writer, self.store.take_failed(), time.monotonic()
+        if failed is not None:
+            self._known[me], self._unsure_until = self._known.get(me, failed - 1), now + UNSURE_SECONDS
+        elif now > self._unsure_until:
+            self._known.pop(me, None)
 
     def _read(self, commits: list[Commit]) -> None:
         now, blocks = self.ingest.clock.now(), self.store.read_commits(commits)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import Connection, Engine, event
 
 from mainstay.service.telemetry import log_follower
 
@@ -64,6 +66,46 @@ def test_a_repetition_at_another_process_is_a_duplicate(pair, frames, report, ev
     assert (again.status_code, again.headers.get("x-mainstay-duplicate")) == (204, "1")
     eventually(lambda: b.services.follower.blocks == 1)
     assert a.services.follower.blocks == 0
+
+
+def test_a_commit_of_which_its_process_did_not_learn_is_in_its_memory(
+    pair, frames, report, eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_follower, "UNSURE_SECONDS", 1.0)
+    a, b = pair
+    client = node_of(a, "n1", report)
+    announce(client, frames)
+    body = frames.body(1, t0=float(int(frames.frame(1).t0) + 580))
+    with lost_answer(a.services.database.engine):
+        assert post(client, a.url, body) == 503
+    assert post(client, b.url, body) == 204, "its sender turns to the other process"
+    signal = frames.catalog.narrow[0]
+    eventually(lambda: len(series(a, a.admin_token, signal)) == len(series(b, a.admin_token, signal)) == 2)
+    follower = a.services.follower
+    eventually(lambda: follower.store.writer not in follower._known)
+
+
+@contextmanager
+def lost_answer(engine: Engine) -> Iterator[None]:
+    """The next commit of blocks happens, and the connection breaks before its process learns of it."""
+    inside = list[Connection]()
+
+    def note(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("INSERT INTO block_commits"):
+            inside.append(connection)
+
+    def commit(connection: Connection) -> None:
+        if connection in inside:
+            inside.clear()
+            raw: Any = connection.connection.dbapi_connection
+            raw.commit()
+            raw.close()
+
+    event.listen(engine, "before_cursor_execute", note)
+    event.listen(engine, "commit", commit)
+    yield
+    event.remove(engine, "before_cursor_execute", note)
+    event.remove(engine, "commit", commit)
 
 
 def test_a_process_that_stood_still_reads_the_last_minutes_again(pair, frames, report, eventually) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import String, select
@@ -148,3 +151,15 @@ def test_a_person_writes_before_those_who_have_waited_longer(tmp_path: Path) -> 
         thread.join(30)
     database.close()
     assert order == ["person", "loop", "report"]
+
+
+@pytest.mark.postgres
+def test_a_server_that_is_gone_is_noticed_within_seconds(postgres_url: str) -> None:
+    database = Database(f"{postgres_url}?keepalives_count=4")
+    with database.engine.connect() as connection:
+        raw: Any = connection.connection.dbapi_connection
+        with socket.socket(fileno=os.dup(raw.fileno())) as sock:
+            names = ("TCP_USER_TIMEOUT", "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+            told = [sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
+    database.close()
+    assert told == [10_000, 5, 2, 4], "what the URL says counts"

@@ -96,6 +96,32 @@ def test_json_numbers_that_are_none_are_refused(unheard, report, number: str) ->
     assert "started_at" in answer.text
 
 
+@pytest.mark.postgres
+def test_no_node_is_silent_because_the_database_was_away(
+    start, databases, migrated_template: str, report, eventually
+) -> None:
+    clock, url = ManualClock(1_800_000_000.0), databases.make(template=migrated_template)
+    service = start(clock, database_url=url, fleet={"heartbeat_timeout_seconds": 10.0})
+    node, admin, name = service.node_client("n1"), service.client(), url.rsplit("/", 1)[1]
+
+    def run_next() -> None:
+        clock.advance(4)
+        run_loop(service, "fleet-voices")
+
+    for _ in range(10):
+        assert node.put("/v1/nodes/n1", json=report).status_code == 200
+        run_next()
+    databases.run(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+    databases.run(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+    for _ in range(5):
+        run_next()
+    databases.run(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+    eventually(lambda: service.services.leases.epoch("node-states") is not None)
+    run_next()
+    assert admin.get("/v1/nodes/n1").json()["state"] == "healthy", "nothing could be acknowledged for 24 s"
+    databases.drop(url)
+
+
 def test_silence_is_unknown_and_speech_is_heard_again(start, report) -> None:
     clock = ManualClock(1_800_000_000.0)
     service = start(clock, fleet={"heartbeat_timeout_seconds": 10.0})

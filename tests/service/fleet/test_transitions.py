@@ -314,7 +314,10 @@ def test_many_measured_moves_are_the_moves_of_each(services: Services) -> None:
         rows = read(session, [*names, "gone"])
         other = update(NodeRow.__table__).where(NodeRow.name == "gone").values(state_version=7)
         session.connection().execute(other)  # another process, after the row was read
-        propose_all(session, [Measured(row, NodeTrigger.FINDING_OPENED, "fan broken", found) for row in rows], now=5.0)
+        gone, *rows = rows
+        moves = [Measured(row, NodeTrigger.FINDING_OPENED, "fan broken", found) for row in rows]
+        moves.append(Measured(gone, NodeTrigger.REPORTED, "reporting", NodeFacts(state=HealthState.UNKNOWN)))
+        propose_all(session, moves, now=5.0)
         propose(
             session, read(session, ["alone"])[0], NodeTrigger.FINDING_OPENED, reason="fan broken", now=5.0, known=found
         )
@@ -337,3 +340,19 @@ def test_many_measured_moves_are_the_moves_of_each(services: Services) -> None:
     with services.database.reading() as session:
         assert {(row.state, row.state_reason) for row in read(session, names)} == {("suspect", "fan dead")}
         assert len(session.scalars(select(TransitionRow)).all()) == 7
+
+
+def test_what_was_found_counts_although_another_process_moved_the_node(services: Services) -> None:
+    with services.database.session() as session:
+        session.add(NodeRow(name="n1", first_seen_at=0.0, last_seen_at=1.0, state="unknown", state_version=1))
+    with services.database.session() as session:
+        row = session.scalars(select(NodeRow)).one()
+        heard = update(NodeRow.__table__).values(state="healthy", state_version=2)
+        session.connection().execute(heard)  # after the row was read; an event is evaluated once
+        known = NodeFacts(state=HealthState.UNKNOWN, suspected=True)
+        propose_all(session, [Measured(row, NodeTrigger.FINDING_OPENED, "XID 79", known)], now=5.0)
+    with services.database.reading() as session:
+        row = session.scalars(select(NodeRow)).one()
+        assert (row.state, row.state_version, row.state_reason) == ("suspect", 3, "XID 79")
+        moved = session.scalars(select(TransitionRow)).one()
+        assert (moved.from_state, moved.to_state, moved.version) == ("healthy", "suspect", 3)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import event
+from sqlalchemy.exc import IntegrityError, OperationalError
 
+from mainstay.service.common import db
 from mainstay.service.common.db import Database
 from mainstay.service.telemetry.blocks import BlockKind, BlockStore, StoredBlock
 from mainstay.service.telemetry.blocks_postgres import PostgresBlockStore
@@ -123,6 +128,36 @@ def test_a_partition_dropped_by_another_process_is_made_again(postgres_url: str)
         store.append([block(2)])
     assert store.append([block(2)]) == [True], "the next attempt finds out"
     database.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.timeout(60)
+def test_a_process_that_is_stopped_within_a_commit_does_not_stop_the_others(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(db, "WRITER_IDLE_SECONDS", 0.2)
+    stopped, other = Database(postgres_url), Database(postgres_url)
+    stores = [PostgresBlockStore(database.engine) for database in (stopped, other)]
+    inside, go_on = threading.Event(), threading.Event()
+
+    @event.listens_for(stopped.engine, "before_cursor_execute")
+    def stop(*arguments: Any) -> None:
+        if "block_commits" in arguments[2]:  # its blocks are written, and not committed
+            inside.set()
+            go_on.wait(30)
+
+    with ThreadPoolExecutor() as pool:
+        held = pool.submit(stores[0].append, [block(1)])
+        assert inside.wait(10)
+        try:
+            assert pool.submit(stores[1].append, [block(1)]).result(10) == [True], "the sender turned to the other"
+        finally:
+            go_on.set()
+        with pytest.raises(OperationalError):
+            held.result(10)
+    assert stores[0].append([block(1)]) == [False]
+    stopped.close()
+    other.close()
 
 
 @pytest.mark.parametrize("harm", ["header", "pages", "text"])
