@@ -201,10 +201,12 @@ class Load:
     @asynccontextmanager
     async def flowing(self) -> AsyncIterator[None]:
         """All nodes report; in the end, relays have a minute to send what they hold."""
-        await Fleet(self.people[0], len(self.names), Samples(1)).register()
+        await Fleet(self.people[0], 1, Samples(1)).register()  # which announces the catalog
         async with asyncio.TaskGroup() as group:
             producing = [group.create_task(relay.produce(n / len(self.relays))) for n, relay in enumerate(self.relays)]
             delivering = [group.create_task(relay.deliver()) for relay in self.relays]
+            # Frames flow by then: a node that reported itself and sends nothing for 16 s would be lost.
+            await Fleet(self.people[0], len(self.names), Samples(1)).register()
             yield
             for task in producing:
                 task.cancel()

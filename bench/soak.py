@@ -94,7 +94,7 @@ async def measure(count: int, minutes: float) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.soak")
     parser.add_argument("--nodes", type=int, default=5000)
-    parser.add_argument("--minutes", type=float, default=120.0)
+    parser.add_argument("--minutes", type=float, default=120.0, help="at least 3: a slope needs two readings")
     parser.add_argument("--json", type=Path, default=RESULTS / "soak.json", metavar="FILE")
     told = parser.parse_args()
     publish("soak", asyncio.run(measure(told.nodes, told.minutes)), told.json)
