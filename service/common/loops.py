@@ -80,8 +80,10 @@ class Loop:
             self.turn()
         except Exception as error:  # noqa: BLE001 - named boundary: a loop outlives its faults
             self.failures += 1
-            self.last_error = type(error).__name__
-            _log.exception("loop %s failed (%d times so far); trying again", self.name, self.failures)
+            last, self.last_error = self.last_error, type(error).__name__
+            # While a database is away, all loops fail each second: the same trace again says nothing new.
+            told = "loop %s failed (%d times so far), %s; trying again"
+            _log.error(told, self.name, self.failures, self.last_error, exc_info=self.last_error != last)
         else:
             self.turns += 1
             self.last_error = ""
