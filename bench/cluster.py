@@ -135,9 +135,9 @@ class Run:
         """Whether what was acknowledged is stored once, and in the memory of both."""
         stored = self._scalar("SELECT count(*) FROM blocks WHERE kind = 'bundle'")
         self.row("acknowledged bundles that are not stored", self.balancer.acknowledged - stored, "", 0.0)
-        query = (
-            f"/v1/telemetry/query?node=n00003&signal=gpu_temperature_celsius&from={time.time() - 250:.0f}&points=250"
-        )
+        now = time.time()  # without an end, the span ends with each request
+        span = f"from={now - 250:.0f}&to={now:.0f}&points=250"
+        query = f"/v1/telemetry/query?node=n00003&signal=gpu_temperature_celsius&{span}"
         charts = [(await client.json(query) or {}).get("series") for client in self.people]
         holds = bool(charts[0]) and charts[0] == charts[1]
         self.row("charts of the last minutes that differ between the services", 0 if holds else 1, "", 0.0)

@@ -50,7 +50,8 @@ def test_larger_fleets_need_more_of_everything() -> None:
 
 def test_the_page_marks_sizes_that_were_not_measured_or_do_not_fit() -> None:
     rows = [line for line in capacity(FOLDER).splitlines() if line.startswith(("| 30,000", "| 100,000"))][:2]
-    assert all("| extrapolated |" in row and "**no**" in row for row in rows)
+    assert all("| extrapolated |" in row for row in rows)
+    assert "**no**" in rows[1]
 
 
 def test_a_claim_that_is_gone_ends_the_generation(tmp_path: Path) -> None:

@@ -10,16 +10,16 @@ from mainstay.service.common.loops import Loop
 
 
 def failing(error: Exception) -> Callable[[], None]:
-    def turn() -> None:
+    def fail() -> None:
         raise error
 
-    return turn
+    return fail
 
 
 def test_the_same_fault_is_logged_with_its_trace_once(caplog: pytest.LogCaptureFixture) -> None:
     loop = Loop("scan", 1.0, failing(OSError("away")))
-    for turn in (*[loop.turn] * 3, failing(ValueError("bad")), lambda: None, failing(ValueError("bad"))):
-        loop.turn = turn
+    for action in (*[loop.turn] * 3, failing(ValueError("bad")), lambda: None, failing(ValueError("bad"))):
+        loop.turn = action
         loop.run_once()
     traced = [(record.message.split(", ")[-1].split(";")[0], bool(record.exc_info)) for record in caplog.records]
     assert traced == [
