@@ -81,7 +81,7 @@ def test_one_sweep_through_to_a_verdict(stack: Stack) -> None:
 def test_frames_of_a_node_pass_the_relay(pair: Pair, free_port: Callable[[], int]) -> None:
     a, port = pair.stacks[0], free_port()
     relay = yaml.safe_load(COMPOSE.read_text())["services"]["relay"]["command"]
-    here = {"http://mainstay:8080": a.api.url, "0.0.0.0": "127.0.0.1"}
+    here = {relay[relay.index("--service") + 1]: a.api.url, "0.0.0.0": "127.0.0.1"}
     token = mainstay_command("token", "relay", "--name", "relay-1", "--all-racks", "--quiet")
     issued = subprocess.run(token, env={**os.environ, **a.env}, capture_output=True, text=True, check=True, timeout=60)
     env = {"MAINSTAY_TOKEN": issued.stdout.strip(), "MAINSTAY_RELAY_DATA": str(a.directory / "relay")}
