@@ -345,8 +345,7 @@ def _on_postgres_connect(connection: Any, _record: Any) -> None:
 
 def _on_postgres_begin(connection: Connection) -> None:
     if connection.get_execution_options().get(WRITES, False):
-        milliseconds = int(WRITER_IDLE_SECONDS * 1000)
-        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = {milliseconds}")
+        connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{WRITER_IDLE_SECONDS}s'")
 
 
 def _on_postgres_error(context: ExceptionContext) -> Exception | None:
