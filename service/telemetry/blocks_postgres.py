@@ -124,6 +124,8 @@ class PostgresBlockStore:
         statement = insert(_BLOCKS).on_conflict_do_nothing()
         try:
             with self._writing.begin() as connection:
+                # Not before a commit that seemed to fail has ended: whoever read this position skips those before it.
+                connection.execute(select(func.pg_advisory_xact_lock(self.writer)))
                 stored = connection.execute(
                     statement.returning(_BLOCKS.c.subject, _BLOCKS.c.stream, _BLOCKS.c.sequence), rows
                 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from mainstay.service.common import db
@@ -158,6 +158,35 @@ def test_a_process_that_is_stopped_within_a_commit_does_not_stop_the_others(
     assert stores[0].append([block(1)]) == [False]
     stopped.close()
     other.close()
+
+
+@pytest.mark.postgres
+@pytest.mark.timeout(60)
+def test_a_commit_waits_for_an_earlier_one_that_seemed_to_fail(postgres_url: str, eventually: Any) -> None:
+    lost, later = Database(postgres_url), Database(postgres_url)
+    stores = [PostgresBlockStore(database.engine, writer=7) for database in (lost, later)]
+    inside, go_on = threading.Event(), threading.Event()
+
+    @event.listens_for(lost.engine, "before_cursor_execute")
+    def stop(*arguments: Any) -> None:
+        if "block_commits" in arguments[2]:
+            inside.set()
+            go_on.wait(30)
+
+    waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 7 AND NOT granted")
+    with ThreadPoolExecutor() as pool, later.engine.connect() as connection:
+        first = pool.submit(stores[0].append, [block(1)])
+        assert inside.wait(10)
+        stores[1]._position = 1
+        second = pool.submit(stores[1].append, [block(2)])
+        try:
+            eventually(lambda: second.done() or connection.scalar(waiting))
+            assert not second.done(), "whoever reads this commit skips the first"
+        finally:
+            go_on.set()
+        assert (first.result(10), second.result(10)) == ([True], [True])
+    lost.close()
+    later.close()
 
 
 @pytest.mark.parametrize("harm", ["header", "pages", "text"])
