@@ -202,6 +202,9 @@ class RetentionSettings(SettingsGroup):
 
     days: float = Field(default=90.0, ge=1)
     """Time for which closed incidents, events, and node state changes are kept, in days."""
+    history_days: float = Field(default=400.0, ge=1)
+    """Time for which ended jobs, recoveries, validations, localizations, and check selections are kept, in days.
+    Check selection learns from the last 365."""
     interval_seconds: float = Field(default=300.0, gt=0)
     """Interval between two rounds of deletion, in seconds."""
     batch: int = Field(default=500, ge=1, le=5000)

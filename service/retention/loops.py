@@ -6,7 +6,7 @@ import logging
 from typing import Final
 
 from mainstay.service.common.loops import Loop
-from mainstay.service.retention.repository import FORGET
+from mainstay.service.retention.repository import FORGET, FORGET_HISTORY
 from mainstay.service.services import Services
 
 _log: Final = logging.getLogger(__name__)
@@ -17,11 +17,12 @@ def make(services: Services) -> list[Loop]:
     limits = services.settings.retention
 
     def delete_old_rows() -> None:
-        before = services.clock.now() - limits.days * DAY
-        for name, forget in FORGET:
-            with services.database.session() as session:
-                count = forget(session, before, limits.batch)
-            if count:
-                _log.info("forgot %d %s older than %g days", count, name, limits.days)
+        for days, kinds in ((limits.days, FORGET), (limits.history_days, FORGET_HISTORY)):
+            before = services.clock.now() - days * DAY
+            for name, forget in kinds:
+                with services.database.session() as session:
+                    count = forget(session, before, limits.batch)
+                if count:
+                    _log.info("forgot %d %s older than %g days", count, name, days)
 
     return [Loop("retention", limits.interval_seconds, services.leases.elect("housekeeping", lambda: delete_old_rows))]

@@ -8,13 +8,19 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, and_, delete, or_, select
 from sqlalchemy.orm import InstrumentedAttribute
 
+from mainstay.recovery.migration_request import OPEN
+from mainstay.service.check_selection.models import SelectionRow
 from mainstay.service.common.db import WriteSession
 from mainstay.service.events.models import EventRow
 from mainstay.service.fleet.models import NodeRow, TransitionRow
 from mainstay.service.incidents.lifecycle import IncidentState
 from mainstay.service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
+from mainstay.service.jobs.models import JobRow, MigrationRequestRow, RecoveryRow
+from mainstay.service.localization.models import LocalizationRow
 from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.remediation.schemas import UNDECIDED, RemediationState
+from mainstay.service.validation.models import NodeVerdictRow, SweepRunRow, ValidationRow
+from mainstay.service.validation.service import IS_PENDING
 
 _OPEN: Final = (*(state.value for state in UNDECIDED), RemediationState.ACCEPTED.value)
 Forget = Callable[[WriteSession, float, int], int]
@@ -78,10 +84,67 @@ def transitions(session: WriteSession, before: float, limit: int) -> int:
     return _delete(session, TransitionRow.id, chosen.order_by(TransitionRow.time).limit(limit))
 
 
+def validations(session: WriteSession, before: float, limit: int) -> int:
+    """Finished validations with their results, but for the one that gave a node its current verdict."""
+    current = select(NodeVerdictRow.validation_id)
+    chosen = select(ValidationRow.id).where(
+        ValidationRow.created_at < before, ~IS_PENDING, ValidationRow.id.not_in(current)
+    )
+    return _delete(session, ValidationRow.id, chosen.order_by(ValidationRow.created_at).limit(limit))
+
+
+def sweep_runs(session: WriteSession, before: float, limit: int) -> int:
+    """Finished runs of sweeps none of whose validations is left."""
+    left = select(ValidationRow.id).where(ValidationRow.run_id == SweepRunRow.id).exists()
+    chosen = select(SweepRunRow.id).where(SweepRunRow.finished_at < before, ~left)
+    return _delete(session, SweepRunRow.id, chosen.order_by(SweepRunRow.started_at).limit(limit))
+
+
+def localizations(session: WriteSession, before: float, limit: int) -> int:
+    """Finished localizations with their measurements."""
+    chosen = select(LocalizationRow.id).where(LocalizationRow.finished_at < before)
+    return _delete(session, LocalizationRow.id, chosen.order_by(LocalizationRow.created_at).limit(limit))
+
+
+def selections(session: WriteSession, before: float, limit: int) -> int:
+    """Which checks were chosen for which nodes, and why."""
+    chosen = select(SelectionRow.id).where(SelectionRow.created_at < before)
+    return _delete(session, SelectionRow.id, chosen.order_by(SelectionRow.created_at).limit(limit))
+
+
+def recoveries(session: WriteSession, before: float, limit: int) -> int:
+    """Ended recoveries of jobs; the last ones of a job that runs, too."""
+    chosen = select(RecoveryRow.id).where(RecoveryRow.failed_at < before, RecoveryRow.outcome != "recovering")
+    return _delete(session, RecoveryRow.id, chosen.order_by(RecoveryRow.failed_at).limit(limit))
+
+
+def migration_requests(session: WriteSession, before: float, limit: int) -> int:
+    """Answered requests to move ranks."""
+    table = MigrationRequestRow
+    chosen = select(table.id).where(table.updated_at < before, table.state.not_in(state.value for state in OPEN))
+    return _delete(session, table.id, chosen.order_by(table.updated_at).limit(limit))
+
+
+def jobs(session: WriteSession, before: float, limit: int) -> int:
+    """Ended jobs."""
+    chosen = select(JobRow.id).where(JobRow.finished_at < before)
+    return _delete(session, JobRow.id, chosen.order_by(JobRow.started_at).limit(limit))
+
+
 FORGET: Final[tuple[tuple[str, Forget], ...]] = (
     ("incidents", incidents),
     ("findings", findings),
     ("events", events),
     ("transitions", transitions),
 )
-"""Incidents first: rows that they release can be deleted by the others."""
+"""After ``retention.days``. Incidents first: rows that they release can be deleted by the others."""
+FORGET_HISTORY: Final[tuple[tuple[str, Forget], ...]] = (
+    ("validations", validations),
+    ("runs of sweeps", sweep_runs),
+    ("localizations", localizations),
+    ("check selections", selections),
+    ("recoveries", recoveries),
+    ("migration requests", migration_requests),
+    ("jobs", jobs),
+)
+"""After ``retention.history_days``: check selection and estimates learn from them."""

@@ -10,14 +10,18 @@ from sqlalchemy import func, select
 
 from mainstay.probes.core_types import RecommendedAction
 from mainstay.service.app import build_services, close_services
+from mainstay.service.check_selection.models import SelectionRow
 from mainstay.service.common.db import WriteSession
 from mainstay.service.events.models import EventRow
 from mainstay.service.fleet.models import NodeRow, TransitionRow
 from mainstay.service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
+from mainstay.service.jobs.models import JobRow, MigrationRequestRow, RecoveryRow
+from mainstay.service.localization.models import LocalizationRow
 from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.retention import loops
 from mainstay.service.services import Services
 from mainstay.service.settings import Settings
+from mainstay.service.validation.models import NodeVerdictRow, ResultRow, SweepRow, SweepRunRow, ValidationRow
 from tests.fakes.clock import ManualClock
 
 NOW = 1_800_000_000.0
@@ -123,6 +127,64 @@ def test_the_move_that_put_a_node_where_it_is_stays(services: Services) -> None:
             ))  # fmt: skip
     run_retention(services)
     assert ids(services, TransitionRow) == {"m3"}
+
+
+LONG_AGO, LATELY = NOW - 401 * DAY, NOW - 399 * DAY
+
+
+def test_history_is_kept_for_longer_and_ends_too(services: Services) -> None:
+    with services.database.session() as session:
+        for name, at in (("old", LONG_AGO), ("verdict", LONG_AGO), ("waits", LONG_AGO), ("young", LATELY)):
+            session.add(SweepRow(id=f"s-{name}", name=name, suite="quick", enabled=True, created_at=at))
+            session.flush()
+            session.add(SweepRunRow(id=f"run-{name}", sweep_id=f"s-{name}", started_at=at, finished_at=at))
+            session.flush()
+            state = "queued" if name == "waits" else "done"
+            session.add(ValidationRow(
+                id=f"v-{name}", node=name, suite="quick", state=state, verdict="unknown", reason="", created_at=at,
+                deadline_at=at, finished_at=at, run_id=f"run-{name}",
+            ))  # fmt: skip
+            session.flush()
+            session.add(ResultRow(
+                id=f"result-{name}", validation_id=f"v-{name}", position=0, cohort="c", benchmark="b", metric="m",
+                unit="", better="higher", values=[1.0], verdict="pass", device="", reason="",
+            ))  # fmt: skip
+        session.add(NodeVerdictRow(
+            node="verdict", verdict="pass", power=1, suite="quick", validation_id="v-verdict", at=LONG_AGO,
+        ))  # fmt: skip
+        for name, at, over in (("old", LONG_AGO, True), ("runs", LONG_AGO, False), ("young", LATELY, True)):
+            _history(session, name, at, over=over)
+    run_retention(services)
+    assert ids(services, ValidationRow) == {"v-verdict", "v-waits", "v-young"}
+    assert ids(services, ResultRow) == {"result-verdict", "result-waits", "result-young"}
+    assert ids(services, SweepRunRow) == {"run-verdict", "run-waits", "run-young"}
+    assert ids(services, SelectionRow) == {"young"}
+    for table in (JobRow, RecoveryRow, MigrationRequestRow, LocalizationRow):
+        assert ids(services, table) == {"runs", "young"}, table
+
+
+def _history(session: WriteSession, name: str, at: float, *, over: bool) -> None:
+    ended = at if over else None
+    session.add(JobRow(
+        id=name, name=name, state="finished" if over else "running", generation=1, command="", topology={"ranks": []},
+        protection={}, started_at=at, finished_at=ended, last_seen_at=at,
+    ))  # fmt: skip
+    session.add(RecoveryRow(
+        id=name, job=name, failed_at=at, failed_ranks=[], parts={}, outcome="verified" if over else "recovering",
+    ))  # fmt: skip
+    session.add(MigrationRequestRow(
+        id=name, job=name, kind="migrate", reason="", actor="", state="completed" if over else "pending", detail="",
+        created_at=at, updated_at=at,
+    ))  # fmt: skip
+    session.add(LocalizationRow(
+        id=name, state="done" if over else "running", reason="", nodes=[], partners=[], addresses={}, round=1,
+        document="", state_reason="", created_at=at, finished_at=ended,
+    ))  # fmt: skip
+    if name != "runs":
+        session.add(SelectionRow(
+            id=name, created_at=at, trigger="manual", suite="quick", nodes=[], run_on=[], job_hours=1.0,
+            target_risk=0.1, record={},
+        ))  # fmt: skip
 
 
 def test_a_turn_is_bounded(services: Services) -> None:
