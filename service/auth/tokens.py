@@ -129,7 +129,8 @@ def digest(secret: str) -> str:
 
 
 def make_code() -> str:
-    return f"{CODE_PREFIX}{secrets.token_urlsafe(32)}"
+    """96 random bits, for a code that works once within minutes: a link with it fits on a line of a terminal."""
+    return f"{CODE_PREFIX}{secrets.token_urlsafe(12)}"
 
 
 def code_digest(code: str) -> str:

@@ -93,7 +93,7 @@ def _play(options: DemoOptions, story: DemoTimeline, console: Console, *, stay: 
     console.print(summary_table(story))
     if stay and not story.error:
         link = scenario.stack.sign_in_link()  # the first one may be used, or over
-        console.print(f"\nThe dashboard stays up: [bold cyan]{link}[/]\nCtrl-C ends everything.")
+        console.print(f"\nThe dashboard stays up: [bold cyan]{link}[/]\nCtrl-C ends everything.", soft_wrap=True)
         _wait_for_interrupt(scenario)
 
 

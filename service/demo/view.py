@@ -86,5 +86,5 @@ class TerminalView:
         if self._console.is_terminal:
             return
         for line in self._story.lines[self._printed :]:
-            self._console.print(_timeline_line(line))
+            self._console.print(_timeline_line(line), soft_wrap=True)  # a link stays in one piece
         self._printed = len(self._story.lines)
