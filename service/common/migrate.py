@@ -14,7 +14,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
-from mainstay.service.common.db import Database
+from mainstay.service.common.db import IDLE_SECONDS, Database
 
 MIGRATIONS: Final = Path(__file__).parents[2] / "migrations"
 _LOCK: Final = 7_233_001  # arbitrary and ours: two processes that start together migrate one after the other
@@ -44,6 +44,8 @@ def altering(database: Database) -> Iterator[Connection]:
             raw.execute("PRAGMA foreign_keys=OFF")
         try:
             with connection.begin():
+                if not database.is_sqlite:  # on a busy host, seconds go by between two statements of a migration
+                    connection.exec_driver_sql(f"SET LOCAL idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'")
                 yield connection
                 broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all() if database.is_sqlite else []
                 if broken:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import inspect
 
-from mainstay.service.common import migrate
+from mainstay.service.common import db, migrate
 from mainstay.service.common.db import Database
 from mainstay.service.stream import changes
 from mainstay.service.stream.changes import Topic, record_change
@@ -40,6 +40,33 @@ def test_down_and_up_again(database: Database) -> None:
     migrate.upgrade(database)
     assert set(inspect(database.engine).get_table_names()) == tables
     schema.drift(database)
+
+
+def test_a_process_of_the_version_before_works_on_the_new_schema(database: Database) -> None:
+    """Since 0008 several processes share a database, and an upgrade restarts one after another."""
+    revisions = [revision for revision in sorted(migrate.known_revisions()) if revision >= "0008"]
+    before: dict[tuple[str, str], tuple[str, bool]] = {}
+    for revision in revisions:
+        migrate.upgrade(database, revision)
+        inspector = inspect(database.engine)
+        now = {(table, c["name"]): c for table in inspector.get_table_names() for c in inspector.get_columns(table)}
+        shape = {place: (str(column["type"]), column["nullable"]) for place, column in now.items()}
+        assert before.items() <= shape.items(), f"{revision} takes or changes columns that the version before uses"
+        tables = {table for table, _ in before}
+        unknown = [place for place in now.keys() - before.keys() if place[0] in tables]
+        needed = [place for place in unknown if not now[place]["nullable"] and now[place]["default"] is None]
+        assert not needed, f"{revision}: the version before cannot add a row, as it knows no {needed}"
+        before = shape
+
+
+@pytest.mark.postgres
+def test_a_migration_may_pause(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(db, "WRITER_IDLE_SECONDS", 0.1)
+    database = Database(postgres_url)
+    with migrate.altering(database) as connection:
+        limit = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar_one()
+        assert limit == "5min", "PostgreSQL ended a migration that took seconds between two statements"
+    database.close()
 
 
 @pytest.mark.postgres
