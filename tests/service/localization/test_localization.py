@@ -28,9 +28,6 @@ from mainstay.probes.core_types import Verdict
 from mainstay.service.app import build_services, close_services
 from mainstay.service.incidents.finding_retry import store_with_retry
 from mainstay.service.incidents.models import FindingRow, IncidentRow
-from mainstay.service.jobs.occupancy import NodeOccupiedError
-from mainstay.service.jobs.schemas import JobReport
-from mainstay.service.jobs.service import report as report_job
 from mainstay.service.localization import findings as localization_findings
 from mainstay.service.localization import service as localization_service
 from mainstay.service.localization.schemas import LocalizationCreate, PairReportIn
@@ -374,45 +371,3 @@ def test_only_a_validation_that_looked_where_it_points_takes_it_back(
         taken_back = localization_findings.validated(session, row, judged, now=now + 1)
     told = [(f.entity.node, f.entity.device, f.active) for f in taken_back]
     assert told == ([("n1", "mlx5_0", False)] if over else [])
-
-
-# nodes with running jobs
-
-
-def put_job(services: Services, *nodes: str, state: str = "running") -> None:
-    place = {"pp": 0, "tp": 0, "device": None, "pid": None, "state": "running"}
-    said = {
-        "name": "llm", "state": state, "generation": 1, "command": "t",
-        "topology": {"dp": len(nodes), "pp": 1, "tp": 1, "world_size": len(nodes),
-                     "ranks": [{"rank": rank, "dp": rank, "node": node, **place} for rank, node in enumerate(nodes)]},
-        "protection": {"slots": 2, "parity_every": None, "parity_group": None, "disk_every": None, "state_bytes": []},
-        "steps_total": 9, "last_step": 1, "started_at": 1.0, "finished_at": None,
-    }  # fmt: skip
-    with services.database.session() as session:
-        report_job(session, "llm", JobReport.model_validate(said), now=services.clock.now())
-
-
-def test_nodes_with_a_job_are_measured_only_on_request(services: Services, report: Json) -> None:
-    nodes = [f"n{number}" for number in range(6)]
-    add_nodes(services, report, *nodes)
-    put_job(services, "n3")
-    with pytest.raises(NodeOccupiedError, match="node n3: job llm runs on this node"):
-        start_localization(services, *nodes)
-    row = play(services, start_localization(services, *nodes, allow_occupied=True), Fleet(slow={"n3": 0.5}), nodes)
-    assert names(row) == ["n3"]
-
-
-@pytest.mark.parametrize("occupied", [["n3"], ["n0", "n1", "n2", "n3", "n4", "n5"]])
-def test_a_job_that_begins_later_is_not_disturbed_and_blames_nobody(
-    services: Services, report: Json, occupied: list[str]
-) -> None:
-    nodes = [f"n{number}" for number in range(6)]
-    add_nodes(services, report, *nodes)
-    key = start_localization(services, *nodes)
-    put_job(services, *occupied)
-    fleet = Fleet()
-    row = play(services, key, fleet, nodes)
-    assert names(row) == []
-    assert list(row.verdict["unknown"]) == occupied
-    assert not {order.peer for order in fleet.seen} - {*nodes}
-    assert "job llm runs on this node" in row.document
