@@ -252,6 +252,9 @@ class ValidationSettings(SettingsGroup):
     """Interval at which the service looks for tasks of waiting nodes, in seconds."""
     keep_runs: int = Field(default=20, ge=1)
     """Runs that the answer about a sweep lists."""
+    occupied_wait_hours: float = Field(default=24.0, gt=0)
+    """A validation waits at most so long for a job to leave its node, then it is skipped, in hours. One of a sweep is
+    skipped when the sweep is due again, if that is earlier."""
 
 
 class AdmissionSettings(SettingsGroup):

@@ -98,6 +98,9 @@ class Benchmark(ABC):
     optional: ClassVar[bool] = False
     """Needs what a machine need not have (a program, an RDMA port): where it cannot run, a suite leaves it out and says
     so, unless it is asked for by name."""
+    exclusive: ClassVar[bool] = True
+    """Needs a node without running jobs: it loads what a job uses (GPUs, memory, links, disks), which slows the job and
+    falsifies the measurement."""
     budget_share: ClassVar[float] = 1.0
     """How much of an effort's budget each of its metrics gets: less where they are many, more where a step is long."""
     place: ClassVar[str] = ""

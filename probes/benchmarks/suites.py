@@ -148,6 +148,8 @@ class BenchmarkInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Stated, on the slower of the typical machines: two cores, or eight GPUs."""
     optional: bool = False
     """Runs where it can; a result of the whole suite need not hold it."""
+    exclusive: bool = True
+    """Runs only on a node without running jobs."""
 
 
 class SuiteInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,4 +187,5 @@ def _about(suite: Suite, name: str, kinds: tuple[Kind, ...]) -> BenchmarkInfo:
         metrics=tuple(metrics.values()),
         expected_seconds=max(expected_seconds(one, TYPICAL[kind]) for kind, one in made.items()),
         optional=BENCHMARKS[name].optional,
+        exclusive=BENCHMARKS[name].exclusive,
     )

@@ -29,6 +29,7 @@ class Tcp(Benchmark):
     catches: ClassVar[str] = "a slow network stack: firewall rules, a busy softirq core, small buffers, a wrong MTU"
     defects: ClassVar[tuple[Defect, ...]] = (Defect.NETWORK, Defect.HOST_CPU)
     each_device: ClassVar[bool] = False
+    exclusive: ClassVar[bool] = False  # a few hundred KiB on the loopback device, for seconds, on one core
     place: ClassVar[str] = "host"
 
     @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,6 @@ def admit(body: AdmissionIn, _: Actor, services: ServicesDep, now: Now) -> Respo
         answer = service.decide(session, services, body, now=now)
     if body.preempt or body.preflight:
         with services.database.session() as session:
-            answer = service.act(session, body, answer, now=now, settings=services.settings)
+            answer = service.act(session, services, body, answer, now=now)
             after_commit(session, lambda: services.wakers.wake("orders"))
     return Response(encode(answer), media_type="application/json")

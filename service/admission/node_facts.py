@@ -26,7 +26,7 @@ from mainstay.service.validation.service import IS_PENDING
 if TYPE_CHECKING:
     from mainstay.service.services import Services
 
-_PENDING_NODES = select(ValidationRow.node).where(IS_PENDING)
+_PENDING = select(ValidationRow.node, ValidationRow.held).where(IS_PENDING)
 _LOST = FindingRow.kind == FindingKind.GPU_LOST.value
 _EVICTS = and_(FindingRow.recommended_action.in_(EVICTING), FindingRow.kind != FindingKind.NODE_LOST.value)
 _FINDINGS = (
@@ -60,7 +60,9 @@ class FactsQuery:
         self._names = names
         self._request = request
         self._power = power_of(request.suite)
-        self._pending = set(connection.scalars(_PENDING_NODES).all())
+        self._busy = services.occupancy.by_node(session)
+        # One that is held on a busy node waits for the job, and does not stand in its way.
+        self._pending = {node for node, held in connection.execute(_PENDING) if not (held and node in self._busy)}
         self._evicting: dict[str, str] = {}
         lost: set[tuple[str, str]] = set()
         for node, evidence, device in connection.execute(_FINDINGS).all():
@@ -69,7 +71,6 @@ class FactsQuery:
             if node is not None and device is not None:
                 lost.add((node, device))
         self._lost = Counter(node for node, _ in lost)
-        self._busy = services.occupancy.by_node(session)
         self._mine = (job,)
         self._special = {*self._pending, *self._evicting, *self._lost}
         """Nodes of which other tables have something to say; beside those that are busy."""

@@ -102,9 +102,10 @@ def _headline(asked: int, nodes: Sequence[NodeAdmissionResponse]) -> str:
 
 
 def act(
-    session: WriteSession, body: AdmissionIn, answer: AdmissionResponse, *, now: float, settings: Settings
+    session: WriteSession, services: Services, body: AdmissionIn, answer: AdmissionResponse, *, now: float
 ) -> AdmissionResponse:
     """Carry out what the request asks for beside an answer: pre-emption, pre-flight."""
+    settings = services.settings
     preempted: list[str] = []
     preflight: list[str] = []
     if body.preempt:
@@ -113,6 +114,7 @@ def act(
         preempted = [row.id for row in rows]
     if body.preflight:
         suite = body.suite or settings.admission.suite
+        occupied = services.occupancy.by_node(session)
         for node in answer.nodes:
             codes = {reason.code for reason in node.reasons}
             if codes & WANTS_CHECK and not codes & {
@@ -120,5 +122,8 @@ def act(
                 ReasonCode.BEING_VALIDATED,
                 ReasonCode.BUSY,
             }:
-                preflight.append(validations.order(session, settings, node=node.node, suite=suite, now=now).id)
+                own = node.node in occupied  # by the job that asks, which an earlier run left there
+                options = validations.ValidationOptions(allow_occupied=own)
+                row = validations.order(session, settings, node=node.node, suite=suite, now=now, options=options)
+                preflight.append(row.id)
     return msgspec.structs.replace(answer, preempted=preempted, preflight=preflight)

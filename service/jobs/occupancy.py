@@ -4,14 +4,35 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sqlalchemy import select
 
 from mainstay.service.common.db import AnySession
+from mainstay.service.common.problem import ConflictError
 from mainstay.service.jobs.models import JobRow
 from mainstay.service.jobs.repository import current_keys
+
+
+class NodeOccupiedError(ConflictError):
+    slug, title = "node-occupied", "A job runs on the node"
+
+
+def occupied_reason(jobs: Mapping[str, Sequence[str]], node: str) -> str | None:
+    """Why what would disturb a job waits, by ``Occupancy.by_node``; None: no job runs on the node."""
+    return f"job {', '.join(jobs[node][:3])} runs on this node" if node in jobs else None
+
+
+def require_idle(jobs: Mapping[str, Sequence[str]], nodes: Iterable[str]) -> None:
+    """Check that no job runs on these nodes.
+
+    Raises:
+        NodeOccupiedError: one does; the message names it and the node.
+    """
+    for node in nodes:
+        if why := occupied_reason(jobs, node):
+            raise NodeOccupiedError(f"node {node}: {why}. Wait until it has ended, or set allow_occupied to disturb it")
 
 
 @dataclass

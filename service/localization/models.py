@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint
+from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint, false
 from sqlalchemy.orm import Mapped, mapped_column
 
 from mainstay.service.common.db import Base, UnixTime, partial
@@ -47,6 +47,8 @@ class LocalizationRow(Base):
     state_reason: Mapped[str] = mapped_column(Text)
     created_at: Mapped[float] = mapped_column(UnixTime)
     finished_at: Mapped[float | None] = mapped_column(UnixTime)
+    allow_occupied: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Measures even if a job runs on a node."""
 
     __table_args__ = (
         CheckConstraint("state IN ('running', 'done', 'cancelled')", name="state"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, Strict
 
 from mainstay.detectors.localize.model import LocalizationVerdict, LocalizedCulprit, PairEvidence
 from mainstay.service.common.schemas import Input, Lenient, Name, Output, ShortText, Text, UnixSeconds, fields_of
@@ -22,6 +22,8 @@ class LocalizationCreate(Input):
     """Known-good nodes to measure with; not given: idle nodes of the same cohorts whose last check passed."""
     addresses: Annotated[dict[Name, Address], Field(max_length=2 * MOST_NODES)] = Field(default_factory=dict)
     """Where a node is reached by its peers, if not by its host name."""
+    allow_occupied: Annotated[bool, Strict()] = False
+    """Measure even if a job runs on a node: each slows the other down."""
 
 
 class LocalizationCancel(Input):

@@ -38,6 +38,7 @@ from mainstay.service.common.rows import require_row
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.fleet.service import require_node
 from mainstay.service.jobs import repository as jobs
+from mainstay.service.jobs.occupancy import occupied_reason, require_idle
 from mainstay.service.localization.models import LocalizationRow, LocalizationRunState, LocalizationTaskRow, SideState
 from mainstay.service.localization.schemas import LocalizationCreate, PairReportIn
 from mainstay.service.stream.changes import Topic, record_change
@@ -111,6 +112,7 @@ def create(session: WriteSession, body: LocalizationCreate, *, now: float) -> Lo
         UnknownNodeError: a node, a partner, or the owner of an address is unknown.
         TooFewNodesError: with all partners there are fewer than three.
         NodeMeasuringError: a node's link is being measured by another localization.
+        NodeOccupiedError: a job runs on a node, and the request does not allow it.
     """
     nodes = sorted(set(body.nodes))
     rows = [require_node(session, name) for name in nodes]
@@ -119,6 +121,8 @@ def create(session: WriteSession, body: LocalizationCreate, *, now: float) -> Lo
     for name in body.addresses:
         require_node(session, name)
     _check(session, [row.name for row in rows])
+    if not body.allow_occupied:
+        require_idle(jobs.by_node(session), [row.name for row in rows])
     good = _passed(session, wanted)
     switches = {row.name: tuple(row.switches) for row in rows}
     state = plan.start_localization(flat([row.name for row in rows], switches), known_good=good, suspects=nodes)
@@ -133,6 +137,7 @@ def create(session: WriteSession, body: LocalizationCreate, *, now: float) -> Lo
         document="",
         state_reason="begun",
         created_at=now,
+        allow_occupied=body.allow_occupied,
     )
     session.add(made)
     session.flush()
@@ -149,11 +154,8 @@ def _check(session: AnySession, names: Sequence[str]) -> None:
     running = select(LocalizationTaskRow.node).join(
         LocalizationRow, LocalizationRow.id == LocalizationTaskRow.localization_id
     )
-    busy = session.scalar(
-        running.where(LocalizationRow.state == LocalizationRunState.RUNNING, LocalizationTaskRow.node.in_(names)).limit(
-            1
-        )
-    )
+    running = running.where(LocalizationRow.state == LocalizationRunState.RUNNING, LocalizationTaskRow.node.in_(names))
+    busy = session.scalar(running.limit(1))
     if busy is not None:
         raise NodeMeasuringError(
             f"node {busy} is in another fault localization, and two at a time would slow each other: retry when it ends"
@@ -264,13 +266,19 @@ def _waiting(now: float) -> Any:
     return is_open & (LocalizationTaskRow.deadline_at > now) & or_(LocalizationTaskRow.state == SideState.QUEUED, lost)
 
 
-def claim_node_tasks(session: WriteSession, node: str, *, now: float) -> list[PairTaskRead]:
-    """Hand the node its side of each pair."""
+def claim_node_tasks(
+    session: WriteSession, node: str, occupied: Mapping[str, Sequence[str]], *, now: float
+) -> list[PairTaskRead]:
+    """Hand the node its side of each pair; if a job has begun there (``Occupancy.by_node``), its side is missing."""
     statement = select(LocalizationTaskRow).where(LocalizationTaskRow.node == node, _waiting(now))
     rows = list(session.scalars(statement.order_by(LocalizationTaskRow.created_at).limit(10)))
+    why = occupied_reason(occupied, node)
+    missing = BenchmarkResult(benchmark=PAIR, state=Ran.ERROR, error=why, seconds=0.0, device="", metrics=())
     for row in rows:
         row.state, row.taken_at = SideState.TAKEN.value, now
-    return [PairTaskRead.model_validate(row.order) for row in rows]
+        if why and not session.get_one(LocalizationRow, row.localization_id).allow_occupied:
+            row.state, row.result = SideState.DONE.value, msgspec.to_builtins(missing)
+    return [PairTaskRead.model_validate(row.order) for row in rows if row.state == SideState.TAKEN]
 
 
 def accept(
@@ -301,14 +309,14 @@ def accept(
 
 
 def tick(session: WriteSession, *, now: float) -> list[LocalizationRow]:
-    """Continue localizations with an overdue round and return them."""
+    """Continue localizations with a round in which no side can answer any more, and return them."""
     statement = (
         select(LocalizationRow)
         .where(
             LocalizationRow.state == LocalizationRunState.RUNNING,
-            LocalizationRow.id.in_(
+            LocalizationRow.id.not_in(
                 select(LocalizationTaskRow.localization_id).where(
-                    is_one_of(LocalizationTaskRow.state, _OPEN), LocalizationTaskRow.deadline_at <= now
+                    is_one_of(LocalizationTaskRow.state, _OPEN), LocalizationTaskRow.deadline_at > now
                 )
             ),
         )

@@ -19,10 +19,11 @@ from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.rows import equal_to
 from mainstay.service.common.schemas import Name
 from mainstay.service.fleet.service import require_node
+from mainstay.service.jobs.occupancy import require_idle
 from mainstay.service.localization import service as localization_service
 from mainstay.service.operation import Acting
 from mainstay.service.services import Services, ServicesDep
-from mainstay.service.validation import node_comparison, node_tasks, service
+from mainstay.service.validation import limits, node_comparison, node_tasks, service
 from mainstay.service.validation import serializers as validation_serializers
 from mainstay.service.validation.models import ValidationRow
 from mainstay.service.validation.node_comparison import ComparisonRead
@@ -60,12 +61,19 @@ async def list_suites(_: Reader) -> SuitePage:
     return SuitePage(items=[SuiteRead.model_validate(suite) for suite in suites().values()], next_cursor=None)
 
 
-@router.post("/validations", operation_id="create_validation", status_code=202, responses=problems(404))
+@router.post("/validations", operation_id="create_validation", status_code=202, responses=problems(404, 409))
 def create_validation(body: ValidationCreate, acting: Acting) -> ValidationRead:
-    """Request a suite, or a part of one, on a node, which polls for it. Read the validation again for the verdict."""
-    options = service.ValidationOptions(benchmarks=body.benchmarks, remeasure=body.remeasure)
+    """Request a suite, or a part of one, on a node, which polls for it. Read the validation again for the verdict.
+
+    Rejected (``node-occupied``) if a job runs on the node, which exclusive benchmarks would disturb; ``allow_occupied``
+    runs them nevertheless.
+    """
+    options = service.ValidationOptions(**body.model_dump(exclude={"node", "suite"}))
     session, settings = acting.session, acting.services.settings
     row = service.order(session, settings, node=body.node, suite=body.suite, now=acting.now, options=options)
+    jobs = acting.services.occupancy.by_node(session)
+    if limits.occupied_reason(row, jobs):
+        require_idle(jobs, [body.node])
     session.flush()
     acting.wake("orders")
     return acting.remember(validation_serializers.serialize_validations(session, [row])[0], 202)
@@ -199,7 +207,8 @@ def _take(services: Services, node: str) -> list[ValidationTaskRead | PairTaskRe
         if not node_tasks.nodes_with_orders(session, [node], now):
             return []
     with services.database.session() as session:
+        jobs = services.occupancy.by_node(session)
         return [
-            *node_tasks.claim_tasks(session, node, now=now),
-            *localization_service.claim_node_tasks(session, node, now=now),
+            *node_tasks.claim_tasks(session, node, jobs, now=now, settings=services.settings),
+            *localization_service.claim_node_tasks(session, node, jobs, now=now),
         ]

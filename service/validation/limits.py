@@ -1,4 +1,4 @@
-"""How many validations of a sweep's run go at the same time, and where.
+"""Which held validations go: how many of a sweep's run at the same time, and only on nodes without jobs.
 
 Validations under one switch share an uplink: those that ran at the same time would measure each other.
 """
@@ -7,34 +7,55 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import select
 
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.fleet.models import NodeRow
+from mainstay.service.jobs import occupancy
 from mainstay.service.settings import Settings
 from mainstay.service.validation import service
 from mainstay.service.validation.models import SweepRow, SweepRunRow, ValidationRow, ValidationState
+from mainstay.service.validation.suites import is_exclusive
 
 
-def limited_runs(session: AnySession) -> list[str]:
-    """Runs that hold validations back."""
-    statement = (
-        select(ValidationRow.run_id)
-        .distinct()
-        .where(ValidationRow.state == ValidationState.QUEUED, ValidationRow.held, ValidationRow.run_id.is_not(None))
-    )
-    return [run for run in session.scalars(statement) if run is not None]
+def occupied_reason(row: ValidationRow, jobs: Mapping[str, Sequence[str]]) -> str | None:
+    """Why the validation may not run now: it would disturb these jobs of ``Occupancy.by_node``. None: it may."""
+    allowed = row.allow_occupied or not is_exclusive(row.suite, row.benchmarks)
+    return None if allowed else occupancy.occupied_reason(jobs, row.node)
 
 
-def release(session: WriteSession, run_id: str, *, now: float, settings: Settings) -> int:
-    """Let as many of a run's held validations go as its sweep's limits allow; how many.
+def wait_for_job(session: WriteSession, row: ValidationRow, why: str, *, now: float, settings: Settings) -> None:
+    """Hold a queued validation back, or skip it if it has waited until its deadline."""
+    if not row.held:
+        row.held = True
+        service.set_deadline(session, row, settings, now=now)
+    elif row.deadline_at <= now:
+        skipped = ValidationState.EXPIRED, f"skipped: {why}"
+        service.end_unmeasured(session, row, *skipped, now=now, settings=settings)
+        return
+    if row.reason != why:
+        row.reason = why
+        service.publish(session, row)
+
+
+def holding_runs(session: AnySession) -> list[str | None]:
+    """Runs that hold validations back; None stands for all validations of no run."""
+    statement = select(ValidationRow.run_id).where(service.IS_PENDING, ValidationRow.held)
+    return list(dict.fromkeys(session.scalars(statement)))  # SQL's DISTINCT would read the index of all runs
+
+
+def release(
+    session: WriteSession, run_id: str | None, jobs: Mapping[str, Sequence[str]], *, now: float, settings: Settings
+) -> int:
+    """Let as many of a run's held validations go as its sweep's limits and ``jobs`` (node -> jobs) allow; how many.
 
     A node shares with those under the same nearest switch, or in the same rack if it names no switch; one that
     names neither shares with none. A sweep that was deleted meanwhile limits nothing.
     """
-    run = session.get(SweepRunRow, run_id, with_for_update=True)  # two ticks at once would each fill the limit
+    # Two ticks at once would each fill the limit.
+    run = None if run_id is None else session.get(SweepRunRow, run_id, with_for_update=True)
     sweep = None if run is None else session.get(SweepRow, run.sweep_id)
     statement = (
         select(ValidationRow, NodeRow.switches, NodeRow.rack)
@@ -46,11 +67,15 @@ def release(session: WriteSession, run_id: str, *, now: float, settings: Setting
     most = math.inf if sweep is None or sweep.max_concurrent is None else sweep.max_concurrent
     each = math.inf if sweep is None or sweep.max_per_switch is None else sweep.max_per_switch
     busy = Counter(place for row, place in pending if not row.held)
-    released = 0
+    running, released = busy.total(), 0
     for row, place in pending:
-        if row.held and busy.total() < most and busy[place] < each:
+        if not row.held:
+            continue
+        if why := occupied_reason(row, jobs):
+            wait_for_job(session, row, why, now=now, settings=settings)
+        elif running + released < most and busy[place] < each:
             row.held, row.reason = False, "waiting for the node to fetch the task"
-            service.set_deadline(row, settings, now=now)
+            service.set_deadline(session, row, settings, now=now)
             busy[place] += 1
             released += 1
             service.publish(session, row)

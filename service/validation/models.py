@@ -85,7 +85,7 @@ class ValidationRow(Base):
     reason: Mapped[str] = mapped_column(Text)
     created_at: Mapped[float] = mapped_column(UnixTime)
     deadline_at: Mapped[float] = mapped_column(UnixTime)
-    """Not finished by then: expired, and its verdict is UNKNOWN."""
+    """Not finished by then: expired, and its verdict is UNKNOWN. While it is held: until when it waits for a job."""
     taken_at: Mapped[float | None] = mapped_column(UnixTime)
     started_at: Mapped[float | None] = mapped_column(UnixTime)
     finished_at: Mapped[float | None] = mapped_column(UnixTime)
@@ -94,7 +94,8 @@ class ValidationRow(Base):
     progress: Mapped[dict[str, Any] | None]
     """The last progress report of the node (``mainstay.probes.validation_tasks.ValidationProgress``)."""
     held: Mapped[bool] = mapped_column(default=False, server_default=false())
-    """Queued, but not handed out before others of its run have ended."""
+    """Queued, but not handed out before others of its run have ended, or a job has left the node. Kept by one that ends
+    without being handed out: it was skipped."""
     attempt: Mapped[int] = mapped_column(default=1, server_default="1")
     retries: Mapped[int] = mapped_column(default=0, server_default="0")
     """How often it may be tried again when nothing could be measured."""
@@ -105,6 +106,8 @@ class ValidationRow(Base):
     cancel_told_at: Mapped[float | None] = mapped_column(UnixTime)
     remeasure: Mapped[int] = mapped_column(default=0, server_default="0")
     """How often the node may measure again what failed."""
+    allow_occupied: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Runs even if a job runs on the node."""
 
     __table_args__ = (
         CheckConstraint(f"state IN ({_STATES})", name="state"),

@@ -6,7 +6,7 @@ that one which is delivered twice does no harm.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +19,7 @@ from mainstay.service.criteria import store as criteria_store
 from mainstay.service.fleet.service import require_node
 from mainstay.service.localization import service as localization_service
 from mainstay.service.settings import Settings
-from mainstay.service.validation import service
+from mainstay.service.validation import limits, service
 from mainstay.service.validation.cohorts import cohort_of
 from mainstay.service.validation.models import ValidationRow, ValidationState
 from mainstay.service.validation.schemas import ValidationProgressCreate, ValidationTaskRead
@@ -57,16 +57,27 @@ def nodes_with_orders(session: AnySession, nodes: Sequence[str], now: float) -> 
     return set(session.scalars(statement)) | localization_service.nodes_with_orders(session, nodes, now)
 
 
-def claim_tasks(session: WriteSession, node: str, *, now: float) -> list[ValidationTaskRead]:
-    """Hand the node its orders, what is to end first, then the oldest; they are its own from now on."""
+def claim_tasks(
+    session: WriteSession, node: str, jobs: Mapping[str, Sequence[str]], *, now: float, settings: Settings
+) -> list[ValidationTaskRead]:
+    """Hand the node its orders, what is to end first, then the oldest; they are its own from now on.
+
+    What would disturb one of ``jobs`` (``Occupancy.by_node``) is held instead: the job may have begun after the order.
+    """
     ending = select(ValidationRow).where(ValidationRow.node == node, _to_end(now)).order_by(ValidationRow.cancelled_at)
     ended = list(session.scalars(ending.limit(100)))
     for row in ended:
         row.cancel_told_at = now
     running = select(ValidationRow).where(ValidationRow.node == node, _to_run(now)).order_by(ValidationRow.created_at)
-    begun = list(session.scalars(running.limit(10)))
-    for row in begun:
+    begun: list[ValidationRow] = []
+    for row in session.scalars(running.limit(10)):
+        why = limits.occupied_reason(row, jobs)
+        if why and row.state == ValidationState.QUEUED:
+            limits.wait_for_job(session, row, why, now=now, settings=settings)
+            continue
         row.taken_at = now
+        if not why:  # one that the node lost does not begin again beside a job
+            begun.append(row)
         if row.state == ValidationState.QUEUED:
             row.state, row.reason = ValidationState.TAKEN.value, "the node has the order"
             service.publish(session, row)
@@ -118,7 +129,8 @@ def cancel(session: WriteSession, row: ValidationRow, reason: str, *, now: float
     if not compare_and_set(session, row, *unchanged, cancelled_at=now, cancel_reason=reason):
         return row
     if row.state == ValidationState.QUEUED:
-        service.end_unmeasured(session, row, f"cancelled before it began: {reason}", now=now, settings=settings)
+        why = f"cancelled before it began: {reason}"
+        service.end_unmeasured(session, row, ValidationState.DONE, why, now=now, settings=settings)
     else:
         row.reason = f"cancelled: {reason}"
         service.publish(session, row)

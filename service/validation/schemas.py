@@ -69,6 +69,8 @@ class ValidationCreate(Input):
     suite: Label
     benchmarks: Part | None = None
     remeasure: Again = 0
+    allow_occupied: Annotated[bool, Strict()] = False
+    """Run even if a job runs on the node: it slows the job down, and the job falsifies what is measured."""
 
 
 class Preemption(Input):
@@ -120,7 +122,9 @@ class ValidationRead(Output):
     run: str | None
     state: ValidationState
     held: bool
-    """Queued, and waits for others of its run: too many at once, or under one switch."""
+    """Queued, and waits for others of its run (too many at once, or under one switch) or for a job on the node. If it
+    expired: it was skipped."""
+    allow_occupied: bool
     attempt: int
     remeasure: int
     progress: ValidationProgressRead | None
@@ -227,6 +231,8 @@ class SweepCounts(Output):
     warn: int
     fail: int
     unknown: int
+    skipped: int
+    """A job ran on the node all the time; the node's verdict stays as it was."""
     pending: int
 
 

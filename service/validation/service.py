@@ -6,6 +6,7 @@ values judged by criteria is UNKNOWN, and each end updates the node's current ve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
@@ -29,7 +30,7 @@ from mainstay.service.stream.changes import Topic, record_change
 from mainstay.service.validation import validation_findings
 from mainstay.service.validation.cohorts import cohort_of
 from mainstay.service.validation.latch import Latch, latched
-from mainstay.service.validation.models import NodeVerdictRow, ResultRow, ValidationRow, ValidationState
+from mainstay.service.validation.models import NodeVerdictRow, ResultRow, SweepRow, ValidationRow, ValidationState
 from mainstay.service.validation.schemas import ResultsIn
 from mainstay.service.validation.suites import expected_benchmarks, require_part, require_suite, seconds_for
 
@@ -68,6 +69,8 @@ class ValidationOptions:
     remeasure: int = 0
     """How often the node measures again what failed, before it is taken for failed."""
     held: bool = False
+    allow_occupied: bool = False
+    """Run even if a job runs on the node."""
     sweep_id: str | None = None
     run_id: str | None = None
 
@@ -103,14 +106,22 @@ def order(
         attempt=1,
         created_at=now,
     )
-    set_deadline(row, settings, now=now)
+    set_deadline(session, row, settings, now=now)
     session.add(row)
     publish(session, row)
     return row
 
 
-def set_deadline(row: ValidationRow, settings: Settings, *, now: float) -> None:
-    """It counts from now: called when the order may be fetched for the first time, or again."""
+def set_deadline(session: AnySession, row: ValidationRow, settings: Settings, *, now: float) -> None:
+    """It counts from now: called when the order may be fetched for the first time, or again.
+
+    One that is held waits for a job until its sweep is due again, and for ``occupied_wait_hours`` at most.
+    """
+    if row.held:
+        sweep = None if row.sweep_id is None else session.get(SweepRow, row.sweep_id)
+        due = math.inf if sweep is None or sweep.next_run_at is None else sweep.next_run_at
+        row.deadline_at = min(due, row.created_at + settings.validation.occupied_wait_hours * 3600.0)
+        return
     once = seconds_for(require_suite(row.suite), row.benchmarks, settings.validation)
     by_suite = once * (1 + row.remeasure)  # all of it may have to be measured again
     row.deadline_at = now + (by_suite if row.timeout_seconds is None else row.timeout_seconds)
@@ -177,7 +188,7 @@ def _again(session: WriteSession, row: ValidationRow, why: str, *, now: float, s
     pause = RETRY_SECONDS * 2 ** (row.attempt - 2)
     row.not_before_at, row.taken_at, row.progress = now + pause, None, None
     row.reason = f"attempt {row.attempt} of {row.retries + 1} in {pause:.0f} s, as nothing was measured: {why}"
-    set_deadline(row, settings, now=now + pause)
+    set_deadline(session, row, settings, now=now + pause)
     publish(session, row)
     return True
 
@@ -229,8 +240,9 @@ def _end(
     settings: Settings,
     judged: pure.RunVerdict | None = None,
 ) -> None:
-    """What follows from an end, however it came."""
-    _latch(session, row, now)
+    """What follows from an end, however it came. One that was held to the end says nothing of its node."""
+    if judged is not None or not row.held:
+        _latch(session, row, now)
     publish(session, row)
     session.flush()
     validation_findings.ended(session, row, judged, now=now, settings=settings)
@@ -265,24 +277,19 @@ def expire(session: WriteSession, *, now: float, settings: Settings) -> list[str
             if fetched
             else "the node did not fetch the task before the deadline"
         )
-        if _again(session, row, why, now=now, settings=settings) or not _claim_pending(
-            session, row, ValidationState.EXPIRED
+        if not _again(session, row, why, now=now, settings=settings) and end_unmeasured(
+            session, row, ValidationState.EXPIRED, why, now=now, settings=settings
         ):
-            continue
-        row.verdict, row.reason, row.finished_at = Verdict.UNKNOWN.value, why, now
-        _end(session, row, now=now, settings=settings)
-        expired.append(row.id)
+            expired.append(row.id)
     return expired
 
 
-def end_unmeasured(session: WriteSession, row: ValidationRow, why: str, *, now: float, settings: Settings) -> bool:
+def end_unmeasured(
+    session: WriteSession, row: ValidationRow, state: ValidationState, why: str, *, now: float, settings: Settings
+) -> bool:
     """End a pending validation that measured nothing: UNKNOWN. False if it has ended meanwhile."""
-    if not _claim_pending(session, row, ValidationState.DONE):
+    if not compare_and_set(session, row, ValidationRow.state == row.state, state=state.value):
         return False
     row.verdict, row.reason, row.finished_at = Verdict.UNKNOWN.value, why, now
     _end(session, row, now=now, settings=settings)
     return True
-
-
-def _claim_pending(session: WriteSession, row: ValidationRow, state: ValidationState) -> bool:
-    return compare_and_set(session, row, ValidationRow.state == row.state, state=state.value)

@@ -49,6 +49,12 @@ def require_part(suite: SuiteInfo, benchmarks: Sequence[str] | None) -> None:
         )
 
 
+def is_exclusive(name: str, part: Sequence[str] | None = None) -> bool:
+    """Whether the suite, or this part of it, needs a node without running jobs; so does one that is unknown here."""
+    suite = suites().get(name)
+    return suite is None or any(b.exclusive for b in suite.benchmarks if part is None or b.name in part)
+
+
 def seconds_for(suite: SuiteInfo, benchmarks: Sequence[str] | None, settings: ValidationSettings) -> float:
     """How long a validation may take from its order to its result."""
     expected = sum(b.expected_seconds for b in suite.benchmarks if benchmarks is None or b.name in benchmarks)

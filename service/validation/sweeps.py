@@ -23,7 +23,7 @@ from mainstay.service.fleet.service import require_node
 from mainstay.service.settings import Settings
 from mainstay.service.stream.changes import Topic, record_change
 from mainstay.service.validation import limits, service
-from mainstay.service.validation.models import SweepRow, SweepRunRow, ValidationRow
+from mainstay.service.validation.models import SweepRow, SweepRunRow, ValidationRow, ValidationState
 from mainstay.service.validation.schedule import next_run
 from mainstay.service.validation.schemas import SweepChange, SweepCounts, SweepCreate, SweepRead, SweepRun
 from mainstay.service.validation.suites import require_part, require_suite
@@ -157,28 +157,31 @@ def waiting_runs(session: AnySession) -> list[str]:
     return list(session.scalars(statement.limit(100)))
 
 
-def fan_out(session: WriteSession, run_id: str, *, now: float, settings: Settings) -> int:
-    """Order a validation on each node of a run; how many. A second call finds the run claimed and does nothing."""
+def fan_out(
+    session: WriteSession, run_id: str, jobs: Mapping[str, Sequence[str]], *, now: float, settings: Settings
+) -> int:
+    """Order a validation on each node of a run; how many. A second call finds the run claimed and does nothing.
+
+    All are held; those go at once that the limits and ``jobs`` (``Occupancy.by_node``) allow.
+    """
     run = session.get(SweepRunRow, run_id)
     if run is None or not compare_and_set(session, run, SweepRunRow.fanned_out_at.is_(None), fanned_out_at=now):
         return 0
     sweep = require(session, run.sweep_id)
     nodes = _nodes(session, sweep)
-    limited = sweep.max_concurrent is not None or sweep.max_per_switch is not None
     options = service.ValidationOptions(
         benchmarks=sweep.benchmarks,
         retries=sweep.retries,
         timeout_seconds=sweep.timeout_seconds,
         remeasure=sweep.remeasure,
-        held=limited,
+        held=True,
         sweep_id=sweep.id,
         run_id=run_id,
     )
     for node in nodes:
         service.order(session, settings, node=node, suite=sweep.suite, now=now, options=options)
-    if limited:
-        session.flush()
-        limits.release(session, run_id, now=now, settings=settings)
+    session.flush()
+    limits.release(session, run_id, jobs, now=now, settings=settings)
     return len(nodes)
 
 
@@ -233,13 +236,14 @@ def _runs(session: AnySession, sweeps: Collection[str], keep: int) -> dict[str, 
 
 def _counts(session: AnySession, runs: Collection[str]) -> dict[str, dict[str, int]]:
     statement = (
-        select(ValidationRow.run_id, ValidationRow.state, ValidationRow.verdict, func.count())
+        select(ValidationRow.run_id, ValidationRow.state, ValidationRow.held, ValidationRow.verdict, func.count())
         .where(ValidationRow.run_id.in_(runs))
-        .group_by(ValidationRow.run_id, ValidationRow.state, ValidationRow.verdict)
+        .group_by(ValidationRow.run_id, ValidationRow.state, ValidationRow.held, ValidationRow.verdict)
     )
     found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    for run_id, state, verdict, count in session.execute(statement):
-        found[run_id or ""]["pending" if state in service.PENDING else verdict] += count
+    for run_id, state, held, verdict, count in session.execute(statement):
+        kind = "skipped" if held and state == ValidationState.EXPIRED else verdict
+        found[run_id or ""]["pending" if state in service.PENDING else kind] += count
     return found
 
 
@@ -259,5 +263,6 @@ def _count(counts: dict[str, int]) -> SweepCounts:
         warn=counts.get(Verdict.WARN, 0),
         fail=counts.get(Verdict.FAIL, 0),
         unknown=counts.get(Verdict.UNKNOWN, 0),
+        skipped=counts.get("skipped", 0),
         pending=counts.get("pending", 0),
     )

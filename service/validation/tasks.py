@@ -24,18 +24,22 @@ class Tasks:
     send_fan_out: Callable[[str], None]
 
     def tick(self) -> None:
-        """Start the sweeps that are due, expire what is late, release held tasks, close finished runs."""
+        """Expire what is late, release held tasks, close finished runs, start the sweeps that are due.
+
+        In this order: a sweep that is due skips what still waits for a job, and then runs again.
+        """
         now = self.services.clock.now()
+        with self.services.database.session() as session:
+            service.expire(session, now=now, settings=self.services.settings)
+            jobs = self.services.occupancy.by_node(session)
+            for run_id in limits.holding_runs(session):
+                limits.release(session, run_id, jobs, now=now, settings=self.services.settings)
+            sweeps.finish_runs(session, now=now)
+            after_commit(session, lambda: self.services.wakers.wake("orders"))
         with self.services.database.session() as session:
             sweeps.claim_due(session, now=now)
             for run_id in sweeps.waiting_runs(session):
                 after_commit(session, partial(self.send_fan_out, run_id))
-        with self.services.database.session() as session:
-            service.expire(session, now=now, settings=self.services.settings)
-            for run_id in limits.limited_runs(session):
-                limits.release(session, run_id, now=now, settings=self.services.settings)
-            sweeps.finish_runs(session, now=now)
-            after_commit(session, lambda: self.services.wakers.wake("orders"))
         with self.services.database.session() as session:
             if late := localization_service.tick(session, now=now):
                 session.flush()
@@ -47,5 +51,6 @@ class Tasks:
         """Order the validations of one run."""
         now = self.services.clock.now()
         with self.services.database.session() as session:
-            sweeps.fan_out(session, run_id, now=now, settings=self.services.settings)
+            jobs = self.services.occupancy.by_node(session)
+            sweeps.fan_out(session, run_id, jobs, now=now, settings=self.services.settings)
             after_commit(session, lambda: self.services.wakers.wake("orders"))

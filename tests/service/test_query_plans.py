@@ -21,6 +21,7 @@ from mainstay.service.localization import service as localization
 from mainstay.service.remediation import repository as remediation
 from mainstay.service.services import Services
 from mainstay.service.settings import Settings
+from mainstay.service.validation import limits
 from mainstay.service.validation import service as validation
 
 _XIDS = [
@@ -49,7 +50,9 @@ def services(make_settings: Callable[..., Settings]) -> Iterator[Services]:
         (lambda session, _: totals.count(session, _XIDS), "xid_totals"),
         (lambda session, _: fleet.mark_absent(session, {("a", "GPU-0"), ("a", "GPU-1")}), "devices"),
         (lambda session, _: remediation.open_ones(session), "remediations"),
-        (lambda session, _: localization.claim_node_tasks(session, "a", now=1.0), "localization_tasks"),
+        (lambda session, _: localization.claim_node_tasks(session, "a", {}, now=1.0), "localization_tasks"),
+        (lambda session, _: limits.holding_runs(session), "validations"),
+        (lambda session, s: limits.release(session, None, {}, now=1.0, settings=s.settings), "validations"),
         (lambda session, s: validation.expire(session, now=1.0, settings=s.settings), "validations"),
     ],
 )

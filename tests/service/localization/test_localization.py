@@ -231,7 +231,8 @@ def play(services: Services, key: str, fleet: Fleet, nodes: list[str]) -> Any:
             if name in fleet.deaf:
                 continue
             with services.database.session() as session:
-                orders = localization_service.claim_node_tasks(session, name, now=clock.now())
+                jobs = services.occupancy.by_node(session)
+                orders = localization_service.claim_node_tasks(session, name, jobs, now=clock.now())
             for given in orders:
                 order = msgspec.convert(given.model_dump(mode="json"), PairTask)
                 body = PairReportIn.model_validate(msgspec.to_builtins(fleet.answer(name, order)))
@@ -295,12 +296,12 @@ def test_a_second_answer_changes_nothing_and_a_lost_order_comes_again(services: 
     start_localization(services, *nodes)
     clock: Any = services.clock
     with services.database.session() as session:
-        (first,) = localization_service.claim_node_tasks(session, "n0", now=clock.now())
-        assert localization_service.claim_node_tasks(session, "n0", now=clock.now()) == []
+        (first,) = localization_service.claim_node_tasks(session, "n0", {}, now=clock.now())
+        assert localization_service.claim_node_tasks(session, "n0", {}, now=clock.now()) == []
     clock.advance(localization_service.REDELIVER_SECONDS)
     with services.database.session() as session:
         assert localization_service.nodes_with_orders(session, nodes, clock.now()) == set(nodes)
-        (again,) = localization_service.claim_node_tasks(session, "n0", now=clock.now())
+        (again,) = localization_service.claim_node_tasks(session, "n0", {}, now=clock.now())
         assert again == first
     order = msgspec.convert(first.model_dump(mode="json"), PairTask)
     for factor in (1.0, 0.1):

@@ -167,8 +167,11 @@ def add_node(services: Services, report: Json, name: str, **changes: Any) -> Non
 def fetch_tasks(services: Services, *names: str) -> dict[str, list[str]]:
     """Node -> kinds of the orders that it gets now."""
     with services.database.session() as session:
-        now = services.clock.now()
-        return {name: [one.kind for one in node_tasks.claim_tasks(session, name, now=now)] for name in names}
+        now, jobs = services.clock.now(), services.occupancy.by_node(session)
+        return {
+            name: [one.kind for one in node_tasks.claim_tasks(session, name, jobs, now=now, settings=services.settings)]
+            for name in names
+        }
 
 
 def pass_time(services: Services, seconds: float) -> None:
@@ -251,8 +254,8 @@ def test_nodes_under_one_switch_take_turns(services: Services, report: Json, res
     assert fetch_tasks(services, "a1", "a2", "b1") == {"a1": ["validate"], "a2": [], "b1": ["validate"]}
     pass_time(services, 3 * 24 * 3600)  # who is held back does not expire
     with services.database.session() as session:
-        (run,) = limits.limited_runs(session)
-        assert limits.release(session, run, now=services.clock.now(), settings=services.settings) == 0
+        (run,) = limits.holding_runs(session)
+        assert limits.release(session, run, {}, now=services.clock.now(), settings=services.settings) == 0
     end(services, "b1", results("quick"))
     tasks.tick()
     assert fetch_tasks(services, "a2") == {"a2": ["validate"]}, "a1 expired: its place is free"

@@ -1676,6 +1676,9 @@ export interface paths {
         /**
          * Create Validation
          * @description Request a suite, or a part of one, on a node, which polls for it. Read the validation again for the verdict.
+         *
+         *     Rejected (``node-occupied``) if a job runs on the node, which exclusive benchmarks would disturb; ``allow_occupied``
+         *     runs them nevertheless.
          */
         post: operations["create_validation"];
         delete?: never;
@@ -1953,6 +1956,8 @@ export interface components {
             catches: string;
             /** Defects */
             defects: components["schemas"]["Defect"][];
+            /** Exclusive */
+            exclusive: boolean;
             /** Expected Seconds */
             expected_seconds: number;
             /** Metrics */
@@ -3360,6 +3365,11 @@ export interface components {
             addresses?: {
                 [key: string]: string;
             };
+            /**
+             * Allow Occupied
+             * @default false
+             */
+            allow_occupied: boolean;
             /** Nodes */
             nodes: string[];
             /** Partners */
@@ -3379,6 +3389,8 @@ export interface components {
         };
         /** LocalizationRead */
         LocalizationRead: {
+            /** Allow Occupied */
+            allow_occupied: boolean;
             /** Created At */
             created_at: number;
             /** Finished At */
@@ -3407,6 +3419,8 @@ export interface components {
         LocalizationRunState: "running" | "done" | "cancelled";
         /** LocalizationSummary */
         LocalizationSummary: {
+            /** Allow Occupied */
+            allow_occupied: boolean;
             /** Created At */
             created_at: number;
             /** Finished At */
@@ -4876,6 +4890,8 @@ export interface components {
             pass: number;
             /** Pending */
             pending: number;
+            /** Skipped */
+            skipped: number;
             /** Unknown */
             unknown: number;
             /** Warn */
@@ -5266,6 +5282,11 @@ export interface components {
         };
         /** ValidationCreate */
         ValidationCreate: {
+            /**
+             * Allow Occupied
+             * @default false
+             */
+            allow_occupied: boolean;
             /** Benchmarks */
             benchmarks?: string[] | null;
             /** Node */
@@ -5427,6 +5448,8 @@ export interface components {
         };
         /** ValidationRead */
         ValidationRead: {
+            /** Allow Occupied */
+            allow_occupied: boolean;
             /** Attempt */
             attempt: number;
             /** Benchmarks */
@@ -8592,6 +8615,7 @@ export interface operations {
             403: components["responses"]["NotAllowed"];
             /** @description Not Found */
             404: components["responses"]["NotFound"];
+            /** @description Conflict */
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];

@@ -16,6 +16,7 @@ import { Empty, ErrorNotice, StaleStrip } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
 import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
+import { Switch } from "@/ui/switch";
 import { stateLook } from "./model";
 import { localizationKeys, localizationsQuery } from "./queries";
 
@@ -90,6 +91,7 @@ function NewLocalization({ onClose }: { onClose: () => void }) {
   const [nodes, setNodes] = useState("");
   const [partners, setPartners] = useState("");
   const [why, setWhy] = useState("");
+  const [allowOccupied, setAllowOccupied] = useState(false);
   const [headers] = useState(idempotencyKey);
   const queryClient = useQueryClient();
   const navigate = useNavigate();
@@ -97,7 +99,12 @@ function NewLocalization({ onClose }: { onClose: () => void }) {
   const make = useMutation({
     mutationFn: () => {
       const with_ = names(partners);
-      const body = { nodes: asked, reason: why.trim(), partners: with_.length > 0 ? with_ : null };
+      const body = {
+        nodes: asked,
+        reason: why.trim(),
+        partners: with_.length > 0 ? with_ : null,
+        allow_occupied: allowOccupied,
+      };
       return unwrap(client.POST("/v1/fault-localizations", { headers, body }));
     },
     onSuccess: (made) => {
@@ -147,6 +154,10 @@ function NewLocalization({ onClose }: { onClose: () => void }) {
             />
           )}
         </Field>
+        <p className="flex items-center gap-3 text-ink-2 text-sm">
+          <Switch label="Allow occupied" on={allowOccupied} onChange={setAllowOccupied} />
+          Measure even if jobs run on the nodes
+        </p>
         {make.isError && <ErrorNotice error={make.error} />}
         <div className="flex justify-end gap-2">
           <Button onClick={onClose}>Cancel</Button>

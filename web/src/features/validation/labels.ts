@@ -91,4 +91,4 @@ function urgency(v: Ordered): number {
 }
 
 export const runTotal = ({ counts }: Pick<SweepRun, "counts">) =>
-  counts.pass + counts.warn + counts.fail + counts.unknown + counts.pending;
+  counts.pass + counts.warn + counts.fail + counts.unknown + counts.skipped + counts.pending;

@@ -122,7 +122,9 @@ function Body({ validation }: { validation: Validation }) {
           <Panel>
             <Empty title="No results.">
               {validation.state === "expired" &&
-                "The node did not fetch or complete the task in time. Run the validation again."}
+                (validation.held
+                  ? "A job ran on the node. Run the validation again when the job has ended."
+                  : "The node did not fetch or complete the task in time. Run the validation again.")}
             </Empty>
           </Panel>
         )

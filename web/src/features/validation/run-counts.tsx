@@ -18,6 +18,7 @@ export function RunCounts({ counts }: { counts: SweepRun["counts"] }) {
           </span>
         );
       })}
+      {counts.skipped > 0 && <span className="text-ink-2">{counts.skipped} skipped</span>}
       {counts.pending > 0 && (
         <span className="inline-flex items-center gap-1.5 text-ink-2">
           <Glyph name="half" tone="validating" size={11} />
@@ -47,7 +48,7 @@ export function RunBar({ run }: { run: SweepRun }) {
           key={kind}
           className={cx("h-full", kind === "unknown" && "diagonal")}
           style={{
-            width: `${(counts[kind] / Math.max(1, total)) * 100}%`,
+            width: `${((counts[kind] + (kind === "unknown" ? counts.skipped : 0)) / Math.max(1, total)) * 100}%`,
             backgroundColor: kind === "unknown" ? undefined : `var(--${statusStyleOf(verdict, kind).tone})`,
           }}
         />

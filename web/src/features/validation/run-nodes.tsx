@@ -82,7 +82,8 @@ function emptyText(count: number, show: Show): string {
 }
 
 function NodeRow({ validation, sweep }: { validation: Validation; sweep: Sweep }) {
-  const why = validation.held ? `${validation.reason}: ${heldText(sweep)}` : validation.reason;
+  const forOthers = validation.held && validation.reason.startsWith("waiting");
+  const why = forOthers ? `${validation.reason}: ${heldText(sweep)}` : validation.reason;
   return (
     <li className="grid min-h-11 grid-cols-[11rem_minmax(8rem,16rem)_minmax(0,1fr)_6.5rem_5.5rem] items-center gap-x-4 gap-y-1 border-line border-t px-4 py-1.5 text-sm max-lg:grid-cols-[minmax(0,1fr)_auto]">
       <Link

@@ -10,6 +10,7 @@ import { CopyMenu, curl } from "@/ui/copy";
 import { Dialog } from "@/ui/dialog";
 import { ErrorNotice } from "@/ui/notice";
 import { Select } from "@/ui/select";
+import { Switch } from "@/ui/switch";
 import { suitesQuery, validationKeys } from "./queries";
 
 /** How often a failed measurement is repeated; useful on shared machines. */
@@ -31,7 +32,7 @@ export function RunValidation({ open, onOpenChange, node: fixed }: Props) {
       open={open}
       onOpenChange={onOpenChange}
       title={fixed ? `Validate ${fixed}` : "Run a validation"}
-      about="Benchmarks use the node's devices and slow down running jobs."
+      about="Benchmarks use the node's devices and would slow down a job on it."
     >
       <Form fixed={fixed} done={() => onOpenChange(false)} />
     </Dialog>
@@ -44,6 +45,7 @@ function Form({ fixed, done }: { fixed?: string; done: () => void }) {
   const [chosenSuite, setSuite] = useState<string>();
   const [chosenNode, setNode] = useState<string>();
   const [remeasure, setRemeasure] = useState(0);
+  const [allowOccupied, setAllowOccupied] = useState(false);
   const [key] = useState(idempotencyKey); // one dialog is one request, for any number of clicks
   const queryClient = useQueryClient();
   const navigate = useNavigate();
@@ -51,7 +53,7 @@ function Form({ fixed, done }: { fixed?: string; done: () => void }) {
   const node = fixed ?? chosenNode ?? names[0];
   const suite = suites.data?.find((s) => s.name === chosenSuite) ?? suites.data?.[0];
   const order = useMutation({
-    mutationFn: (body: { node: string; suite: string; remeasure: number }) =>
+    mutationFn: (body: { node: string; suite: string; remeasure: number; allow_occupied: boolean }) =>
       unwrap(client.POST("/v1/validations", { body, headers: key })),
     onSuccess: (validation) => {
       void queryClient.invalidateQueries({ queryKey: validationKeys.all });
@@ -59,6 +61,7 @@ function Form({ fixed, done }: { fixed?: string; done: () => void }) {
       void navigate({ to: "/validation/$id", params: { id: validation.id } });
     },
   });
+  const body = suite && node && { node, suite: suite.name, remeasure, allow_occupied: allowOccupied };
   return (
     <div className="flex flex-col gap-4">
       {suites.isError && <ErrorNotice error={suites.error} onRetry={() => void suites.refetch()} />}
@@ -92,17 +95,19 @@ function Form({ fixed, done }: { fixed?: string; done: () => void }) {
           {suite.benchmarks.map((b) => b.name).join(", ")}.
         </p>
       )}
+      <p className="flex items-center gap-3 text-ink-2 text-sm">
+        <Switch label="Allow occupied" on={allowOccupied} onChange={setAllowOccupied} />
+        Run even if a job runs on the node
+      </p>
       {order.isError && <ErrorNotice error={order.error} />}
       <div className="flex justify-end gap-2">
-        {suite && node && (
-          <CopyMenu commands={[curl("/v1/validations", { node, suite: suite.name, remeasure })]} />
-        )}
+        {body && <CopyMenu commands={[curl("/v1/validations", body)]} />}
         <Button
           kind="primary"
           icon="play"
           busy={order.isPending}
-          disabled={!suite || !node}
-          onClick={() => suite && node && order.mutate({ node, suite: suite.name, remeasure })}
+          disabled={!body}
+          onClick={() => body && order.mutate(body)}
         >
           Run validation
         </Button>
