@@ -49,6 +49,8 @@ def services(make_settings: Callable[..., Settings]) -> Iterator[Services]:
         (lambda session, _: totals.count(session, _XIDS), "xid_totals"),
         (lambda session, _: fleet.mark_absent(session, {("a", "GPU-0"), ("a", "GPU-1")}), "devices"),
         (lambda session, _: remediation.open_ones(session), "remediations"),
+        (lambda session, _: remediation.unfit(session, ["a", "b"]), "findings"),
+        (lambda session, _: remediation.unfit(session, ["a", "b"]), "nodes"),
         (lambda session, _: localization.claim_node_tasks(session, "a", now=1.0), "localization_tasks"),
         (lambda session, s: validation.expire(session, now=1.0, settings=s.settings), "validations"),
     ],
