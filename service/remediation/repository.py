@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select, true
 
 from mainstay.probes.core_types import HealthState, RecommendedAction, Severity
-from mainstay.recovery.migration_request import OPEN
+from mainstay.recovery.migration_request import MigrationState
 from mainstay.service.common.db import AnySession, is_one_of
 from mainstay.service.common.rows import equal_to
 from mainstay.service.fleet.models import DeviceRow, NodeRow, TransitionRow
@@ -161,11 +161,12 @@ def has_migrated(session: AnySession, incident: str, node: str) -> bool:
 
 
 def is_migrating(session: AnySession, node: str) -> bool:
-    """Whether a job has still to say that its ranks left the node and train: until then its slots are there."""
-    statement = select(MigrationRequestRow.id).where(
-        MigrationRequestRow.node == node, MigrationRequestRow.state.in_([state.value for state in OPEN])
+    """Whether a job is moving ranks off the node: until it reports the end, their slots there may be needed."""
+    accepted = MigrationRequestRow.state == MigrationState.ACCEPTED.value
+    return (
+        session.scalar(select(MigrationRequestRow.id).where(MigrationRequestRow.node == node, accepted).limit(1))
+        is not None
     )
-    return session.scalar(statement.limit(1)) is not None
 
 
 def unfit(session: AnySession, nodes: Collection[str]) -> frozenset[str | None]:

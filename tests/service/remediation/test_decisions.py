@@ -126,7 +126,7 @@ NONE_FREE = "job demo needs 1 free warm standby(s) on other healthy nodes and ha
 
 
 def obstacles(fleet: Any) -> list[str]:
-    """What keeps the job from leaving n1: as the rules for a drain are told, and as those for a migration are."""
+    """What keeps the job from leaving n1: in the facts for a drain, and in those for a migration."""
     with fleet.services.database.session() as session:
         survey = view(fleet, session)
         moves = rank_migration.facts(survey, "n1", None, None)
