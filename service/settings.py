@@ -190,7 +190,8 @@ class RemediationSettings(SettingsGroup):
     window_seconds: float = Field(default=3600.0, gt=0)
     """Window of the circuit breaker, in seconds."""
     drain_timeout_seconds: float | None = Field(default=1800.0, gt=0)
-    """Time after which a drain by Mainstay ends in quarantine even if work is left, in seconds."""
+    """Time after which a drain ends in quarantine even if work is left, in seconds. Without an operator's acceptance,
+    it waits for a job that cannot continue without the node."""
     recurrence_days: float = Field(default=7.0, gt=0)
     """Time within which a fault that returns gets the next stronger recommended action, in days."""
     suite: Literal["quick", "standard", "deep"] = "standard"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Generic, TypeVar
 
 from sqlalchemy import func, select
@@ -12,14 +13,18 @@ from mainstay.probes.core_types import HealthState
 from mainstay.service.common.db import ReadSession, WriteSession
 from mainstay.service.fleet.lifecycle import NodeTrigger, Owner
 from mainstay.service.fleet.models import NodeRow, TransitionRow
+from mainstay.service.jobs import migration_requests
 from mainstay.service.jobs import repository as jobs
 from mainstay.service.jobs.models import JobRow
-from mainstay.service.remediation.rules import RemediationFacts
+from mainstay.service.remediation import repository
+from mainstay.service.remediation.job_migrations import JobMigration, find_job_migrations
+from mainstay.service.remediation.rules import RemediationFacts, asks_jobs
 from mainstay.service.settings import RemediationSettings
 
 FLEET_SECONDS = 86_400.0
 """A node without a report for a day does not count as part of the fleet."""
-
+JOB_SECONDS = 600.0
+"""A job without a report for so long may be gone: it keeps no drained node from quarantine."""
 
 SessionT = TypeVar("SessionT", ReadSession, WriteSession)
 
@@ -35,6 +40,7 @@ class FleetView(Generic[SessionT]):
     _fleet: int | None = field(default=None, init=False)
     _places: dict[str, dict[str, set[int]]] | None = field(default=None, init=False)
     _drained: dict[str, str] | None = field(default=None, init=False)
+    _unfit: frozenset[str | None] | None = field(default=None, init=False)
 
     def facts(self, node: str, *, first: str | None = None) -> RemediationFacts:
         """Everything that the rules ask about one node."""
@@ -53,7 +59,7 @@ class FleetView(Generic[SessionT]):
             touched=len(drained),
             rack=row.rack,
             rack_touched=sum(rack == row.rack for rack in drained.values()),
-            stranded=self.stranded(row),
+            stranded=self.stranded(node),
         )
 
     def fleet(self) -> int:
@@ -82,6 +88,7 @@ class FleetView(Generic[SessionT]):
         """A node was drained in this turn."""
         row = self.session.get(NodeRow, node)
         self.drained()[node] = "" if row is None else row.rack
+        self._unfit = None
 
     def running(self) -> list[JobRow]:
         """Jobs that run or recover."""
@@ -103,17 +110,51 @@ class FleetView(Generic[SessionT]):
         """Running jobs with a rank on the node."""
         return tuple(job for job, nodes in self.places().items() if node in nodes)
 
-    def stranded(self, row: NodeRow) -> tuple[str, ...]:
-        """Jobs that cannot continue without the node: no data-parallel replica on another node, and no spare."""
-        alone = [job for job in self.jobs_on(row.name) if _depends(self.places()[job], row.name)]
-        return tuple(alone) if alone and not self._has_spare(row) else ()
+    def moves(self, node: str, device: str | None = None) -> list[JobMigration]:
+        """What running jobs would move off the node, or off one of its devices."""
+        here = self.jobs_on(node)
+        running = [job for job in self.running() if job.id in here]
+        return find_job_migrations(running, node, device, partial(self._free_standbys, node))
 
-    def _has_spare(self, row: NodeRow) -> bool:
-        busy = {node for nodes in self.places().values() for node in nodes}
-        statement = select(NodeRow.name).where(
-            NodeRow.state == HealthState.HEALTHY.value, NodeRow.cohort == row.cohort, NodeRow.name != row.name
-        )
-        return any(name not in busy for name in self.session.scalars(statement))
+    def depending(self, node: str, seen_since: float = 0.0) -> tuple[str, ...]:
+        """Jobs, of those that reported since then, of which every data-parallel replica has a rank on the node."""
+        seen = {job.id for job in self.running() if job.last_seen_at >= seen_since}
+        return tuple(job for job in self.jobs_on(node) if job in seen and _depends(self.places()[job], node))
+
+    def stranded(self, node: str) -> tuple[str, ...]:
+        """Why jobs that depend on the node cannot leave it, a sentence each.
+
+        A job runs on the nodes that it has: another node of the fleet is no spare for it, nor is one of its own
+        without a warm standby.
+        """
+        alone = self.depending(node)
+        moves = self.moves(node) if alone else ()
+        return tuple(why for move in moves if move.job in alone and (why := self._why(move)))
+
+    def _why(self, move: JobMigration) -> str:
+        asks = asks_jobs(self.limits, is_automatic=self.limits.mode == "automatic")
+        setting = f"MAINSTAY_REMEDIATION__MIGRATE={self.limits.migrate}"
+        return move.obstacle or ("" if asks else f"Mainstay may not move the ranks of job {move.job} ({setting})")
+
+    def _free_standbys(self, node: str, job: JobRow) -> int | None:
+        """Warm standbys on other nodes that are fit, less those for ranks that the job was asked to move already."""
+        waiting = job.topology.get("standbys")
+        if waiting is None:
+            return None
+        asked = migration_requests.open_ones(self.session, job.id)
+        nodes, ranks = {one.node for one in asked}, {one.rank for one in asked}
+        others = [place for place in job.topology["ranks"] if place["node"] != node] if asked else []
+        taken = sum(place["node"] in nodes or place["rank"] in ranks for place in others)
+        ready = sum(count for name, count in waiting.items() if name != node and name not in self._unfit_nodes())
+        return max(0, ready - taken)
+
+    def _unfit_nodes(self) -> frozenset[str | None]:
+        """Nodes with warm standbys that no rank may move to."""
+        if self._unfit is None:
+            waiting = [job.topology.get("standbys") or {} for job in self.running()]
+            names = {name for counts in waiting for name, count in counts.items() if count}
+            self._unfit = repository.unfit(self.session, names)
+        return self._unfit
 
 
 def _depends(nodes: Mapping[str, set[int]], node: str) -> bool:

@@ -8,82 +8,36 @@ that it would refuse, and record that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from mainstay.probes.core_types import HOST_DEVICE, RecommendedAction
+from mainstay.probes.core_types import RecommendedAction
 from mainstay.recovery.migration_request import MigrationState
 from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.fleet.models import MACHINE
 from mainstay.service.jobs import migration_requests
 from mainstay.service.jobs import repository as jobs
-from mainstay.service.jobs.models import JobRow
-from mainstay.service.jobs.schemas import JobState
 from mainstay.service.remediation import repository
 from mainstay.service.remediation.fleet_view import FleetView
+from mainstay.service.remediation.job_migrations import JobMigration, find_job_migrations
 from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.remediation.repository import Candidate
 from mainstay.service.remediation.rules import RemediationFacts
 from mainstay.service.remediation.schemas import RemediationState
 
-
-@dataclass(frozen=True, slots=True)
-class JobMigration:
-    """What one job would move."""
-
-    job: str
-    recovers: bool
-    """Or is in a state that this service does not know."""
-    ranks: tuple[int, ...]
-    whole: bool
-    """All ranks that it has on the node."""
-    standbys: int | None
-    """Warm ones on other nodes; None where the job does not say."""
-
-    @property
-    def shortage(self) -> str:
-        """Why it would be refused, or nothing."""
-        if self.standbys is None or self.standbys >= len(self.ranks):
-            return ""
-        needed, ready = len(self.ranks), self.standbys
-        return f"job {self.job} needs {needed} warm standby(s) on other nodes and has {ready} (see --standbys)"
-
-
-def find_job_migrations(running: Sequence[JobRow], node: str, device: str | None) -> list[JobMigration]:
-    """What running jobs would move off a node, or off one device where the job says who uses which."""
-    found = []
-    for job in running:
-        here = [place for place in job.topology["ranks"] if place["node"] == node]
-        leaving = _on(here, device)
-        if leaving:
-            waiting = job.topology.get("standbys")
-            found.append(
-                JobMigration(
-                    job=job.id,
-                    recovers=job.state != JobState.RUNNING.value,
-                    ranks=tuple(sorted(place["rank"] for place in leaving)),
-                    whole=len(leaving) == len(here),
-                    standbys=None if waiting is None else sum(n for name, n in waiting.items() if name != node),
-                )
-            )
-    return found
-
-
-def _on(places: list[dict[str, Any]], device: str | None) -> list[dict[str, Any]]:
-    if device in {None, HOST_DEVICE} or any(place["device"] is None for place in places):
-        return places
-    return [place for place in places if place["device"] == device]
+RETRY_SECONDS: Final = 120.0
+"""A job that did not move its ranks off a draining node is asked again after so long."""
 
 
 def candidates(session: AnySession, min_confidence: float) -> list[Candidate]:
     """Nodes with a certain finding that running jobs have ranks on."""
     found = repository.movers(session, min_confidence)
     running = jobs.current(session, limit=500) if found else []
-    return [candidate for candidate in found if find_job_migrations(running, candidate.node, candidate.device)]
+    return [one for one in found if find_job_migrations(running, one.node, one.device, lambda _: None)]
 
 
 def facts(survey: FleetView[Any], node: str, device: str | None, first: str | None) -> RemediationFacts:
     """Everything that the rules ask before ranks are moved."""
-    moves = find_job_migrations(survey.running(), node, device)
+    moves = survey.moves(node, device)
     since = survey.now - survey.limits.window_seconds
     return RemediationFacts(
         limits=survey.limits,
@@ -96,14 +50,16 @@ def facts(survey: FleetView[Any], node: str, device: str | None, first: str | No
     )
 
 
-def advise(survey: FleetView[WriteSession], row: RemediationRow, *, actor: str) -> str:
+def advise(
+    survey: FleetView[WriteSession], row: RemediationRow, *, actor: str, moves: Sequence[JobMigration] | None = None
+) -> str:
     """Advise the jobs on the node that can follow; what was done, in words."""
     finding = repository.strongest(survey.session, row.incident_id, row.node)
     # A drain empties the whole node.
     device = None if RecommendedAction(row.recommended_action).evicts else row.device
     why = row.reason if finding is None else str(finding.evidence["summary"])
     told = []
-    for move in find_job_migrations(survey.running(), row.node, device):
+    for move in survey.moves(row.node, device) if moves is None else moves:
         if move.recovers:
             told.append(f"job {move.job} recovers or is in an unknown state, and gets no migration request")
         elif move.shortage:
@@ -116,6 +72,18 @@ def advise(survey: FleetView[WriteSession], row: RemediationRow, *, actor: str) 
                 )  # fmt: skip
             told.append(f"job {move.job} is asked to move rank(s) {', '.join(map(str, move.ranks[:16]))}")
     return "; ".join(told)
+
+
+def advise_again(survey: FleetView[WriteSession], row: RemediationRow) -> str:
+    """Advise jobs that are still on a draining node and can follow now; what was done, in words."""
+    given = migration_requests.of_remediation(survey.session, row.id)
+    recent = {one.job for one in given if one.updated_at > survey.now - RETRY_SECONDS}
+    moves = [
+        move
+        for move in survey.moves(row.node)
+        if not (move.obstacle or move.job in recent or migration_requests.open_ones(survey.session, move.job))
+    ]
+    return advise(survey, row, actor=row.decided_by or MACHINE, moves=moves)
 
 
 def outcome(session: AnySession, row: RemediationRow) -> tuple[RemediationState, str] | None:

@@ -20,7 +20,7 @@ from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger, Owner
 from mainstay.service.fleet.models import MACHINE, NodeRow, TransitionRow
 from mainstay.service.fleet.transitions import THE_MACHINE, IllegalMoveError, NodeStateChangedError, propose
 from mainstay.service.remediation import rank_migration, repository, service
-from mainstay.service.remediation.fleet_view import FleetView
+from mainstay.service.remediation.fleet_view import JOB_SECONDS, FleetView
 from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.remediation.repository import Candidate
 from mainstay.service.remediation.schemas import UNDECIDED, RemediationState
@@ -93,16 +93,23 @@ def _deciding(services: Services) -> Iterator[FleetView[WriteSession]]:
 
 
 def _empty(survey: FleetView[WriteSession]) -> None:
-    """Quarantine drained nodes that work has left, or whose deadline has passed."""
-    session, now = survey.session, survey.now
+    """Quarantine drained nodes that work has left, or whose deadline has passed.
+
+    A drain that no operator accepted never takes the node from a job that cannot continue without it.
+    """
+    session, now, waiting = survey.session, survey.now, list[str]()
     for row in repository.draining(session):
         jobs = survey.jobs_on(row.name)
         known = NodeFacts(state=HealthState.DRAINING, jobs=jobs)
-        if row.owner == Owner.SYSTEM and not jobs:
+        if row.owner == Owner.SYSTEM and not jobs and not repository.is_migrating(session, row.name):
             propose(session, row, NodeTrigger.EMPTIED, reason=_keep(row, "no work is left"), now=now, known=known)
-        elif row.drain_deadline_at is not None and row.drain_deadline_at <= now:
+        elif row.drain_deadline_at is None or row.drain_deadline_at > now:
+            waiting.append(row.name)
+        elif row.actor != MACHINE or not survey.depending(row.name, now - JOB_SECONDS):
             left = f"its deadline has passed; still on it: {', '.join(jobs[:5])}" if jobs else "its deadline has passed"
             propose(session, row, NodeTrigger.OVERDUE, reason=_keep(row, left), now=now, known=known)
+    for remediation in repository.accepted(session, waiting).values():
+        service.advise_again(survey, remediation)
 
 
 def _keep(row: NodeRow, more: str) -> str:

@@ -9,11 +9,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select, true
 
 from mainstay.probes.core_types import HealthState, RecommendedAction, Severity
+from mainstay.recovery.migration_request import MigrationState
 from mainstay.service.common.db import AnySession, is_one_of
 from mainstay.service.common.rows import equal_to
 from mainstay.service.fleet.models import DeviceRow, NodeRow, TransitionRow
 from mainstay.service.incidents.lifecycle import LIVE
 from mainstay.service.incidents.models import FindingRow, IncidentRow
+from mainstay.service.jobs.models import MigrationRequestRow
 from mainstay.service.jobs.node_warnings import KINDS
 from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.remediation.schemas import UNDECIDED, RemediationState
@@ -145,6 +147,36 @@ def moved(session: AnySession, since: float) -> int:
     )
     statement = select(func.count(func.distinct(RemediationRow.node))).where(*left, RemediationRow.decided_at >= since)
     return session.scalar(statement) or 0
+
+
+def has_migrated(session: AnySession, incident: str, node: str) -> bool:
+    """Whether it was decided before that ranks leave the node for this incident."""
+    statement = select(RemediationRow.id).where(
+        RemediationRow.incident_id == incident,
+        RemediationRow.node == node,
+        ~_DRAINS,
+        RemediationRow.decided_at.is_not(None),
+    )
+    return session.scalar(statement.limit(1)) is not None
+
+
+def is_migrating(session: AnySession, node: str) -> bool:
+    """Whether a job is moving ranks off the node: until it reports the end, their slots there may be needed."""
+    accepted = MigrationRequestRow.state == MigrationState.ACCEPTED.value
+    return (
+        session.scalar(select(MigrationRequestRow.id).where(MigrationRequestRow.node == node, accepted).limit(1))
+        is not None
+    )
+
+
+def unfit(session: AnySession, nodes: Collection[str]) -> frozenset[str | None]:
+    """Nodes that may get no rank: those of ``nodes`` that are not healthy, and all that a finding wants empty.
+
+    A node without a daemon has no row: what its job says of it counts.
+    """
+    states = select(NodeRow.name).where(NodeRow.name.in_(nodes), NodeRow.state != HealthState.HEALTHY.value)
+    evicting = select(FindingRow.node).where(FindingRow.active, FindingRow.recommended_action.in_(_EVICTING))
+    return frozenset((*session.scalars(states), *session.scalars(evicting.order_by(FindingRow.time))))
 
 
 def latest_of(session: AnySession, incident: str, node: str) -> RemediationRow | None:

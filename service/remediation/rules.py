@@ -37,7 +37,7 @@ class RemediationFacts:
     rack: str = ""
     rack_touched: int = 0
     stranded: tuple[str, ...] = ()
-    """Jobs on the node that have no other replica and no spare to move to."""
+    """Why jobs on the node that have no other replica cannot move to warm standbys, a sentence each."""
     recovering: tuple[str, ...] = ()
     """Jobs on the node that are recovering from a failure on another node."""
     short: str = ""
@@ -68,6 +68,11 @@ class RemediationRule:
 def limit(limits: RemediationSettings, fleet: int) -> int:
     """How many nodes we may drain within the window."""
     return max(limits.min_drain_budget, math.floor(limits.max_drained_ratio * fleet))
+
+
+def asks_jobs(limits: RemediationSettings, *, is_automatic: bool) -> bool:
+    """Whether a drain asks the jobs on its node to move; ``is_automatic``: it was not an operator who accepted it."""
+    return limits.migrate == "automatic" or (limits.migrate == "manual" and not is_automatic)
 
 
 def breaker(facts: RemediationFacts) -> str | None:
@@ -114,7 +119,7 @@ def _rack(facts: RemediationFacts) -> str | None:
 
 def _spare(facts: RemediationFacts) -> str | None:
     if facts.stranded:
-        return f"job {', '.join(facts.stranded[:5])} has no other replica and no spare node: a person decides"
+        return f"a drain would stop jobs that have no other replica: {'; '.join(facts.stranded[:5])}"
     return None
 
 
@@ -126,7 +131,7 @@ RULES: Final = (
     RemediationRule("one_node_per_incident", RuleOutcome.HOLD, "no other node of the incident waits", _one_by_one),
     RemediationRule("breaker", RuleOutcome.HOLD, "the circuit breaker is closed", breaker),
     RemediationRule("max_drained_per_rack", RuleOutcome.HOLD, "its rack can spare it", _rack),
-    RemediationRule("job_has_spare", RuleOutcome.HOLD, "no job depends on it alone", _spare),
+    RemediationRule("job_has_spare", RuleOutcome.HOLD, "its jobs have another replica or enough warm standbys", _spare),
 )
 
 

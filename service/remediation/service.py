@@ -26,7 +26,7 @@ from mainstay.service.remediation import rank_migration, repository
 from mainstay.service.remediation.fleet_view import FleetView
 from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.remediation.repository import Candidate
-from mainstay.service.remediation.rules import MOVES, RuleResult, judge, next_action
+from mainstay.service.remediation.rules import MOVES, RuleResult, asks_jobs, judge, next_action
 from mainstay.service.remediation.schemas import UNDECIDED, RemediationState, RuleOutcome
 from mainstay.service.settings import RemediationSettings
 from mainstay.service.stream.changes import Topic, record_change
@@ -70,26 +70,25 @@ def propose(survey: FleetView[WriteSession], found: Candidate, *, first: str | N
     session, limits = survey.session, survey.limits
     hardware = repository.hardware_of(session, found.node, found.device)
     tried = _tried(session, found, hardware, survey.now - limits.recurrence_days * _DAY)
+    action, spoken, stays = _choose(survey, found, _next(found, tried), first)
     row = RemediationRow(
         id=uuid7(),
         incident_id=found.incident,
         node=found.node,
         device=found.device,
         hardware=hardware,
-        recommended_action=_next(found, tried).value,
-        state=RemediationState.PROPOSED.value,
-        dry_run=not is_automatic(limits, found.recommended_action),
+        recommended_action=action.value,
+        state=_waits(spoken).value,
+        dry_run=not is_automatic(limits, action),
         reason="",
-        rules=[],
+        rules=_as_json(spoken),
         tried=tried,
         created_at=survey.now,
     )
-    row.reason = _reason(repository.summary(session, found), row, survey.now)
-    spoken = _judge(survey, row, RecommendedAction(row.recommended_action), first)
-    row.rules, row.state = _as_json(spoken), _waits(spoken).value
+    row.reason = _reason(repository.summary(session, found), row, survey.now) + stays
     session.add(row)
     session.flush()
-    _tell(session, row, f"Proposed: {_plan(row)}.{_held(spoken)}", survey.now)
+    _tell(session, row, f"Proposed: {_plan(row)}.{_held(spoken)}{stays}", survey.now)
     return row
 
 
@@ -105,12 +104,33 @@ def _plan(row: RemediationRow) -> str:
     return f"take {row.node} out of service, then {_words(row.recommended_action)}"
 
 
+def _choose(
+    survey: FleetView[WriteSession], found: Candidate, wanted: RecommendedAction, first: str | None
+) -> tuple[RecommendedAction, tuple[RuleResult, ...], str]:
+    """The action, what the rules say of it, and why the drain is held where ranks move first.
+
+    Ranks that can leave do not wait for a drain that is held: once an incident they move, as for a milder finding.
+    """
+    planned = wanted, _judge(survey, found.node, found.device, wanted, first), ""
+    migrate = RecommendedAction.MIGRATE_RANKS
+    if wanted is migrate or _waits(planned[1]) is RemediationState.PROPOSED or survey.limits.migrate == "off":
+        return planned
+    moving = survey.moves(found.node, found.device)
+    obstructed = not moving or any(move.obstacle for move in moving)
+    if obstructed or repository.has_migrated(survey.session, found.incident, found.node):
+        return planned
+    moves = _judge(survey, found.node, found.device, migrate, first)
+    if _waits(moves) is RemediationState.HELD:
+        return planned
+    return migrate, moves, f" Its ranks move first; the drain is held: {_against(planned[1])}."
+
+
 def _judge(
-    survey: FleetView[WriteSession], row: RemediationRow, recommended_action: RecommendedAction, first: str | None
+    survey: FleetView[WriteSession], node: str, device: str | None, action: RecommendedAction, first: str | None
 ) -> tuple[RuleResult, ...]:
-    if recommended_action is RecommendedAction.MIGRATE_RANKS:
-        return judge(rank_migration.facts(survey, row.node, row.device, first), MOVES)
-    return judge(survey.facts(row.node, first=first))
+    if action is RecommendedAction.MIGRATE_RANKS:
+        return judge(rank_migration.facts(survey, node, device, first), MOVES)
+    return judge(survey.facts(node, first=first))
 
 
 def _next(found: Candidate, tried: Sequence[dict[str, Any]]) -> RecommendedAction:
@@ -147,8 +167,12 @@ def _words(recommended_action: str) -> str:
 
 
 def _held(spoken: tuple[RuleResult, ...]) -> str:
-    against = [said.reason for said in spoken if said.verdict is not RuleOutcome.ALLOW]
-    return f" Held: {'; '.join(against)}." if against else ""
+    against = _against(spoken)
+    return f" Held: {against}." if against else ""
+
+
+def _against(spoken: tuple[RuleResult, ...]) -> str:
+    return "; ".join(said.reason for said in spoken if said.verdict is not RuleOutcome.ALLOW)
 
 
 def _as_json(spoken: tuple[RuleResult, ...]) -> list[Any]:
@@ -165,20 +189,23 @@ def reconsider(survey: FleetView[WriteSession], row: RemediationRow, found: Cand
     recommended_action = _next(found, row.tried)
     if recommended_action is not RecommendedAction.MIGRATE_RANKS:  # else what wanted the node empty is gone
         recommended_action = max(RecommendedAction(row.recommended_action), recommended_action, key=lambda r: r.level)
-    spoken = _judge(survey, row, recommended_action, first)
+    recommended_action, spoken, stays = _choose(survey, found, recommended_action, first)
     values: dict[str, Any] = {
         "state": _waits(spoken).value,
         "recommended_action": recommended_action.value,
         "ended_at": None,
     }
+    if recommended_action is RecommendedAction.MIGRATE_RANKS:
+        values["device"] = found.device  # whose ranks move
     # The numbers in a why change all the time; what matters is which rule says what.
     verdicts = [(rule["name"], rule["verdict"]) for rule in row.rules]
-    same = values == {"state": row.state, "recommended_action": row.recommended_action, "ended_at": None}
+    same = all(getattr(row, name) == value for name, value in values.items())
     if same and verdicts == [(s.name, s.verdict) for s in spoken]:
         return
     if recommended_action.value != row.recommended_action:
-        values["reason"] = _reason(repository.summary(survey.session, found), row, survey.now)
+        values["reason"] = _reason(repository.summary(survey.session, found), row, survey.now) + stays
         values["dry_run"] = not is_automatic(survey.limits, recommended_action)
+        values |= {"device": found.device, "hardware": repository.hardware_of(survey.session, found.node, found.device)}
     _write(survey.session, row, rules=_as_json(spoken), **values)
 
 
@@ -192,7 +219,7 @@ def accept(survey: FleetView[WriteSession], row: RemediationRow, *, actor: str, 
     """
     _require_undecided(row)
     recommended_action = RecommendedAction(row.recommended_action)
-    spoken = _judge(survey, row, recommended_action, None)
+    spoken = _judge(survey, row.node, row.device, recommended_action, None)
     denied = [said for said in spoken if said.verdict is RuleOutcome.DENY]
     if denied:
         raise DeniedError(f"node {row.node!r}: {denied[0].reason}")
@@ -203,12 +230,8 @@ def accept(survey: FleetView[WriteSession], row: RemediationRow, *, actor: str, 
         _drain(survey, row, actor=actor)
         text = f"{actor} takes {row.node} out of service for it: {reason}"
     # Whoever accepts a drain wants work to leave: where people are to be asked about moves, that was the question.
-    asked = survey.limits.migrate == "manual" and actor != MACHINE
-    if (
-        recommended_action is RecommendedAction.MIGRATE_RANKS
-        or asked
-        or is_automatic(survey.limits, RecommendedAction.MIGRATE_RANKS)
-    ):
+    migrates = recommended_action is RecommendedAction.MIGRATE_RANKS
+    if migrates or asks_jobs(survey.limits, is_automatic=actor == MACHINE):
         told = rank_migration.advise(survey, row, actor=actor)
         text = f"{text} ({told})" if told else text
     _tell(session, row, text, survey.now)
@@ -228,6 +251,14 @@ def _drain(survey: FleetView[WriteSession], row: RemediationRow, *, actor: str) 
     )  # fmt: skip
     survey.note_drain(row.node)
     row.version_seen = node.state_version
+
+
+def advise_again(survey: FleetView[WriteSession], row: RemediationRow) -> None:
+    """Ask jobs whose ranks are still on the drained node once more, when they can follow."""
+    if asks_jobs(survey.limits, is_automatic=row.decided_by == MACHINE):
+        told = rank_migration.advise_again(survey, row)
+        if told:
+            _tell(survey.session, row, f"{row.node}: {told}", survey.now)
 
 
 def dismiss(session: WriteSession, row: RemediationRow, *, actor: str, reason: str, now: float) -> None:

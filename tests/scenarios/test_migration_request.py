@@ -1,6 +1,7 @@
-"""From evidence against a living node to a moved rank: service, coordinator and ranks as they are, a person says yes.
+"""From evidence against a living node to a moved rank: service, coordinator and ranks as they are.
 
-Then an operator moves it back with ``mainstay migrate``.
+An operator accepts the move, and moves the rank back with ``mainstay migrate``. For a grave finding in automatic mode
+the rank leaves, and then its node leaves service, without an operator.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from mainstay.recovery.migrate_cli import JobAddress, migrate
 from mainstay.service.demo.client import ApiClient
 from mainstay.service.demo.stack import Stack
 from tests.fork_server.processes import Warm
+from tests.scenarios.pair import REPORT
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("control")]
 
@@ -28,11 +30,19 @@ ARGUMENTS = [
 ]  # fmt: skip
 
 
+AUTOMATIC = {
+    "MAINSTAY_REMEDIATION__MODE": "automatic",
+    "MAINSTAY_REMEDIATION__MIGRATE": "automatic",
+    "MAINSTAY_FLEET__HEARTBEAT_TIMEOUT_SECONDS": "600",  # no daemon reports the nodes of the test again
+}
+
+
 @pytest.fixture
-def stack(tmp_path: Path) -> Iterator[Stack]:
+def stack(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stack]:
     environment = {
         "MAINSTAY_INCIDENTS__DETECTION_INTERVAL_SECONDS": "0.2",
         "MAINSTAY_REMEDIATION__INTERVAL_SECONDS": "0.2",
+        **getattr(request, "param", {}),
     }
     stack = Stack(tmp_path / "stack", free_port(), environment)
     try:
@@ -54,19 +64,24 @@ def damages(node: str) -> dict[str, Any]:
     }
 
 
+def options(stack: Stack, tmp_path: Path) -> list[str]:
+    """Of a job that the service knows, with a warm standby on each node."""
+    token = tmp_path / "token"
+    token.write_text(stack.api.post("/auth/tokens", {"name": "job", "kind": "job", "any_job": True})["token"])
+    return ["--standbys", "1", "--service", stack.api.url, "--service-token-file", str(token)]
+
+
 def nodes(job: Job) -> list[str]:
     return [rank["node"] for rank in job.state()["topology"]["ranks"]]
 
 
 def test_a_rank_leaves_a_node_whose_memory_forgets(warm: Warm, stack: Stack, tmp_path: Path, capsys: Any) -> None:
     api = stack.api
-    token = tmp_path / "token"
-    token.write_text(api.post("/auth/tokens", {"name": "job", "kind": "job", "any_job": True})["token"])
-    options = ["--standbys", "1", "--service", api.url, "--service-token-file", str(token)]
-    with warm.job(directory=tmp_path / "job", arguments=ARGUMENTS, nodes=2, per_node=1, options=options) as job:
+    known = options(stack, tmp_path)
+    with warm.job(directory=tmp_path / "job", arguments=ARGUMENTS, nodes=2, per_node=1, options=known) as job:
         job.wait_step(5)
         before = job.pids()
-        ApiClient(api.url, token.read_text()).post("/events", damages("node-1"))
+        ApiClient(api.url, (tmp_path / "token").read_text()).post("/events", damages("node-1"))
 
         def proposed() -> Any:
             items = api.get("/remediations")["items"]
@@ -97,5 +112,32 @@ def test_a_rank_leaves_a_node_whose_memory_forgets(warm: Warm, stack: Stack, tmp
         assert migrate("job", where, rank=1, target="node-1", reason="its memory was changed", timeout=60.0) == 0
         assert "Done: ranks [1] moved" in capsys.readouterr().out
         assert nodes(job) == ["node-0", "node-1"]
+        step = job.step()
+        job.wait_step(step + 3)
+
+
+@pytest.mark.parametrize("stack", [AUTOMATIC], indirect=True)
+def test_a_rank_leaves_before_its_node_is_taken_out_of_service(warm: Warm, stack: Stack, tmp_path: Path) -> None:
+    """XID 119 where no other replica exists: a warm standby on the other node is enough, and no operator is asked."""
+    api, known = stack.api, options(stack, tmp_path)
+    for name in ("node-0", "node-1"):
+        api.put(f"/nodes/{name}", REPORT)
+    with warm.job(directory=tmp_path / "job", arguments=ARGUMENTS, nodes=2, per_node=1, options=known) as job:
+        job.wait_step(5)
+        before = job.pids()
+        job.until(lambda: api.get("/jobs/job")["topology"]["standbys"].get("node-0"), 60.0, "a warm standby")
+        event = {"id": uuid7(), "time": time.time(), "kind": "xid", "node": "node-1", "device": "GPU-119"}
+        api.post("/events", {"items": [event | {"data": {"code": 119}}]})
+        job.until(lambda: api.get("/nodes/node-1")["state"] == "quarantined", 120.0, "the end of the drain")
+        (item,) = api.get("/remediations")["items"]
+        assert (item["state"], item["decided_by"], item["recommended_action"]) == ("accepted", "mainstay", "reset_gpu")
+        (finished,) = job.events("migration_finished")
+        assert finished["data"]["ok"], finished
+        assert finished["data"]["steps_lost"] <= 1
+        assert nodes(job) == ["node-0", "node-0"]
+        assert job.pids()[0] == before[0], "no other rank was stopped"
+        moves = {move["to_state"]: move for move in api.get("/nodes/node-1/transitions")["items"]}
+        assert moves["draining"]["time"] < finished["time"] < moves["quarantined"]["time"], moves
+        assert "no work is left" in moves["quarantined"]["reason"]
         step = job.step()
         job.wait_step(step + 3)

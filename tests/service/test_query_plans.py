@@ -53,6 +53,8 @@ def services(make_settings: Callable[..., Settings]) -> Iterator[Services]:
         (lambda session, _: localization.claim_node_tasks(session, "a", {}, now=1.0), "localization_tasks"),
         (lambda session, _: limits.holding_runs(session), "validations"),
         (lambda session, s: limits.release(session, None, {}, now=1.0, settings=s.settings), "validations"),
+        (lambda session, _: remediation.unfit(session, ["a", "b"]), "findings"),
+        (lambda session, _: remediation.unfit(session, ["a", "b"]), "nodes"),
         (lambda session, s: validation.expire(session, now=1.0, settings=s.settings), "validations"),
     ],
 )

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from sqlalchemy import select
+
 from mainstay.probes.core_types import Verdict
 from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger, Owner
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.fleet.transitions import TransitionActor, require_transition
+from mainstay.service.jobs.models import MigrationRequestRow
 from mainstay.service.remediation import service
 from mainstay.service.remediation.fleet_view import FleetView
 from mainstay.service.validation import service as validations
@@ -59,3 +62,15 @@ def texts(fleet: Any, incident: str) -> list[str]:
 
     with fleet.services.database.reading() as session:
         return [e.text for e in repository.timeline_of(session, incident) if e.kind == "remediation"]
+
+
+def given(fleet: Any) -> list[MigrationRequestRow]:
+    """Every migration request, oldest first."""
+    with fleet.services.database.reading() as session:
+        order = (MigrationRequestRow.created_at, MigrationRequestRow.rank)
+        return list(session.scalars(select(MigrationRequestRow).order_by(*order)))
+
+
+def answer(advice: MigrationRequestRow, state: str, detail: str) -> dict[str, Any]:
+    """What a job reports about a request."""
+    return {"id": advice.id, "state": state, "detail": detail, "seconds": 0.4, "steps_lost": 0}

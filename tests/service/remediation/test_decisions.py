@@ -9,13 +9,14 @@ import pytest
 from sqlalchemy import select
 
 from mainstay.detectors.finding import FindingKind
-from mainstay.probes.core_types import RecommendedAction
+from mainstay.probes.core_types import HealthState, RecommendedAction
 from mainstay.service.fleet.models import NodeRow
-from mainstay.service.remediation import reconcile, rules, service
+from mainstay.service.jobs import migration_requests
+from mainstay.service.remediation import rank_migration, reconcile, rules, service
 from mainstay.service.remediation import serializers as remediation_serializers
 from mainstay.service.remediation.fleet_view import FleetView, _depends
+from mainstay.service.remediation.job_migrations import JobMigration, find_job_migrations
 from mainstay.service.remediation.metrics import collect_remediation
-from mainstay.service.remediation.rank_migration import JobMigration, find_job_migrations
 from mainstay.service.remediation.repository import Candidate
 from mainstay.service.stream.models import ChangeRow
 from tests.service.remediation.actions import AUTOMATIC, decide, texts
@@ -121,24 +122,104 @@ def test_fleet_and_drains_are_counted_within_their_times(fleet_of) -> None:
             assert view(fleet, session).fleet() == count
 
 
-@pytest.mark.parametrize(
-    ("change", "stranded"),
-    [({}, ()), ({"cohort": "other"}, ("demo",)), ({"state": "quarantined"}, ("demo",)), ({"name": "n2"}, ("demo",))],
-)
-def test_a_spare_is_a_healthy_idle_node_of_the_same_cohort(
-    fleet_of, change: dict[str, str], stranded: tuple[str, ...]
-) -> None:
-    fleet = fleet_of()
-    fleet.enroll("n1", "n2", *({"n3"} if "name" not in change else ()))
-    fleet.run_job("n1", "n2")
+NONE_FREE = "job demo needs 1 free warm standby(s) on other healthy nodes and has 0 (start it with more --standbys)"
+
+
+def obstacles(fleet: Any) -> list[str]:
+    """What keeps the job from leaving n1: in the facts for a drain, and in those for a migration."""
     with fleet.services.database.session() as session:
-        for name, value in change.items():
-            if name != "name":
-                setattr(session.get(NodeRow, "n3"), name, value)
-        session.flush()
-        assert view(fleet, session).facts("n1").stranded == stranded
-        assert view(fleet, session).jobs_on("n1") == ("demo",)
+        survey = view(fleet, session)
+        moves = rank_migration.facts(survey, "n1", None, None)
+        return ["; ".join(survey.facts("n1").stranded), moves.short]
+
+
+@pytest.mark.parametrize("state", [*HealthState, None])
+def test_a_standby_counts_where_its_node_may_take_work(fleet_of, state: HealthState | None) -> None:
+    """A node that never reported is as its job says."""
+    fleet = fleet_of()
+    fleet.enroll("n1", *(["n2"] if state else []))
+    fleet.run_job("n1", "n1", standbys={"n1": 9, "n2": 2})
+    if state:
+        with fleet.services.database.session() as session:
+            row = session.get(NodeRow, "n2")
+            assert row is not None
+            row.state = state.value
+    usable = state in {HealthState.HEALTHY, None}
+    assert obstacles(fleet) == ["" if usable else NONE_FREE.replace("needs 1", "needs 2")] * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "usable"),
+    [
+        ({}, False),
+        ({"confidence": 0.5}, False),
+        ({"active": False}, True),
+        ({"recommended_action": RecommendedAction.NONE.value}, True),
+    ],
+)
+def test_no_rank_moves_to_a_node_that_a_finding_wants_empty(fleet_of, changes: Any, usable: bool) -> None:
+    fleet = fleet_of()
+    fleet.enroll("n1", "n2")
+    fleet.run_job("n1", standbys={"n2": 1})
+    fleet.find("n2", **changes)
+    assert obstacles(fleet) == ["" if usable else NONE_FREE] * 2
+
+
+@pytest.mark.parametrize("standbys", [{"n1": 1, "n2": 0}, {"n1": 1}, {}, {"n1": 1, "n2": 0, "n3": 0}])
+def test_only_a_warm_standby_of_the_job_is_a_spare_for_it(fleet_of, standbys: dict[str, int]) -> None:
+    """Neither an idle node of the fleet, nor one of the job without a process that waits."""
+    fleet = fleet_of()
+    fleet.enroll("n1", "n2", "n3")
+    fleet.run_job("n1", standbys=standbys)
+    assert obstacles(fleet) == [NONE_FREE] * 2
+    assert fleet.node("n3").state == "healthy"
+
+
+def test_a_job_with_another_replica_or_without_ranks_there_is_not_stranded(fleet_of) -> None:
+    fleet = fleet_of()
+    fleet.enroll("n1", "n2")
+    fleet.run_job("n1", "n2", dp=2, standbys={})
+    assert obstacles(fleet)[0] == ""
+    fleet.run_job("n2", standbys={})
+    assert obstacles(fleet) == ["", ""]
+    with fleet.services.database.session() as session:
+        assert view(fleet, session).jobs_on("n2") == ("demo",)
         assert view(fleet, session).jobs_on("n9") == ()
+
+
+@pytest.mark.parametrize(
+    ("job", "settings", "why"),
+    [
+        ({}, {}, "job demo does not say how many standbys wait"),
+        ({"standbys": {"n2": 1}, "state": "recovering"}, {},
+         "job demo recovers or is in an unknown state: that comes first"),
+        ({"standbys": {"n2": 1}}, {"mode": "automatic"},
+         "Mainstay may not move the ranks of job demo (MAINSTAY_REMEDIATION__MIGRATE=manual)"),
+        ({"standbys": {"n2": 1}}, {"migrate": "off"},
+         "Mainstay may not move the ranks of job demo (MAINSTAY_REMEDIATION__MIGRATE=off)"),
+        ({"standbys": {}}, {"migrate": "off"}, NONE_FREE),
+        ({"standbys": {"n2": 1}}, {"mode": "automatic", "migrate": "automatic"}, ""),
+    ],
+)  # fmt: skip
+def test_what_else_keeps_a_job_on_a_node(fleet_of, job: Any, settings: Any, why: str) -> None:
+    fleet = fleet_of(**settings)
+    fleet.enroll("n1", "n2")
+    fleet.run_job("n1", **job)
+    assert obstacles(fleet)[0] == why
+
+
+@pytest.mark.parametrize(
+    ("asked", "free"),
+    [({"node": "n2"}, 1), ({"rank": 2}, 2), ({"node": "n1"}, 3), ({"rank": 0}, 3), ({"node": "n9"}, 3)],
+)
+def test_standbys_that_other_ranks_are_asked_to_take_are_not_free(fleet_of, asked: Any, free: int) -> None:
+    fleet = fleet_of()
+    fleet.enroll("n1", "n2", "n3")
+    fleet.run_job("n1", "n2", "n2", standbys={"n3": 3})
+    with fleet.services.database.session() as session:
+        migration_requests.create(session, "demo", **asked, reason="r", actor="a", now=fleet.clock.now())
+        (move,) = view(fleet, session).moves("n1")
+        assert move.standbys == free
 
 
 @pytest.mark.parametrize(
@@ -160,30 +241,31 @@ PLACES = [{"rank": 3, "node": "a", "device": "g0"}, {"rank": 1, "node": "a", "de
 
 
 @pytest.mark.parametrize(
-    ("node", "device", "ranks", "whole", "ready"),
+    ("node", "device", "ranks", "whole"),
     [
-        ("a", None, (1, 3), True, 4),
-        ("a", "host", (1, 3), True, 4),
-        ("a", "g0", (3,), False, 4),
-        ("b", "g0", (0,), True, 2),
-        ("a", "g7", None, None, None),
-        ("c", None, None, None, None),
+        ("a", None, (1, 3), True),
+        ("a", "host", (1, 3), True),
+        ("a", "g0", (3,), False),
+        ("b", "g0", (0,), True),
+        ("a", "g7", None, None),
+        ("c", None, None, None),
     ],
 )
-def test_which_ranks_would_leave(node: str, device: str | None, ranks: Any, whole: Any, ready: Any) -> None:
-    job: Any = SimpleNamespace(id="j", state="running", topology={"ranks": PLACES, "standbys": {"a": 2, "b": 4}})
-    found = find_job_migrations([job], node, device)
-    assert found == ([] if ranks is None else [JobMigration("j", False, ranks, whole, ready)])
+def test_which_ranks_would_leave(node: str, device: str | None, ranks: Any, whole: Any) -> None:
+    job: Any = SimpleNamespace(id="j", state="running", topology={"ranks": PLACES})
+    found = find_job_migrations([job], node, device, lambda _: 4)
+    assert found == ([] if ranks is None else [JobMigration("j", False, ranks, whole, 4)])
     job.topology, job.state = {"ranks": [{**place, "device": None} for place in PLACES]}, "recovering"
     if ranks is not None:
-        (move,) = find_job_migrations([job], node, device)
+        (move,) = find_job_migrations([job], node, device, lambda _: None)
         assert (move.recovers, move.whole, move.standbys, len(move.ranks)) == (True, True, None, 1 + (node == "a"))
 
 
 @pytest.mark.parametrize(("standbys", "short"), [(None, False), (2, False), (3, False), (1, True), (0, True)])
 def test_a_job_is_short_of_standbys_below_one_a_rank(standbys: int | None, short: bool) -> None:
     told = JobMigration("j", False, (1, 3), True, standbys).shortage
-    expected = f"job j needs 2 warm standby(s) on other nodes and has {standbys} (see --standbys)"
+    needed = "job j needs 2 free warm standby(s) on other healthy nodes"
+    expected = f"{needed} and has {standbys} (start it with more --standbys)"
     assert told == (expected if short else "")
 
 

@@ -11,10 +11,10 @@ from mainstay.detectors.finding import FindingKind
 from mainstay.probes.core_types import RecommendedAction
 from mainstay.service.incidents import repository as incidents
 from mainstay.service.incidents.models import FindingRow
-from mainstay.service.jobs.models import MigrationRequestRow
 from mainstay.service.remediation import service
 from mainstay.service.remediation.fleet_view import FleetView
 from mainstay.service.remediation.service import DeniedError
+from tests.service.remediation.actions import answer, given
 
 SLOW = {
     "kind": FindingKind.STRAGGLER.value, "recommended_action": RecommendedAction.NONE.value, "severity": "warning",
@@ -35,15 +35,6 @@ def accept(fleet: Any, row: Any, who: str = "alice") -> None:
         service.accept(survey, service.require(session, row.id), actor=who, reason="seen")
 
 
-def given(fleet: Any) -> list[MigrationRequestRow]:
-    with fleet.services.database.reading() as session:
-        return list(
-            session.scalars(
-                select(MigrationRequestRow).order_by(MigrationRequestRow.created_at, MigrationRequestRow.rank)
-            )
-        )
-
-
 def texts(fleet: Any, incident: str) -> list[str]:
     with fleet.services.database.reading() as session:
         return [entry.text for entry in incidents.timeline_of(session, incident) if entry.kind == "remediation"]
@@ -51,10 +42,6 @@ def texts(fleet: Any, incident: str) -> list[str]:
 
 def against(row: Any) -> dict[str, str]:
     return {rule["name"]: rule["verdict"] for rule in row.rules if rule["verdict"] != "allow"}
-
-
-def answer(advice: MigrationRequestRow, state: str, detail: str) -> dict[str, Any]:
-    return {"id": advice.id, "state": state, "detail": detail, "seconds": 0.4, "steps_lost": 0}
 
 
 def test_a_slow_rank_is_offered_to_move_and_moves_when_accepted(fleet_of, database_url) -> None:
@@ -184,9 +171,9 @@ def test_without_a_standby_nobody_may_and_it_is_said(fleet_of) -> None:
     fleet.run_loops()
     row = fleet.latest_remediation("n1")
     assert (row.state, against(row)) == ("held", {"standbys_available": "deny"})
-    needed = "job demo needs 1 warm standby(s) on other nodes and has 0 (see --standbys)"
+    needed = "job demo needs 1 free warm standby(s) on other healthy nodes and has 0 (start it with more --standbys)"
     assert texts(fleet, incident) == [f"Proposed: move the ranks off n1. Held: {needed}."]
-    with pytest.raises(DeniedError, match="needs 1 warm standby"):
+    with pytest.raises(DeniedError, match="needs 1 free warm standby"):
         accept(fleet, row)
     fleet.run_job("n1", "n2", standbys={"n2": 1})
     fleet.run_loops()
@@ -313,4 +300,4 @@ def test_a_drain_says_which_ranks_stay(fleet_of) -> None:
     fleet.run_loops()
     accept(fleet, fleet.latest_remediation("n1"))
     assert given(fleet) == []
-    assert "has 0 (see --standbys): its ranks stay" in texts(fleet, incident)[-1]
+    assert "has 0 (start it with more --standbys): its ranks stay" in texts(fleet, incident)[-1]

@@ -177,7 +177,10 @@ def test_the_last_replica_is_a_persons_decision(fleet_of) -> None:
     assert fleet.node("n1").state == "healthy"
     fleet.enroll("n3")
     fleet.run_loops()
-    assert fleet.node("n1").state == "draining", "with a spare Mainstay may drain"
+    assert fleet.node("n1").state == "healthy", "the job cannot use another node of the fleet"
+    fleet.run_job("n1", "n2", dp=2)
+    fleet.run_loops()
+    assert fleet.node("n1").state == "draining", "with another replica Mainstay may drain"
 
 
 def test_a_person_may_let_pass_what_is_held(fleet_of) -> None:

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from mainstay.probes.core_types import HealthState, RecommendedAction
 from mainstay.service.fleet.lifecycle import OUT_OF_SERVICE, Owner
-from mainstay.service.remediation.rules import MOVES, RULES, RemediationFacts, breaker, judge, limit, next_action
+from mainstay.service.remediation.rules import (
+    MOVES,
+    RULES,
+    RemediationFacts,
+    asks_jobs,
+    breaker,
+    judge,
+    limit,
+    next_action,
+)
 from mainstay.service.remediation.schemas import RuleOutcome
 from mainstay.service.settings import RemediationSettings
 
@@ -40,7 +49,7 @@ def test_nothing_against_it() -> None:
         ({"first": "n0"}, "one_node_per_incident", RuleOutcome.HOLD),
         ({"touched": 5}, "breaker", RuleOutcome.HOLD),
         ({"rack_touched": 2}, "max_drained_per_rack", RuleOutcome.HOLD),
-        ({"stranded": ("demo",)}, "job_has_spare", RuleOutcome.HOLD),
+        ({"stranded": ("job demo needs one",)}, "job_has_spare", RuleOutcome.HOLD),
     ],
 )
 def test_each_rule_by_itself(changes: dict[str, Any], rule: str, verdict: RuleOutcome) -> None:
@@ -61,7 +70,7 @@ def test_each_rule_by_itself(changes: dict[str, Any], rule: str, verdict: RuleOu
         ({"first": "n0"}, "one incident, one node at a time: n0 is first"),
         ({"touched": 5}, "5 of 100 nodes drained within 60 min; at most 5 are allowed"),
         ({"rack_touched": 2}, "2 nodes of rack r1 were drained within 60 min"),
-        ({"stranded": tuple("abcdef")}, "job a, b, c, d, e has no other replica and no spare node: a person decides"),
+        ({"stranded": tuple("abcdef")}, "a drain would stop jobs that have no other replica: a; b; c; d; e"),
     ],
 )  # fmt: skip
 def test_each_reason_in_words(changes: dict[str, Any], reason: str) -> None:
@@ -104,6 +113,16 @@ def test_the_breaker_allows_a_share_and_never_less_than_the_minimum(
     assert limit(limits, fleet) == allowed
     facts = RemediationFacts(limits=limits, fleet=fleet)
     assert [breaker(replace(facts, touched=n)) is None for n in (max(0, allowed - 1), allowed)] == [allowed > 0, False]
+
+
+@pytest.mark.parametrize(
+    ("migrate", "by_mainstay", "by_an_operator"),
+    [("off", False, False), ("manual", False, True), ("automatic", True, True)],
+)
+def test_a_drain_asks_jobs_to_move_as_the_site_has_set(migrate: Any, by_mainstay: bool, by_an_operator: bool) -> None:
+    limits = RemediationSettings(migrate=migrate)
+    asks = [asks_jobs(limits, is_automatic=is_automatic) for is_automatic in (True, False)]
+    assert asks == [by_mainstay, by_an_operator]
 
 
 @given(st.sampled_from(HealthState), st.sampled_from(Owner), st.integers(0, 9), st.booleans(), st.booleans())
