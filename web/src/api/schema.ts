@@ -3755,6 +3755,8 @@ export interface components {
          * @description A warning about a node of the job.
          */
         NodeWarningRead: {
+            /** Cordoned */
+            cordoned: boolean;
             /** Corrupt */
             corrupt: boolean;
             /** Factor */
