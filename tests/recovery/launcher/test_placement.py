@@ -227,7 +227,7 @@ def test_without_a_service_a_node_that_ranks_were_moved_from_takes_none(
             await moved(world, there, 1)
             assert homes(world) == [other] * 3
             world.coordinator.members.nodes["node-1"].standbys = 3
-            await moved(world, other, 2, "node-1")  # an operator says so
+            await moved(world, other, 2, "node-1")  # an operator names it
             assert homes(world) == ["node-1"] * 3
 
     play(work())
