@@ -147,7 +147,7 @@ def _check_standbys(job: str, standbys: dict[str, int], moving: int, source: str
         place = to or "other nodes"
         raise InputError(
             f"{moving} warm standby(s) on {place} are needed and {ready} are ready (standbys now: {waiting}); "
-            "start the job with --standbys, or wait until a standby is back"
+            "start the job with --standbys, or wait until a standby is back or a node with a warning is trusted again"
         )
 
 

@@ -125,6 +125,10 @@ class PlannerInput:
     """Node -> idle warm standbys."""
     cold: dict[str, int] = field(default_factory=dict)
     """Node -> processes that could be started there beyond its own ranks (a free GPU without a standby)."""
+    last_resort: dict[str, int] = field(default_factory=dict)
+    """Living node that is not trusted -> ranks that it has room for: it takes one where no other node can."""
+    cordoned: tuple[str, ...] = ()
+    """Living nodes that take no rank at all; their memory still serves."""
     replicated: bool = True
     """Data-parallel peers hold identical state. False for a job that shards it among them (ZeRO, FSDP)."""
     away: tuple[int, ...] = ()
@@ -174,6 +178,8 @@ class FailureCase:
     def __init__(self, situation: PlannerInput) -> None:
         self.situation = situation
         self.lost = frozenset(situation.lost_nodes)
+        self.closed = self.lost.union(situation.cordoned)
+        """Nodes on which no rank can run."""
         away = frozenset(situation.away)
         gone = {place.rank for place in situation.ranks if place.node in self.lost}.union(situation.failed_ranks)
         self.failed: tuple[int, ...] = tuple(sorted(gone - away))
@@ -226,10 +232,18 @@ class FailureCase:
         return self._disk.get(rank, [])
 
     def _place(self) -> None:
-        """Give every failed rank a node. Ranks of lost nodes choose first: the others can start cold where they are."""
-        standbys, cold = self._free(self.situation.standbys), self._free(self.situation.cold)
-        for rank in (r for r in self.failed if self.node[r] in self.lost):
+        """Give every failed rank a node. Ranks of lost nodes choose first: the others can start cold where they are.
+
+        Those of nodes that are not trusted come next, and stay if there is no room on a node that is.
+        """
+        last = self.situation.last_resort
+        standbys, cold, others = (self._free(rooms) for rooms in (self.situation.standbys, self.situation.cold, last))
+        leaving = [r for r in self.failed if self.node[r] in self.closed]
+        for rank in (*leaving, *(r for r in self.failed if self.node[r] in last)):
             room = standbys or cold
+            if not room and self.node[rank] in last:
+                continue
+            room = room or others
             if not room:
                 self.unplaced = rank
                 return
@@ -243,7 +257,7 @@ class FailureCase:
                 _take(standbys, self.node[rank])
 
     def _free(self, rooms: Mapping[str, int]) -> dict[str, int]:
-        return {node: count for node, count in rooms.items() if node not in self.lost and count > 0}
+        return {node: count for node, count in rooms.items() if node not in self.closed and count > 0}
 
     def _best_home(self, rank: int, room: dict[str, int]) -> str:
         """Away from one's own replicas first, so that the next node loss takes one copy; then where most is free."""

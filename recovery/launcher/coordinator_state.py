@@ -12,6 +12,7 @@ import msgspec
 
 from mainstay.recovery.agent.messages import Group
 from mainstay.recovery.calibration import PredictionAccuracy
+from mainstay.recovery.node_warning import NodeWarnings
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class CoordinatorState(_Record, frozen=True):
     """The run that this one continues from."""
     disk_every: int
     parity_every: int
+    warnings: NodeWarnings = msgspec.field(default_factory=NodeWarnings)
     prices: dict[str, tuple[int, float]] = {}
     """What recoveries cost: see ``prices``."""
     accuracy: dict[RecoveryStrategyName, PredictionAccuracy] = {}
@@ -112,6 +114,7 @@ def capture_state(c: Coordinator, version: int) -> CoordinatorState:
         resumed=None if c.disk.source is None else c.disk.source.manifest.run,
         disk_every=c.tuning.disk_every,
         parity_every=c.tuning.parity_every,
+        warnings=msgspec.structs.replace(c.members.warnings),
         prices=survey.prices.observed,
         accuracy=c.executor.judge.calibration.strategies,
     )

@@ -11,6 +11,8 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from mainstay.probes.core_types import EventKind
 from mainstay.recovery.calibration import Calibration
 from mainstay.recovery.launcher.coordinator_election import ElectionResult
@@ -61,6 +63,7 @@ class CoordinatorTakeover:
             coordinator_state.recoveries,
             coordinator_state.started_at,
         )
+        c.members.warnings = msgspec.structs.replace(coordinator_state.warnings)
         c.orders.groups = coordinator_state.groups
         c.disk.run = coordinator_state.run
         c.tuning.disk_every, c.tuning.parity_every = coordinator_state.disk_every, coordinator_state.parity_every

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mainstay.recovery.launcher.membership import GenerationFailure
 from mainstay.recovery.launcher.options import CorruptionPolicy
+from mainstay.recovery.work_assignment import LossPolicy
 
 if TYPE_CHECKING:
     from mainstay.recovery.launcher.coordinator import Coordinator
@@ -161,11 +162,13 @@ class CorruptionTracker:
         log.error("CORRUPT %s: node %s computes wrongly (%s): %s", c.options.job, node, taint.reason, what)
         if c.options.on_corruption is not CorruptionPolicy.ROLLBACK or c.over or c.members.shape is None:
             return
-        if clean is None:
-            log.error("DEGRADED %s: nothing to go back to; training continues, on corrupt steps", c.options.job)
+        ranks = frozenset(rank.number for rank in c.members.ranks if rank.node == node)
+        homes = c.executor.survey.homes(set(ranks), ranks) if c.options.on_loss is LossPolicy.WAIT else {}
+        problem = "nothing to go back to" if clean is None else homes if isinstance(homes, str) else ""
+        if problem:
+            log.error("DEGRADED %s: %s; training continues, on corrupt steps", c.options.job, problem)
             return
         taint.wanted, taint.handled = clean, time.time()
-        ranks = frozenset(rank.number for rank in c.members.ranks if rank.node == node)
         reason = f"steps after {clean} are corrupt by node {node}: {taint.reason}"
         c.failed(GenerationFailure(ranks=set(ranks), time=time.time(), reason=reason, exclude=ranks, before=clean))
 

@@ -16,8 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.agent.messages import GetInventory, Group, GroupMember, Inventory
 from mainstay.recovery.agent.peer import Credentials, Peer
@@ -27,6 +25,7 @@ from mainstay.recovery.launcher.grouping import arrange
 from mainstay.recovery.launcher.membership import CoordinatorJobState
 from mainstay.recovery.launcher.snapshot_corruption import CorruptionStats
 from mainstay.recovery.launcher.snapshot_inventory import JobLayout, SnapshotInventory, build_inventory
+from mainstay.recovery.node_warning import OWN_SECONDS, NodeWarning, read
 from mainstay.recovery.placement import holders
 from mainstay.recovery.protection_scheme import SchemeKind
 
@@ -42,21 +41,8 @@ ASKED_AT_ONCE: Final = 16
 FLIP_FACTOR: Final = 10.0
 """A node whose memory has flipped bits fails so many times as often: between the tenfold risk of a node with corrected
 errors and the hundredfold of one that had several uncorrected ones. An assumption; it only orders nodes."""
-FLIP_SECONDS: Final = 3600.0
-"""So long a flipped bit counts."""
 _MOST_TOLD: Final = 32
 """Lines of degraded states in one report."""
-
-
-class NodeWarning(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a node is not trusted."""
-
-    reason: str
-    factor: float
-    """It fails so many times as often as others."""
-    since: float
-    corrupt: bool = False
-    """It computes wrongly, since then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,46 +60,46 @@ class DurabilityMonitor:
     def __init__(self, coordinator: Coordinator) -> None:
         self._c = coordinator
         self.corrupt_steps = CorruptionTracker(coordinator)
-        self.hazards: dict[str, NodeWarning] = {}
-        """Node -> what the service says of it."""
         self._damages = CorruptionStats(coordinator.reporter.event)
         self._extra_copies: dict[int, str] = {}
         """Rank -> node that keeps an extra copy of it."""
         self._inventories: dict[str, Inventory] = {}
         self._look: _Look | None = None
         self._task: asyncio.Task[None] | None = None
+        loop = asyncio.get_running_loop()
+        coordinator.reporter.listen(lambda answer: _from_thread(loop, self.answered, answer))
 
     def start(self) -> None:
         """The job is protected from now on: keep looking."""
         if self._task is None:
-            loop = asyncio.get_running_loop()
-            self._c.reporter.listen(lambda answer: _from_thread(loop, self.answered, answer))
             self._task = self._c.spawn(self._run())
 
     # What is heard
 
     def answered(self, answer: Any) -> None:
         """The service's answer to a job report."""
-        given = answer.get("node_warnings") if isinstance(answer, dict) else None
-        if not isinstance(given, dict):
-            return
-        try:
-            hazards = msgspec.convert(given, dict[str, NodeWarning])
-        except msgspec.ValidationError as error:
-            log.warning("hazards of the service are not understood: %s", error)
-            return
-        self.set_warnings({node: hazard for node, hazard in hazards.items() if node in self._c.members.nodes})
+        found = read(answer, self._c.members.nodes)
+        if found is not None and not self._c.over:
+            self.set_warnings(found)
 
-    def set_warnings(self, hazards: dict[str, NodeWarning]) -> None:
+    def set_warnings(self, found: dict[str, NodeWarning]) -> None:
         """These nodes, and no others, are not trusted, by an external report."""
-        for node in hazards.keys() - self.hazards.keys():
-            log.warning("HAZARD node %s: %s", node, hazards[node].reason)
-        for node in self.hazards.keys() - hazards.keys():
+        c, members = self._c, self._c.members
+        before = members.warnings.reported or {}
+        for node in found.keys() - before.keys():
+            log.warning("HAZARD node %s: %s", node, found[node].reason)
+        for node in before.keys() - found.keys():
             log.info("node %s is trusted again", node)
-        self.hazards = hazards
-        self.corrupt_steps.apply_verdicts(
-            CorruptionRecord(n, h.since, h.reason) for n, h in hazards.items() if h.corrupt
-        )
+        closed = members.by_trust()[2]
+        members.warnings.reported = found
+        if {n: w.cordoned for n, w in found.items()} != {n: w.cordoned for n, w in before.items()}:
+            c.orders.replicate_state()
+        for node in closed:
+            if members.can_run(node.name):
+                c.executor.participation.is_restored(node)
+        if self._task is not None:
+            verdicts = ((node, warning) for node, warning in found.items() if warning.corrupt)
+            self.corrupt_steps.apply_verdicts(CorruptionRecord(n, w.since, w.reason) for n, w in verdicts)
         self._renew()
 
     def _renew(self) -> None:
@@ -121,14 +107,6 @@ class DurabilityMonitor:
         quiet = self._c.state is CoordinatorJobState.RUNNING and not self._c.executor.active
         if quiet and self._choose() != self._extra_copies:
             self._c.orders.protect()
-
-    def suspects(self) -> dict[str, NodeWarning]:
-        """Nodes that are not trusted, for any reason: the worst counts."""
-        now, found = time.time(), dict(self.hazards)
-        for node, damage in self._damages.flipped(now - FLIP_SECONDS).items():
-            reason = f"its memory flips bits: {damage.what}"
-            found.setdefault(node, NodeWarning(reason=reason, factor=FLIP_FACTOR, since=damage.at))
-        return found
 
     # Extra copies
 
@@ -143,8 +121,9 @@ class DurabilityMonitor:
 
     def _choose(self) -> dict[int, str]:
         """A good node for each rank of a bad one, the same as before where it still is good."""
-        members, bad = self._c.members, self.suspects()
-        good = [n.name for n in members.alive() if n.name not in bad and n.endpoint]
+        members, warned = self._c.members, self._c.members.warnings.current()
+        good = [n.name for n in members.alive() if n.name not in warned and n.endpoint]
+        bad = {node: warning for node, warning in warned.items() if warning.factor > 1.0}
         chosen, load = dict[int, str](), Counter[str]()
         for rank in members.present:
             if rank.node not in bad or not members.nodes[rank.node].alive or self._replicated(rank.number, bad):
@@ -218,13 +197,20 @@ class DurabilityMonitor:
         kept = build_inventory(job, inventories)
         figure = None if kept.holding is None else await loop.run_in_executor(pool, durability, kept.holding)
         self._inventories = inventories
-        self._damages.note(inventories)
+        self.note_damage(inventories)
         self._look = _Look(time.time(), kept, figure)
         self._renew()
         c.report()
 
+    def note_damage(self, inventories: dict[str, Inventory]) -> None:
+        """Hear all agents: memory that has flipped bits is not trusted for a while."""
+        self._damages.note(inventories)
+        for node, damage in self._damages.flipped(time.time() - OWN_SECONDS).items():
+            reason = f"its memory flips bits: {damage.what}"
+            self._c.members.warnings.note(node, NodeWarning(reason=reason, factor=FLIP_FACTOR, since=damage.at))
+
     def _job(self) -> JobLayout:
-        c, bad = self._c, self.suspects()
+        c, bad = self._c, self._c.members.warnings.current()
         factors = {node.name: bad[node.name].factor if node.name in bad else 1.0 for node in c.members.alive()}
         twins = self._twins()
         serving = {rank.number for rank in c.members.present}
@@ -275,7 +261,7 @@ class DurabilityMonitor:
         look, ranks = self._look, self._c.members.ranks
         extra = look.held.holding.extra if look and look.held.holding else {}
         found = []
-        for node, hazard in sorted(self.suspects().items()):
+        for node, hazard in sorted(self._c.members.warnings.current().items()):
             here = [rank.number for rank in ranks if rank.node == node]
             in_place = [rank for rank in here if self._extra_copies.get(rank) in extra.get(rank, frozenset())]
             wanted = [rank for rank in here if rank in self._extra_copies]

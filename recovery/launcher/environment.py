@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from mainstay.recovery.launcher.messages import LauncherWelcome, StartRank
 from mainstay.recovery.launcher.options import RunOptions
+
+_GPUS = Path("/proc/driver/nvidia/gpus")
+"""One entry for each GPU of the driver: a question that cannot hang."""
+
+
+def spare_places(options: RunOptions) -> int:
+    """Ranks of other nodes that fit here: no more than GPUs without a rank, as each LOCAL_RANK names one.
+
+    Where no GPU can be seen, or several ranks share one, each standby is a place.
+    """
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        gpus = len(list(_GPUS.iterdir())) if _GPUS.is_dir() else 0
+    else:
+        gpus = len([name for name in named.split(",") if name.strip() not in {"", "-1"}])
+    return options.spares if gpus < options.nproc else min(options.spares, gpus - options.nproc)
 
 
 def rank_environment(

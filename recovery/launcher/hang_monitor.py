@@ -241,6 +241,8 @@ class HangMonitor:
             log.warning("the hang is only reported: a rank is in a phase that may be long")
         elif self._c.state is CoordinatorJobState.RUNNING:
             reason = f"ranks {sorted(culprits)} hang: {sure[0].evidence.summary}"
+            for node in {self._c.members.ranks[rank].node for rank in culprits}:
+                self._c.members.warnings.suspect(node, reason)
             self._c.failed(GenerationFailure(ranks=culprits, time=min(f.time for f in sure), reason=reason))
 
     def _masked(self) -> bool:

@@ -22,7 +22,7 @@ from mainstay.recovery.launcher.child_processes import ForkServerClient
 from mainstay.recovery.launcher.coordinator_client import CoordinatorClient
 from mainstay.recovery.launcher.coordinator_election import EXIT_LOST, CoordinatorElection, Endpoint
 from mainstay.recovery.launcher.coordinator_host import CoordinatorHost
-from mainstay.recovery.launcher.environment import rank_environment
+from mainstay.recovery.launcher.environment import rank_environment, spare_places
 from mainstay.recovery.launcher.exit_watcher import ExitWatcher
 from mainstay.recovery.launcher.messages import (
     AgentUp,
@@ -175,7 +175,7 @@ class Launcher:
             node_rank=options.node_rank,
             nnodes=options.nnodes,
             nproc=options.nproc,
-            spares=options.spares,
+            spares=spare_places(options),
             pid=os.getpid(),
             agent_endpoint=self._agent.endpoint,
             standbys=self._workers.standbys,
@@ -228,7 +228,7 @@ class Launcher:
         assert self._welcome is not None
         options = self._options
         generation = max(start.generation, self._generation)
-        slot = self._workers.free_slot(options.nproc + options.spares)
+        slot = self._workers.free_slot(options.nproc + spare_places(options))
         order = Assign(
             rank=start.rank,
             generation=generation,

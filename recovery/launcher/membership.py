@@ -13,6 +13,7 @@ from mainstay.recovery.launcher.options import RunOptions
 from mainstay.recovery.launcher.wire import MessageStream
 from mainstay.recovery.launcher.worker_messages import Attached, Ready, Resumed, ScriptFailed
 from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.node_warning import NodeWarnings
 from mainstay.recovery.work_assignment import LossPolicy
 
 if TYPE_CHECKING:
@@ -236,6 +237,7 @@ class Members:
         self.nproc = nproc
         self.nodes: dict[str, NodeMember] = {}
         self.ranks: list[RankMember] = []
+        self.warnings = NodeWarnings()
         self.shape: MeshShape | None = None
 
     @property
@@ -255,17 +257,28 @@ class Members:
     def reassign(self, count: int) -> None:
         """The job has ``count`` ranks from now on, none with a process, on nodes that live, in order of node rank.
 
-        Places that ``--standbys`` gives are taken last.
+        Places that ``--standbys`` gives are taken last, and after them those of nodes with a warning.
         """
-        ordered = sorted(self.alive(), key=lambda node: node.hello.node_rank)
-        own = [node.name for node in ordered for _ in range(node.hello.nproc - node.excluded)]
-        spare = [node.name for node in ordered for _ in range(node.places - max(0, node.hello.nproc - node.excluded))]
-        self.ranks = [RankMember(number, name) for number, name in enumerate([*own, *spare][:count])]
+        names: list[str] = []
+        for nodes in self.by_trust()[:2]:
+            ordered = sorted(nodes, key=lambda node: node.hello.node_rank)
+            names += [node.name for node in ordered for _ in range(node.hello.nproc - node.excluded)]
+            names += [n.name for n in ordered for _ in range(n.places - max(0, n.hello.nproc - n.excluded))]
+        self.ranks = [RankMember(number, name) for number, name in enumerate(names[:count])]
 
-    @property
-    def places(self) -> int:
-        """Ranks that the nodes which live have room for."""
-        return sum(node.places for node in self.alive())
+    def places(self, *, last_resort: bool = False) -> int:
+        """Ranks that living nodes without a warning have room for; ``last_resort``: with those that may take one."""
+        trusted, others, _ = self.by_trust()
+        return sum(node.places for node in (*trusted, *(others if last_resort else ())))
+
+    def by_trust(self) -> tuple[list[NodeMember], list[NodeMember], list[NodeMember]]:
+        """Living nodes: without a warning, those that take a rank only as a last resort, and those that take none."""
+        warned = self.warnings.current()
+        found: tuple[list[NodeMember], list[NodeMember], list[NodeMember]] = ([], [], [])
+        for node in self.alive():
+            warning = warned.get(node.name)
+            found[0 if warning is None else 1 + warning.cordoned].append(node)
+        return found
 
     def held_by(self, number: int, pid: int) -> RankMember | None:
         """Rank ``number``, if process ``pid`` holds it: what a process says that was replaced is not heard."""
@@ -283,10 +296,22 @@ class Members:
     def on(self, node: str) -> list[RankMember]:
         return [rank for rank in self.ranks if rank.node == node]
 
+    def can_run(self, node: str) -> bool:
+        """Whether a rank may get a process there, if only as a last resort."""
+        warning = self.warnings.current().get(node)
+        return self.nodes[node].alive and not (warning is not None and warning.cordoned)
+
     def rooms(self) -> dict[str, int]:
-        """Ranks that could still move to each living node; one look at the ranks for all of them."""
-        taken = Counter(rank.node for rank in self.ranks)
-        return {node.name: max(0, node.places - taken[node.name]) for node in self.alive()}
+        """Ranks that could still move to each living node; none to a node with a warning."""
+        return {node.name: 0 for node in self.alive()} | self._free(self.by_trust()[0])
+
+    def last_rooms(self) -> dict[str, int]:
+        """Ranks that could move to each node with a warning that may take one where no other node has room."""
+        return self._free(self.by_trust()[1])
+
+    def _free(self, nodes: list[NodeMember]) -> dict[str, int]:
+        taken = Counter(rank.node for rank in self.ranks)  # one look at the ranks for all nodes
+        return {node.name: max(0, node.places - taken[node.name]) for node in nodes}
 
     def standbys(self) -> dict[str, int]:
         """Standbys of each living node that have a place there."""

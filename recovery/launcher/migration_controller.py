@@ -19,6 +19,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from mainstay.probes.core_types import EventKind
@@ -58,6 +59,8 @@ def choose(
     standbys: Mapping[str, int],
     peers: Callable[[int], list[int]],
     target: str | None = None,
+    *,
+    warned: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[int, str]:
     """A node for each rank that moves: away from its replicas, then where most standbys wait.
 
@@ -67,9 +70,10 @@ def choose(
         standbys: node -> warm standbys that it has room for.
         peers: rank -> ranks that hold the same state, itself included.
         target: the only node that is wanted; None: any.
+        warned: node -> why it takes no rank; it has no ``standbys``.
 
     Raises:
-        RefusedError: there are too few standbys.
+        MigrationRejectedError: there are too few standbys.
     """
     # All refusals come first, each with its own sentence for the operator; after them the choice cannot fail.
     away = {homes[rank] for rank in moving}
@@ -79,12 +83,18 @@ def choose(
         raise MigrationRejectedError(
             f"the job has no living node {target}: its nodes are {', '.join(sorted(standbys))}"
         )
+    if target in warned:
+        raise MigrationRejectedError(
+            f"{target} takes no rank while it is not trusted: {warned[target]}. Choose another node, or return it to "
+            "service first"
+        )
     wanted = standbys.keys() - away if target is None else {target}
     free = {node: count for node, count in standbys.items() if node in wanted and count > 0}
     if sum(free.values()) < len(moving):
         where = "other nodes" if target is None else target
         raise MigrationRejectedError(
             f"{len(moving)} warm standbys on {where} are needed and {sum(free.values())} are ready (see --standbys)"
+            + "".join(f"; {node} takes no rank: {warned[node]}" for node in sorted(wanted & warned.keys()))
         )
     now, moves = dict(homes), dict[int, str]()
     for rank in sorted(moving):
@@ -170,7 +180,10 @@ class MigrationController:
         if any(rank.gone for rank in members.ranks):
             raise MigrationRejectedError("ranks have left the training loop already: the job is about to end")
         homes = {rank.number: rank.node for rank in members.ranks}
-        return choose(moving, homes, members.standbys(), shape.dp_peers, advice.target)
+        if advice.target is not None:
+            members.warnings.trust(advice.target)
+        warned = {node: warning.reason for node, warning in members.warnings.current().items()}
+        return choose(moving, homes, members.standbys(), shape.dp_peers, advice.target, warned=warned)
 
     def _moving(self, advice: MigrationRequest) -> list[int]:
         members = self._c.members
@@ -197,6 +210,10 @@ class MigrationController:
         self._answer(current.advice, MigrationState.ACCEPTED, where)
         problem = await self._bring(moves, current.sources, NEWEST)
         problem = problem or await c.next_step()
+        warned = c.members.warnings.current()
+        problem = problem or "; ".join(
+            f"{n} is not trusted now: {warned[n].reason}" for n in warned.keys() & moves.values()
+        )
         if problem:
             self._finish(current, f"no rank was stopped and nothing has moved: {problem}")
             return
@@ -291,6 +308,8 @@ class MigrationController:
         if done:
             detail = f"ranks {sorted(current.moves)} moved, training stood still for {seconds['total']:.3f} s"
         log.warning("MIGRATION of %s: %s", current.advice.subject, detail)
+        if done and current.advice.node is not None:
+            c.members.warnings.suspect(current.advice.node, f"its ranks left it: {current.advice.reason}")
         told = {"ok": done, "detail": detail[:500], "phases": seconds, **figures}
         self._event(EventKind.MIGRATION_FINISHED, current, told)
         self._answer(current.advice, MigrationState.COMPLETED if done else MigrationState.FAILED, detail, **figures)

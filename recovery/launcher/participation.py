@@ -167,11 +167,12 @@ class ParticipationPolicy:
         """Ranks that have a process, and those with the ones that a warm standby takes."""
         members = self._c.members
         case = self._c.executor.survey.case(victims)
-        unplaced = {number for number in case.failed if case.node[number] in case.lost}
+        unplaced = {number for number in case.failed if case.node[number] in case.closed}
         for number in unplaced:
             members.ranks[number].unplaced = True
         case = self._c.executor.survey.case(victims, unplaced)
-        here = {r.number for r in members.ranks if r.number not in victims and (not r.away or r.waits)}
+        back = {r.number for r in members.ranks if r.waits and members.can_run(r.node)}
+        here = {r.number for r in members.ranks if r.number not in victims and (not r.away or r.number in back)}
         return here, here | {number for number in victims & case.warm if not members.ranks[number].unplaced}
 
     def _staying(self, here: set[int], soon: set[int], *, positions: bool) -> set[int] | None:
@@ -232,21 +233,23 @@ class ParticipationPolicy:
             stay = sorted(failure.ranks)
             log.error("DEGRADED %s: --max-restarts are used up, ranks %s stay away", c.options.job, stay)
         else:
-            c.spawn(self._restart([rank for rank in lost if c.members.nodes[rank.node].alive]))
+            c.spawn(self._restart(lost))
         return True
 
     async def _restart(self, ranks: list[RankMember]) -> None:
         await asyncio.sleep(AGAIN_SECONDS)
         for rank in ranks:
             if rank.away and rank.lost and not self._c.over:  # a recovery may have seen to it meanwhile
-                self._start(rank)
+                rank.unplaced = not self._c.members.can_run(rank.node)
+                if not rank.unplaced:
+                    self._start(rank)
 
     def _start(self, rank: RankMember) -> None:
         rank.restart(rank.node)
         self._c.orders.start(rank)
 
     def is_restored(self, node: NodeMember) -> None:
-        """A node that was lost is here again: its ranks that have no other place get a process."""
+        """A node that could run no rank can again: its ranks that have no other place get a process."""
         c = self._c
         log.warning("node %s is back", node.name)
         c.orders.replicate_state()
@@ -317,5 +320,6 @@ class ParticipationPolicy:
         if shape is None or not away:
             return ()
         parts = 2 if self.by_position else 1
-        unready = {shape.place(rank.number)[:parts] for rank in away if not rank.waits}
+        can_run = self._c.members.can_run
+        unready = {shape.place(rank.number)[:parts] for rank in away if not (rank.waits and can_run(rank.node))}
         return [rank.number for rank in away if shape.place(rank.number)[:parts] not in unready]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
@@ -27,7 +28,11 @@ from mainstay.recovery.recovery_plan import RankRestore, RestoreSource
 if TYPE_CHECKING:
     from mainstay.recovery.launcher.coordinator import Coordinator
 
+log = logging.getLogger("mainstay.coordinator")
+
 _STEPS_REMEMBERED = 32
+_MOST_NAMED = 8
+"""Nodes in one line."""
 _FOR_EVER = 1 << 62
 
 
@@ -159,22 +164,41 @@ class PlannerInputBuilder:
     def homes(self, victims: set[int], exclude: frozenset[int] = frozenset()) -> dict[int, str] | str:
         """Where each victim runs next, or why it cannot run anywhere. Those in ``exclude`` leave their device."""
         members = self._c.members
-        moved = self._away(exclude & victims)
         unplaced = {rank.number for rank in members.ranks if rank.unplaced}
         case = self.case(victims, unplaced)
-        if not case.lost:
-            return {number: moved.get(number, members.ranks[number].node) for number in victims}
         if case.unplaced is not None:
-            free = sum(members.rooms().values())
-            gone = members.ranks[case.unplaced].node
-            return f"node {gone} is lost and only {free} spare places are left on other nodes (see --standbys)"
-        return {number: case.node[number] for number in victims}
+            return self._no_room(case, case.unplaced)
+        homes = {number: case.node[number] for number in victims}
+        if all(node == members.ranks[number].node for number, node in homes.items()):
+            homes |= self._away(exclude & victims)
+        return homes
+
+    def _no_room(self, case: FailureCase, rank: int) -> str:
+        members, gone = self._c.members, self._c.members.ranks[rank].node
+        warned = members.warnings.current()
+        why = "is lost" if gone in case.lost else f"takes no rank ({warned[gone].reason})"
+        free = sum(members.rooms().values())
+        text = f"node {gone} {why} and only {free} spare places are left on other nodes (see --standbys)"
+        out = [f"{node} ({warned[node].reason})" for node in case.situation.cordoned if node != gone]
+        return f"{text}; these take no rank: {', '.join(out[:_MOST_NAMED])}" if out else text
+
+    def log_last_resort(self, homes: Mapping[int, str]) -> None:
+        """Report ranks that begin on a node that is not trusted."""
+        warned = self._c.members.warnings.current()
+        for node in sorted(set(homes.values()) & warned.keys()):
+            ranks = sorted(rank for rank, home in homes.items() if home == node)
+            log.warning(
+                "DEGRADED %s: ranks %s start on node %s, which is not trusted (%s): no other node has room",
+                self._c.options.job, ranks, node, warned[node].reason,
+            )  # fmt: skip
 
     def case(self, victims: set[int], unplaced: Collection[int] = ()) -> FailureCase:
         """Where ``victims`` and the ranks of lost nodes may run next; ``unplaced`` ones are left out."""
         members = self._c.members
         lost = {rank.node for rank in members.ranks if not members.nodes[rank.node].alive}
+        cordoned = sorted(node.name for node in members.by_trust()[2])
         base = replace(self._base(), away=tuple(sorted(unplaced)))
+        base = replace(base, last_resort=members.last_rooms(), cordoned=tuple(cordoned))
         return FailureCase(replace(base, failed_ranks=tuple(sorted(victims)), lost_nodes=tuple(sorted(lost))))
 
     def _away(self, exclude: frozenset[int]) -> dict[int, str]:

@@ -149,10 +149,11 @@ class RecoveryExecutor:
         """
         c, members = self._c, self._c.members  # no await below: the old generation ends and the new begins in one turn
         victims = {number for number in victims if not members.ranks[number].unplaced}
-        homes = self.survey.homes(victims, exclude)
+        homes = moves or self.survey.homes(victims, exclude)
         if isinstance(homes, str):
             c.fail(f"{homes} (ranks {sorted(victims)} have nowhere to run)")
             return False
+        self.survey.log_last_resort(homes)
         doomed = {
             node.name: tuple(r.number for r in members.on(node.name) if r.number in victims) for node in members.alive()
         }
@@ -160,7 +161,7 @@ class RecoveryExecutor:
             node.name: tuple(r.number for r in members.on(node.name) if r.number in exclude) for node in members.alive()
         }
         for number in victims:
-            members.ranks[number].restart((moves or homes)[number])
+            members.ranks[number].restart(homes[number])
         if members.shape is None:
             c.store = c.new_store()  # the script itself meets through the store, and would find the dead in it
         c.orders.replicate_state()

@@ -75,7 +75,7 @@ class PipelineReinstantiation:
         waiting = {rank.number for rank in self._c.members.ranks if rank.live} - victims
         executor.participation.choose(RemainingRanks(None, None), failure, None)
         for rank in self._c.members.ranks:  # so that nothing looks for a place for it
-            rank.unplaced = not self._c.members.nodes[rank.node].alive
+            rank.unplaced = rank.number in victims or not self._c.members.nodes[rank.node].alive
         executor.fence_all()
         return self._carry_out(executor, recovery, waiting, shape)
 
@@ -97,13 +97,17 @@ class PipelineReinstantiation:
         if c.members.shape is None or not victims or failure.replay is not None:
             return None
         began = c.executor.formed_once or disk.source is not None
-        shape = self._best(c.members.places)
+        places = c.members.places()
+        shape = self._best(places)
+        if shape is None:
+            places = c.members.places(last_resort=True)
+            shape = self._best(places)
         problems = {
             "there is no --checkpoint-dir: the state goes from one shape to the other through it": not disk.enabled,
             "no rank has trained yet": not began,
             self._reshaping.rigid() if c.executor.formed_once else "": True,
             "ranks have left the training loop already": any(rank.gone for rank in c.members.ranks),
-            f"the {c.members.places} ranks that there is room for do not hold the model": shape is None,
+            f"the {places} ranks that there is room for do not hold the model": shape is None,
         }
         problem = next((problem for problem, holds in problems.items() if problem and holds), "")
         if problem:
@@ -159,7 +163,7 @@ class PipelineReinstantiation:
         if home is None or shape.world_size >= home.world_size or self._reshaping.rigid():
             return None
         warm = sum(count for name, count in c.members.standbys().items() if c.members.nodes[name].endpoint)
-        best = self._best(shape.world_size + warm)
+        best = self._best(min(shape.world_size + warm, c.members.places()))
         if best is None or best.world_size <= shape.world_size:
             return None
         return best

@@ -115,7 +115,7 @@ class ReshapeController:
             wanted = request.shape(shape.tp)
         except ValueError as error:
             return {str(error): True}
-        most = min(self._c.options.world_size, self._c.members.places)
+        most = min(self._c.options.world_size, self._c.members.places())
         all_ranks = {shape.world_size, self._c.options.world_size}
         return {
             f"{request} tp={shape.tp} are not the {shape.world_size} ranks that the job has": (

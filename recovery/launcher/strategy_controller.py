@@ -197,7 +197,8 @@ class StrategyController:
         known = None if planned or not gone or not c.executor.formed_once else self.job_facts(victims | away)
         if known is None:
             return None
-        lost = any(not c.members.nodes[c.members.ranks[rank].node].alive for rank in gone | away)
+        ranks = [c.members.ranks[number] for number in gone | away]
+        lost = any(rank.unplaced or not c.members.nodes[rank.node].alive for rank in ranks)
         fault = FaultKind.NODE if lost else FaultKind.PROCESS if victims else FaultKind.ERROR
         try:
             return cost_inputs_of(known, gone | away, fault, time.time() - failure.time)

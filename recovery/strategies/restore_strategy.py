@@ -41,7 +41,8 @@ def placement_problem(case: FailureCase) -> str | None:
     if case.unplaced is None:
         return None
     node = case.situation.ranks[case.unplaced].node
-    return f"Node {node} is lost and no other node has a free standby or room for rank {case.unplaced}."
+    why = "is lost" if node in case.lost else "takes no rank"
+    return f"Node {node} {why} and no other node has a free standby or room for rank {case.unplaced}."
 
 
 def _choose(offers: AllRankOptions, own: Mapping[int, Offers]) -> tuple[int | None, str]:

@@ -62,7 +62,8 @@ def put_job(
     row = service.report(session, job_id, body, now=now)
     session.flush()
     read = service.serialize_jobs(session, [row], now=now)[0]
-    found = node_warnings.of_nodes(session, job_id, {place.node for place in body.topology.ranks})
+    nodes = {place.node for place in body.topology.ranks} | set(body.topology.standbys or ())
+    found = node_warnings.of_nodes(session, job_id, services.fleet.current(session).nodes, nodes)
     given = [MigrationRequestRead.model_validate(one) for one in migration_requests.open_ones(session, job_id)]
     return JobAnswer(**read.model_dump(), node_warnings=found, migration_requests=given)
 

@@ -6,14 +6,16 @@ copy before it dies, and how corruption that another component found marks steps
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from sqlalchemy import select
 
 from mainstay.detectors.finding import Cause, FindingKind
-from mainstay.probes.core_types import Severity
+from mainstay.probes.core_types import HealthState, RecommendedAction, Severity
 from mainstay.service.common.db import AnySession
+from mainstay.service.fleet.directory import FleetNode
+from mainstay.service.fleet.lifecycle import OUT_OF_SERVICE
 from mainstay.service.incidents.models import FindingRow
 from mainstay.service.jobs.schemas import NodeWarningRead
 from mainstay.service.validation.last_known_good import last_sound
@@ -34,12 +36,15 @@ KINDS: Final = frozenset(
 """Findings about hardware: what a script does says nothing of how long its node lives."""
 
 
-def of_nodes(session: AnySession, job: str, nodes: Collection[str]) -> dict[str, NodeWarningRead]:
-    """Node -> the worst of what is found there. Nodes of which nothing is found are not named.
+def of_nodes(
+    session: AnySession, job: str, fleet: Mapping[str, FleetNode], nodes: Collection[str]
+) -> dict[str, NodeWarningRead]:
+    """Node -> the worst of what is found there, or its state. Nodes that may take work are not named.
 
     Args:
         session: to read findings with.
         job: that asks. What its own replays found it has acted upon: for it that is a hazard, no new corruption.
+        fleet: all nodes.
         nodes: of the job.
     """
     wanted = select(FindingRow).where(
@@ -52,7 +57,20 @@ def of_nodes(session: AnySession, job: str, nodes: Collection[str]) -> dict[str,
     for row in session.scalars(wanted.order_by(FindingRow.time, FindingRow.id)):
         assert row.node is not None
         found[row.node] = _worse(found.get(row.node), _hazard(session, row, job))
+    for node in (fleet[name] for name in nodes if name in fleet):
+        if node.state == HealthState.SUSPECT or node.state in OUT_OF_SERVICE:
+            found[node.name] = _worse(found.get(node.name), _of_state(node))
     return found
+
+
+def _of_state(node: FleetNode) -> NodeWarningRead:
+    return NodeWarningRead(
+        reason=f"it is {node.state}: {node.state_reason}"[:500],
+        factor=1.0,
+        since=node.state_since or 0.0,
+        corrupt=False,
+        cordoned=node.state in OUT_OF_SERVICE,
+    )
 
 
 def _hazard(session: AnySession, row: FindingRow, job: str) -> NodeWarningRead:
@@ -63,6 +81,7 @@ def _hazard(session: AnySession, row: FindingRow, job: str) -> NodeWarningRead:
         factor=FACTORS[row.severity],
         since=_since(session, row, corrupt=corrupt),
         corrupt=corrupt,
+        cordoned=RecommendedAction(row.recommended_action).evicts,
     )
 
 
@@ -79,4 +98,5 @@ def _worse(one: NodeWarningRead | None, other: NodeWarningRead) -> NodeWarningRe
     """A corruption counts most, then the larger factor, then what was found first."""
     if one is None:
         return other
-    return max(one, other, key=lambda hazard: (hazard.corrupt, hazard.factor, -hazard.since))
+    worst = max(one, other, key=lambda hazard: (hazard.corrupt, hazard.factor, -hazard.since))
+    return worst.model_copy(update={"cordoned": one.cordoned or other.cordoned})

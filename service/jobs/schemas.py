@@ -224,6 +224,8 @@ class NodeWarningRead(Output):
     since: float
     corrupt: bool
     """It computes wrongly, at least since then: steps that it took part in are corrupt."""
+    cordoned: bool
+    """It takes no rank: out of service, or a finding wants work off it. Others take one where no other node can."""
 
 
 class JobAnswer(JobRead):

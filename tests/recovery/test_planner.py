@@ -225,6 +225,28 @@ def test_new_homes_keep_replicas_apart_and_never_overfill() -> None:
     assert mixed.warm == {2}
 
 
+def test_a_rank_leaves_a_node_that_is_not_trusted_only_for_one_that_is() -> None:
+    killed_on = {"failed_ranks": (3,), "live": {0: 41, 1: 41, 2: 41}}
+    elsewhere = FailureCase(running(**killed_on, last_resort={"b": 1}, standbys={"a": 1}))
+    assert (elsewhere.node[3], elsewhere.warm) == ("a", {3})
+    nowhere = FailureCase(running(**killed_on, last_resort={"b": 0, "c": 5}, standbys={}))
+    assert (nowhere.node[3], nowhere.warm, nowhere.unplaced) == ("b", set(), None)
+    closed = FailureCase(running(**killed_on, last_resort={"c": 1}, cordoned=("b",), standbys={"b": 1}))
+    assert (closed.node[3], closed.unplaced) == ("c", None)
+    shut = FailureCase(running(**killed_on, cordoned=("b",), standbys={"b": 1}))
+    assert shut.unplaced == 3
+    assert shut.slots(3), "its memory still serves"
+    (reason,) = {a.reason for a in plan_recovery(shut.situation).alternatives}
+    assert reason == "Node b takes no rank and no other node has a free standby or room for rank 3."
+
+
+def test_ranks_that_have_to_leave_go_before_those_that_may_stay() -> None:
+    both = FailureCase(
+        running(failed_ranks=(1, 3), live={0: 41, 2: 41}, last_resort={"a": 0}, cordoned=("b",), standbys={"c": 1})
+    )
+    assert [both.node[rank] for rank in (1, 3)] == ["a", "c"]
+
+
 def test_a_lost_node_takes_its_ranks_named_or_not() -> None:
     assert plan_recovery(lost("a")).failed_ranks == (0, 1)
     made = plan_recovery(lost("b"))

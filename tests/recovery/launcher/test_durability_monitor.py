@@ -12,10 +12,11 @@ import pytest
 from mainstay.recovery.agent.messages import Inventory, ParityInfo, ScrubState, SlotInfo, TransferRates
 from mainstay.recovery.checkpoint.catalog import PartFile
 from mainstay.recovery.durability import durability
-from mainstay.recovery.launcher.durability_monitor import DurabilityMonitor, NodeWarning
+from mainstay.recovery.launcher.durability_monitor import DurabilityMonitor
 from mainstay.recovery.launcher.messages import ConfigureJobParity
 from mainstay.recovery.launcher.options import CorruptionPolicy, RunOptions
 from mainstay.recovery.launcher.snapshot_inventory import JobLayout, build_inventory
+from mainstay.recovery.node_warning import NodeWarning
 from mainstay.recovery.protection_scheme import parse
 
 HOT = NodeWarning(reason="hot", factor=10.0, since=1.0)
@@ -86,9 +87,9 @@ def test_an_answer_that_is_none_changes_nothing(three: Any, play: Any, running: 
             guard.set_warnings({"node-1": HOT})
             for answer in (None, [], {}, {"node_warnings": 3}, {"node_warnings": {"node-2": {"reason": 5}}}):
                 guard.answered(answer)
-            assert set(guard.hazards) == {"node-1"}
+            assert set(world.coordinator.members.warnings.reported) == {"node-1"}
             guard.answered({"node_warnings": {"stranger": {"reason": "hot", "factor": 10.0, "since": 1.0}}})
-            assert guard.hazards == {}
+            assert world.coordinator.members.warnings.reported == {}
 
     play(work())
 
@@ -98,11 +99,13 @@ def test_memory_that_flips_bits_is_not_trusted(three: Any, play: Any, running: A
         async with running(three) as world:
             guard = guard_of(world)
             stale = ScrubState(passes=1, nbytes=1, found=1, repaired=1, lost=0, drills=1, drills_failed=1, last="drill")
-            guard._damages.note({"node-2": with_scrub(inventory("node-2"), stale)})
-            assert guard.suspects() == {}, "parity that was wrong from the start says nothing of memory"
+            guard.note_damage({"node-2": with_scrub(inventory("node-2"), stale)})
+            assert world.coordinator.members.warnings.current() == {}, (
+                "parity that was wrong from the start says nothing of memory"
+            )
             flip = msgspec.structs.replace(stale, found=2, flipped=1, last="slot 1")
-            guard._damages.note({"node-2": with_scrub(inventory("node-2"), flip)})
-            assert guard.suspects()["node-2"].reason == "its memory flips bits: slot 1"
+            guard.note_damage({"node-2": with_scrub(inventory("node-2"), flip)})
+            assert world.coordinator.members.warnings.current()["node-2"].reason == "its memory flips bits: slot 1"
 
     play(work())
 

@@ -181,7 +181,8 @@ def test_the_culprit_is_fenced_and_the_job_recovers(hung: Callable[..., None]) -
         detector.next = [finding(2)]
         speak(world, 0, 1, 2, 3)
         await world.until_state("running", 2)
-        assert world.nodes[1].pids[2] != before[2]
+        assert 2 not in world.nodes[1].pids, "the standby of the other node has its rank"
+        assert world.nodes[0].pids[2] != before[2]
         assert world.nodes[1].pids[3] == before[3]
         dumped = [event["time"] for event in world.events("stack_dump")]
         fence = await world.until_event("action_started")

@@ -200,7 +200,7 @@ def test_one_answer_of_the_service_brings_advice_and_hazards(options: RunOptions
             answer = {"node_warnings": {"node-1": hazard}, "migration_requests": [given]}
             await asyncio.to_thread(world.reporter._hand_on, answer)
             assert (await answered(world, MigrationState.REJECTED)).id == "one"
-            await world.until(lambda: "node-1" in guard.hazards)
+            await world.until(lambda: "node-1" in (world.coordinator.members.warnings.reported or {}))
 
     play(work())
 

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from mainstay.probes.ids import uuid7
+from mainstay.service.fleet.models import NodeRow
 from mainstay.service.incidents.models import FindingRow
+from mainstay.service.stream.changes import Topic, record_change
 
 FIGURE: dict[str, Any] = {
     "time": 1_700_000_000.0, "survival_hour": 0.999, "survival_hour_with_disk": 1.0, "exact": True,
@@ -68,12 +70,19 @@ def test_metrics(service: Any, report_job: Callable[..., Any]) -> None:
 
 
 def finding(
-    node: str, kind: str, severity: str, *, job: str | None = None, cause: str | None = None, active: bool = True
+    node: str,
+    kind: str,
+    severity: str,
+    *,
+    job: str | None = None,
+    cause: str | None = None,
+    active: bool = True,
+    recommended_action: str = "none",
 ) -> FindingRow:
     return FindingRow(
         id=uuid7(), key=uuid7(), kind=kind, node=node, job=job, time=100.0, severity=severity, detector="test",
         confidence=0.9, evidence={"summary": f"{kind} on {node}", "numbers": {}, "series": []}, active=active,
-        recommended_action="none", cause=cause,
+        recommended_action=recommended_action, cause=cause,
     )  # fmt: skip
 
 
@@ -102,3 +111,42 @@ def test_what_is_found_on_the_nodes_of_a_job_comes_with_the_answer(
         "n4": (100.0, False, 100.0),
     }
     assert node_warnings["n1"]["reason"] == "ecc_uncorrectable on n1"
+
+
+def test_nodes_that_take_no_work_are_named_with_their_state(service: Any, report_job: Callable[..., Any]) -> None:
+    """Those with standbys only count too: a rank may go there."""
+    states = {
+        "n1": "healthy",
+        "n2": "suspect",
+        "n3": "draining",
+        "n4": "quarantined",
+        "s1": "validating",
+        "s2": "unknown",
+    }
+    report = report_job()
+    for rank, node in enumerate(("n1", "n2", "n3", "n4")):
+        report["topology"]["ranks"][rank]["node"] = node
+    report["topology"]["standbys"] = {"n1": 1, "s1": 2, "s2": 1}
+    with service.services.database.session() as session:
+        for node, state in states.items():
+            session.add(
+                NodeRow(name=node, state=state, state_reason="a fan is loose", state_since=7.0, first_seen_at=1.0)
+            )
+            record_change(session, Topic.NODE, {"id": node, "state": state})
+        session.add_all(
+            [
+                finding("n2", "ecc_corrected", "warning", recommended_action="monitor"),
+                finding("n1", "xid", "critical", recommended_action="reset_gpu"),
+                finding("n1", "xid", "critical", recommended_action="restart_job"),
+                finding("n3", "thermal_throttle", "warning", recommended_action="migrate_ranks"),
+            ]
+        )
+    told = put(service.client(), report).json()["node_warnings"]
+    assert {node: (w["factor"], w["cordoned"]) for node, w in told.items()} == {
+        "n1": (100.0, True), "n2": (10.0, False), "n3": (10.0, True), "n4": (1.0, True), "s1": (1.0, True),
+    }  # fmt: skip
+    assert (told["s1"]["reason"], told["s1"]["since"]) == ("it is validating: a fan is loose", 7.0)
+    with service.services.database.session() as session:
+        session.get(NodeRow, "n4").state = "healthy"
+        record_change(session, Topic.NODE, {"id": "n4", "state": "healthy"})
+    assert "n4" not in put(service.client(), report).json()["node_warnings"]

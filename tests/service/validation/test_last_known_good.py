@@ -142,7 +142,7 @@ def test_another_jobs_replay_counts_since_the_last_proof_too(service: Any, past:
             )
         )  # fmt: skip
     with service.services.database.reading() as session:
-        told = node_warnings.of_nodes(session, "demo", {"n1"})["n1"]
-        own = node_warnings.of_nodes(session, "other", {"n1"})["n1"]
+        told = node_warnings.of_nodes(session, "demo", {}, {"n1"})["n1"]
+        own = node_warnings.of_nodes(session, "other", {}, {"n1"})["n1"]
     assert (told.corrupt, told.since) == (True, START + 95.0)
     assert (own.corrupt, own.since) == (False, START + 900.0), "it has gone back already"

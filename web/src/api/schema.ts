@@ -3769,6 +3769,8 @@ export interface components {
          * @description A warning about a node of the job.
          */
         NodeWarningRead: {
+            /** Cordoned */
+            cordoned: boolean;
             /** Corrupt */
             corrupt: boolean;
             /** Factor */

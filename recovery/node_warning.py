@@ -1,0 +1,71 @@
+"""Which nodes of a job are not trusted, and why: reported by the service, or found by the job's own coordinator.
+
+No rank is placed on such a node while another has room (decision 51). Ranks that run there stay.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import msgspec
+
+log = logging.getLogger("mainstay.coordinator")
+
+OWN_SECONDS: Final = 3600.0
+"""So long what the coordinator found itself counts: no validation will tell it that the node is repaired."""
+
+
+class NodeWarning(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a node is not trusted."""
+
+    reason: str
+    factor: float
+    """It fails so many times as often as others."""
+    since: float
+    corrupt: bool = False
+    """It computes wrongly, since then."""
+    cordoned: bool = False
+    """It takes no rank at all: out of service, or a finding wants work off it. Others take one as a last resort."""
+
+
+def read(answer: Any, nodes: Collection[str]) -> dict[str, NodeWarning] | None:
+    """The warnings about ``nodes`` in the decoded answer of a job report; None where it has none that can be read."""
+    given = answer.get("node_warnings") if isinstance(answer, dict) else None
+    if not isinstance(given, dict):
+        return None
+    try:
+        found = msgspec.convert(given, dict[str, NodeWarning])
+    except msgspec.ValidationError as error:
+        log.warning("node warnings of the service are not understood: %s", error)
+        return None
+    return {node: warning for node, warning in found.items() if node in nodes}
+
+
+class NodeWarnings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """All warnings that a coordinator knows; the next one takes them over. Dicts are replaced, never changed."""
+
+    reported: dict[str, NodeWarning] | None = None
+    """By the service; None: no service has reported any yet, not even that there are none."""
+    own: dict[str, NodeWarning] = {}
+
+    def current(self) -> Mapping[str, NodeWarning]:
+        """Node -> warning that holds now. What the service reports comes first."""
+        since = time.time() - OWN_SECONDS
+        return {n: w for n, w in self.own.items() if w.since > since} | (self.reported or {})
+
+    def note(self, node: str, warning: NodeWarning) -> None:
+        """Keep what the coordinator found about a node."""
+        self.own = {**self.own, node: warning}
+
+    def suspect(self, node: str, reason: str) -> None:
+        """Keep what only the coordinator can know where there is no service; a service knows more, and when it ends."""
+        if self.reported is None:
+            log.warning("no rank is placed on node %s while another has room: %s", node, reason)
+            self.note(node, NodeWarning(reason=reason, factor=1.0, since=time.time()))
+
+    def trust(self, node: str) -> None:
+        """Drop the coordinator's own warning: an operator names the node as a target."""
+        self.own = {name: warning for name, warning in self.own.items() if name != node}

@@ -1,0 +1,44 @@
+"""How many ranks of other nodes a node takes: each LOCAL_RANK is a GPU that is there."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from mainstay.recovery.launcher import environment
+from mainstay.recovery.launcher.environment import spare_places
+from mainstay.recovery.launcher.options import RunOptions
+
+
+@pytest.mark.parametrize(
+    ("visible", "ranks", "places"),
+    [
+        ("0,1,2,3", 4, 0),  # a standby takes the rank of a process that has ended, and its GPU
+        ("0,1,2,3,4", 4, 1),
+        ("0,1,2,3,4,5,6,7", 4, 2),
+        ("MIG-a, MIG-b", 2, 0),
+        ("0", 2, 2),  # ranks share it
+        ("", 4, 2),  # none
+        ("-1", 1, 2),
+    ],
+)
+def test_ranks_of_other_nodes_get_gpus_without_a_rank(
+    options: RunOptions, monkeypatch: pytest.MonkeyPatch, visible: str, ranks: int, places: int
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert spare_places(dataclasses.replace(options, nproc=ranks, spares=2)) == places
+
+
+def test_all_gpus_of_the_driver_count_where_none_are_chosen(
+    options: RunOptions, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(environment, "_GPUS", tmp_path / "gpus")
+    eight = dataclasses.replace(options, nproc=8, spares=1)
+    assert spare_places(eight) == 1, "no driver"
+    for number in range(8):
+        (tmp_path / "gpus" / f"0000:0{number}:00.0").mkdir(parents=True)
+    assert spare_places(eight) == 0
+    assert spare_places(dataclasses.replace(options, nproc=7, spares=2)) == 1
