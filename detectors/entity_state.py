@@ -136,13 +136,19 @@ def median(x: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     if x.shape[-1] > _LONG:
         middles = [_middle(line) for line in x.reshape(-1, x.shape[-1])]
         return np.array(middles, np.float64).reshape(x.shape[:-1])
+    size = x.shape[-1]
     ordered = np.sort(x.astype(np.float64, copy=False), axis=-1)  # NaN sorts last, so an empty row begins with one
-    count = np.asarray(np.count_nonzero(ordered == ordered, axis=-1))  # noqa: PLR0124 - cheaper than isnan: true unless NaN
-    places = np.stack((np.maximum(count - 1, 0) // 2, np.minimum(count // 2, x.shape[-1] - 1)), axis=-1)
-    flat = ordered.reshape(-1, x.shape[-1])
-    pair = flat[np.arange(len(flat))[:, None], places.reshape(-1, 2)]
-    middle: npt.NDArray[np.float64] = (pair[:, 0] + (pair[:, 1] - pair[:, 0]) / 2).reshape(count.shape)
-    return middle
+    last = ordered[..., -1]
+    if (last == last).all():  # noqa: PLR0124 - cheaper than isnan: true unless NaN
+        return _between(ordered[..., (size - 1) // 2], ordered[..., size // 2])
+    flat = ordered.reshape(-1, size)
+    count, rows = np.count_nonzero(flat == flat, axis=-1), np.arange(len(flat))  # noqa: PLR0124 - likewise
+    # in an empty row the place -1 is the last one, which is NaN
+    return _between(flat[rows, (count - 1) // 2], flat[rows, np.minimum(count // 2, size - 1)]).reshape(x.shape[:-1])
+
+
+def _between(low: npt.NDArray[np.float64], high: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.asarray(low + (high - low) / 2)
 
 
 def _middle(line: npt.NDArray[Any]) -> float:

@@ -105,19 +105,22 @@ def is_checked(path: Path) -> bool:
 
 def find_in_file(words: WordList, name: Path, source: str) -> Iterator[str]:
     """Yield ``file:line: word -> use``; line 0 is the file name."""
-    code = name.suffix in _PYTHON | _SCRIPT
+    python = name.suffix in _PYTHON
+    code = python or name.suffix in _SCRIPT
     if code:
         for scope in ("any", "name"):
             yield from (f"{name}:0: {found}" for found in words.find(scope, name.stem.replace("-", " ")))
     scopes = {scope for scope in ("any", "prose") if words.can_match(scope, source)} | ({"name"} if code else set())
-    comments = _python_prose(source) if "prose" in scopes and name.suffix in _PYTHON else {}
+    comments = _python_prose(source) if "prose" in scopes and python else {}
+    if not scopes:
+        return
     for number, line in enumerate(source.split("\n"), 1):
         if ALLOW_MARK in line:
             continue
         defined = _DEFINITION.match(line) if code else None
         prose = line
         if code:
-            prose = comments.get(number, "") if name.suffix in _PYTHON else " ".join(_SCRIPT_PROSE.findall(line))
+            prose = comments.get(number, "") if python else " ".join(_SCRIPT_PROSE.findall(line))
         for scope, text in (("any", line), ("prose", prose), ("name", defined[1] if defined else "")):
             if text and scope in scopes:
                 yield from (f"{name}:{number}: {found}" for found in words.find(scope, text))

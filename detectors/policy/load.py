@@ -59,14 +59,10 @@ def load(overrides: str = "", *, name: str = "overrides") -> XidPolicy:
     if not overrides.strip():
         return builtin()
     site = _parse(overrides, name)
-    base = _builtin_tree()
-    tree = _merge(base, site)
-    policy = _policy(tree, name)
-    changed = {key for key in policy.rules if _table_of(tree, key) != _table_of(base, key)}
-    rules = {key: replace(rule, overridden=key in changed) for key, rule in policy.rules.items()}
-    return replace(policy, rules=rules)
+    return _policy(_merge(_builtin_tree(), site), name)
 
 
+@cache
 def _builtin_tree() -> _Tree:
     tree: _Tree = {"settings": {}}
     for family in Family:
@@ -74,11 +70,6 @@ def _builtin_tree() -> _Tree:
         text = resources.files("mainstay.detectors.policy").joinpath(file).read_text("utf-8")
         tree |= _parse(text, file)
     return tree
-
-
-def _table_of(tree: _Tree, key: str) -> Any:
-    family, _, code = key.partition(":")
-    return tree.get(family, {}).get(code or "unknown")
 
 
 def _parse(text: str, name: str) -> _Tree:
@@ -140,16 +131,22 @@ def _merge(base: _Tree, over: _Tree) -> _Tree:
 def _policy(tree: _Tree, name: str = "built-in") -> XidPolicy:
     settings = TomlTable(f"{name}: settings", tree.get("settings", {})).read(PolicySettings)
     rules: dict[str, XidRule] = {}
+    base = _builtin_tree()
     for family in Family:
         for code, values in tree.get(family.value, {}).items():
             number = None if code == "unknown" else int(code)
             key = f"{family.value}:{'' if number is None else number}"
-            rules[key] = _rule(TomlTable(f"{name}: {family.value}.{code}", values), family, number)
+            built_in = base[family.value].get(code)
+            if values is built_in and tree is not base:
+                rules[key] = builtin().rules[key]
+                continue
+            table = TomlTable(f"{name}: {family.value}.{code}", values)
+            rules[key] = _rule(table, family, number, overridden=values != built_in)
     canonical = json.dumps(tree, sort_keys=True, default=str).encode()
     return XidPolicy(rules=rules, settings=settings, digest=hashlib.sha256(canonical).hexdigest())
 
 
-def _rule(table: TomlTable, family: Family, code: int | None) -> XidRule:
+def _rule(table: TomlTable, family: Family, code: int | None, *, overridden: bool) -> XidRule:
     if code is not None and not 0 <= code <= MAX_CODE:
         table.fail(f"{code} is not between 0 and {MAX_CODE}")
     made = table.read(
@@ -162,7 +159,7 @@ def _rule(table: TomlTable, family: Family, code: int | None) -> XidRule:
         wordings=lambda: tuple(map(_plain_words, _parts(table, "says", MessageMatch))),
         registers=lambda: _parts(table, "bits", RegisterMatch),
         worst=None,
-        overridden=False,
+        overridden=overridden,
     )
     parts: tuple[tuple[Repeat | Cooccurrence | MessageMatch | RegisterMatch, ...], ...] = (
         made.repeats, made.companies, made.wordings, made.registers,

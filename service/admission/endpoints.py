@@ -12,7 +12,7 @@ from mainstay.service.common.clock import Now
 from mainstay.service.common.db import after_commit
 from mainstay.service.services import ServicesDep
 
-router = APIRouter(tags=["admission"])
+router = APIRouter(prefix="/v1", tags=["admission"])
 
 
 @router.post("/admission", operation_id="admit", response_model=AdmissionRead)

@@ -31,7 +31,7 @@ from mainstay.service.common.schemas import Uuid
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.services import ServicesDep
 
-router = APIRouter(tags=["auth"])
+router = APIRouter(prefix="/v1", tags=["auth"])
 
 
 class TokenPage(Page[TokenRead]):

@@ -16,7 +16,7 @@ from mainstay.service.common.openapi import problems
 from mainstay.service.common.schemas import Name
 from mainstay.service.services import ServicesDep
 
-router = APIRouter(tags=["validation"])
+router = APIRouter(prefix="/v1", tags=["validation"])
 Id = Annotated[Name, Path(alias="id")]
 
 

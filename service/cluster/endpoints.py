@@ -10,7 +10,7 @@ from mainstay.service.cluster.schemas import ClusterRead
 from mainstay.service.common.db import Reading
 from mainstay.service.services import ServicesDep
 
-router = APIRouter(tags=["cluster"])
+router = APIRouter(prefix="/v1", tags=["cluster"])
 
 
 @router.get("/cluster", operation_id="get_cluster")

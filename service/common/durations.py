@@ -41,7 +41,7 @@ class RequestDurations:
 def _template(scope: Scope) -> str:
     """The template of the route that answered; ``other`` for files of the dashboard and unknown paths."""
     route = scope.get("route")
-    if isinstance(route, APIRoute):  # all have one prefix, which some versions of FastAPI leave out here
-        return "/v1" + route.path.removeprefix("/v1")
+    if isinstance(route, APIRoute):
+        return route.path
     path: str = scope["path"]
     return path if "endpoint" in scope and not scope.get("path_params") else "other"

@@ -26,7 +26,7 @@ from mainstay.service.jobs import repository as jobs
 from mainstay.service.services import Services, ServicesDep
 
 _log: Final = logging.getLogger(__name__)
-router = APIRouter(tags=["events"])
+router = APIRouter(prefix="/v1", tags=["events"])
 
 
 class EventPage(Page[EventRead]):

@@ -15,7 +15,7 @@ from mainstay.service.common.schemas import ShortText
 from mainstay.service.fleet import device_history
 from mainstay.service.fleet.schemas import DeviceDetail, HistoryEntry
 
-router = APIRouter(tags=["fleet"])
+router = APIRouter(prefix="/v1", tags=["fleet"])
 DeviceId = Annotated[
     ShortText,
     Path(min_length=1, description="Serial number, UUID, or the device ID on its node if only one device has that ID."),

@@ -26,7 +26,7 @@ from mainstay.service.fleet.schemas import DeviceRead, HeatmapLayoutRead, NodeFa
 from mainstay.service.incidents.repository import open_by_node
 from mainstay.service.services import ServicesDep
 
-router = APIRouter(tags=["fleet"])
+router = APIRouter(prefix="/v1", tags=["fleet"])
 NodeName = Annotated[str, Path(pattern=NAME_PATTERN)]
 NodeText = Annotated[ShortText | None, Query()]
 

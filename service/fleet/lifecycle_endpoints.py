@@ -25,7 +25,7 @@ from mainstay.service.operation import Acting, Operation
 from mainstay.service.validation import service as validations
 from mainstay.service.validation.models import NodeVerdictRow
 
-router = APIRouter(tags=["fleet"])
+router = APIRouter(prefix="/v1", tags=["fleet"])
 NodeName = Annotated[str, Path(pattern=NAME_PATTERN)]
 
 

@@ -21,7 +21,7 @@ from mainstay.service.incidents.models import FindingRow, IncidentRow, PlanRow
 from mainstay.service.incidents.schemas import FindingRead, IncidentDetail, IncidentRead, ReasonBody, RecoveryPlanRead
 from mainstay.service.operation import Acting, Operation
 
-router = APIRouter(tags=["incidents"])
+router = APIRouter(prefix="/v1", tags=["incidents"])
 Id = Annotated[Name, Path(alias="id")]
 NameFilter = Annotated[Name | None, Query()]
 

@@ -30,7 +30,7 @@ from mainstay.service.jobs.schemas import (
 from mainstay.service.operation import Acting
 from mainstay.service.services import ServicesDep
 
-router = APIRouter(tags=["jobs"])
+router = APIRouter(prefix="/v1", tags=["jobs"])
 JobId = Annotated[Name, Path(alias="id")]
 StepNumber = Annotated[int | None, Query(ge=0, lt=2**53)]
 

@@ -19,7 +19,7 @@ from mainstay.service.jobs.endpoints import JobId, StepNumber
 from mainstay.service.jobs.live_schemas import DetectorStatusList, ProgressRead, SignalsRead, TransfersRead
 from mainstay.service.services import ServicesDep
 
-router = APIRouter(prefix="/jobs/{id}", tags=["jobs"])
+router = APIRouter(prefix="/v1/jobs/{id}", tags=["jobs"])
 _POLLED = {**problems(404), 304: {"description": "Not modified"}}
 MAX_RANKS = 4096
 

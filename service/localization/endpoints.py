@@ -27,7 +27,7 @@ from mainstay.service.localization.schemas import (
 from mainstay.service.operation import Acting
 from mainstay.service.services import ServicesDep
 
-router = APIRouter(tags=["validation"])
+router = APIRouter(prefix="/v1", tags=["validation"])
 Id = Annotated[Name, Path(alias="id")]
 
 

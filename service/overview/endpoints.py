@@ -24,7 +24,7 @@ from mainstay.service.overview.schemas import AutomatedAction, OverviewRead
 from mainstay.service.remediation.service import ENTRY as REMEDIATION
 from mainstay.service.services import ServicesDep
 
-router = APIRouter(tags=["overview"])
+router = APIRouter(prefix="/v1", tags=["overview"])
 MAX_ACTIVE_INCIDENTS: Final = 50
 MAX_DECIDED: Final = 20
 MAX_JOBS: Final = 20

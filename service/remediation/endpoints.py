@@ -19,7 +19,7 @@ from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.remediation.schemas import DecisionBody, RemediationRead, RemediationState, RemediationStatus
 from mainstay.service.services import ServicesDep
 
-router = APIRouter(tags=["remediation"])
+router = APIRouter(prefix="/v1", tags=["remediation"])
 Id = Annotated[Name, Path(alias="id")]
 
 

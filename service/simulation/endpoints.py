@@ -10,7 +10,7 @@ from mainstay.service.common.openapi import problems
 from mainstay.service.simulation import schemas, service
 from mainstay.service.simulation.schemas import RecoveryPolicyList, RecoveryPolicyRead, SimulationIn, SimulationRead
 
-router = APIRouter(tags=["planning"])
+router = APIRouter(prefix="/v1", tags=["planning"])
 
 
 @router.post("/simulations", operation_id="run_simulation", responses=problems(503))

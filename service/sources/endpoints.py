@@ -35,7 +35,7 @@ from mainstay.service.sources.schemas import (
     OneOrMoreEvents,
 )
 
-router = APIRouter(tags=["ingest"])
+router = APIRouter(prefix="/v1", tags=["ingest"])
 
 
 class DcgmTargetPage(Page[DcgmTargetRead]):

@@ -18,7 +18,7 @@ from mainstay.service.stream.changes import Topic
 from mainstay.service.stream.hub import RESET, Message, Watcher, message_of, reset
 from mainstay.service.stream.position import Position
 
-router = APIRouter(tags=["stream"])
+router = APIRouter(prefix="/v1", tags=["stream"])
 RETRY_MS: Final = 1000
 _REPLAY: Final = 2000
 

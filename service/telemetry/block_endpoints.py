@@ -34,7 +34,7 @@ from mainstay.service.telemetry.blocks import BlockKind, BlockStore, StoredBlock
 from mainstay.service.telemetry.endpoints import Digest
 from mainstay.service.telemetry.schemas import CatalogRead
 
-router = APIRouter(tags=["telemetry"])
+router = APIRouter(prefix="/v1", tags=["telemetry"])
 MAX_FRAMES: Final = 4096
 MAX_BYTES: Final = 64 * 2**20
 """After this many the answer ends with the frame that crossed it."""

@@ -22,7 +22,7 @@ from mainstay.service.services import ServicesDep
 from mainstay.service.telemetry.envelope import as_json
 from mainstay.service.telemetry.schemas import CatalogWrite, QueryRead, SeriesRead, SignalList, SignalRead
 
-router = APIRouter(tags=["telemetry"])
+router = APIRouter(prefix="/v1", tags=["telemetry"])
 Digest = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
 NameQuery = Annotated[str, Query(pattern=NAME_PATTERN)]
 

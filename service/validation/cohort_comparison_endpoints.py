@@ -13,7 +13,7 @@ from mainstay.service.common.schemas import Name, Output, QuerySeconds, ShortTex
 from mainstay.service.validation import cohort_comparison
 from mainstay.service.validation.cohort_comparison import CohortSoftware, UpdateRead
 
-router = APIRouter(tags=["validation"])
+router = APIRouter(prefix="/v1", tags=["validation"])
 Cohort = Annotated[ShortText, Query(min_length=1, description="Hardware alone: under any driver.")]
 Moment = Annotated[QuerySeconds | None, Query()]
 

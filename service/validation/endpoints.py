@@ -41,7 +41,7 @@ from mainstay.service.validation.schemas import (
 )
 from mainstay.service.validation.suites import suites
 
-router = APIRouter(tags=["validation"])
+router = APIRouter(prefix="/v1", tags=["validation"])
 Id = Annotated[Name, Path(alias="id")]
 MAX_WAIT = 25.0
 """Longest wait for orders: less than the half minute after which proxies give up."""

@@ -22,7 +22,7 @@ from mainstay.service.validation.cohorts import within
 from mainstay.service.validation.models import CriterionRow, SweepRow
 from mainstay.service.validation.schemas import SweepChange, SweepCreate, SweepRead
 
-router = APIRouter(tags=["validation"])
+router = APIRouter(prefix="/v1", tags=["validation"])
 Id = Annotated[Name, Path(alias="id")]
 
 

@@ -30,7 +30,7 @@ from mainstay.service.xid_policies.schemas import (
     VersionChoice,
 )
 
-router = APIRouter(tags=["policies"], prefix="/policies/xid")
+router = APIRouter(tags=["policies"], prefix="/v1/policies/xid")
 _TRYING: Final = threading.Lock()
 """A try-out takes seconds of one core: one at a time in a process."""
 

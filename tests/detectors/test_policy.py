@@ -98,6 +98,7 @@ def test_any_field_of_a_code_can_be_overridden_and_the_rest_stays() -> None:
     made = load('[xid.79]\nrecommended_action = "inspect_node"\n[xid.13.repeat.place]\nhours = 48')
     assert rule(79, policy=made).ruling.recommended_action is RecommendedAction.INSPECT_NODE
     assert rule(79, policy=made).title == rule(79).title
+    assert rule(80, policy=made) is rule(80), "a rule without overrides is the built-in one"
     (place,) = (r for r in rule(13, policy=made).repeats if r.name == "place")
     assert (place.hours, place.count) == (48.0, 2)
     assert [r.label for r in made.rules.values() if r.overridden] == ["XID 13", "XID 79"]

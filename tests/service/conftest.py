@@ -33,6 +33,9 @@ from mainstay.service.common.db import Database, normalize_url
 from mainstay.service.services import Services
 from mainstay.service.settings import Settings
 from mainstay.service.telemetry.frame_protocol import FrameProtocol
+from tests.shared_statements import share_statements
+
+share_statements()
 
 _TLS = ssl.create_default_context()
 """For every client: reading the certificates again took each one 25 ms, and none of them speaks TLS."""

@@ -37,7 +37,9 @@ from mainstay.service.telemetry.catalogs import compile_catalog
 from mainstay.service.telemetry.frame_batch import join
 from tests.fakes.clock import ManualClock
 from tests.scenarios.health.fleet import CATALOG, Node, Thing, make_nodes
+from tests.shared_statements import share_statements
 
+share_statements()
 START = 1_800_000_000.0
 _COMPILED = compile_catalog(CATALOG)
 _SETTLED_S = 86_400.0
