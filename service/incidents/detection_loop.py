@@ -26,6 +26,7 @@ from mainstay.service.common.db import AnySession
 from mainstay.service.common.loops import Loop
 from mainstay.service.events import repository as events
 from mainstay.service.events.models import EventRow
+from mainstay.service.fleet import transitions
 from mainstay.service.fleet.directory import Fleet as Directory
 from mainstay.service.incidents import deadlines, finding_ingest, repository
 from mainstay.service.incidents import findings as wire
@@ -165,6 +166,7 @@ class DetectionLoop:
         with self._services.database.session() as session:
             now = self._services.clock.now()
             claimed = events.claim(session, [row.id for row in rows], now)
+            transitions.lock(session, {row.node for row in rows if row.node is not None})
             context = Context(session, self._services.settings, now)
             self._evaluate_claimed(context, [row for row in rows if row.id in claimed])
         stored_at, found = self._services.clock.now(), list[Finding]()
