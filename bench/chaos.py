@@ -1,10 +1,11 @@
 """Faults at random on two ``mainstay serve``, gateways, their PostgreSQL and what they receive; an oracle compares.
 
-``python -m bench.chaos [--faults N] [--seed S] [--nodes N] [--gateways N] [--json FILE]``. Relays send bundles to all
-services and gateways in turn until one acknowledges, nodes stop reporting, GPUs slow down, and events arrive, while one
-process after the other is killed, stopped, cut off from PostgreSQL, or PostgreSQL itself is away. Requests that are
-damaged, late, or slow come all the while. Everything runs on the same two cores. Jobs are not part of it, nor is a full
-disk: the only files of a service on PostgreSQL are hourly history.
+``python -m bench.chaos [--faults N] [--seed S] [--nodes N] [--gateways N] [--json FILE]``, as root: it mounts two small
+file systems. Relays send bundles to all services and gateways in turn until one acknowledges, nodes stop reporting,
+GPUs slow down, and events arrive, while one process after the other is killed, stopped, cut off from PostgreSQL, or
+PostgreSQL itself is away, or its disk is full. Requests that are damaged, late, or slow come all the while. A training
+job reports, and its ranks are killed. Nodes send through a real relay, which is killed or has a full disk. Everything
+runs on the same two cores. Slow disks and clock steps are not part of it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import itertools
 import json
 import random
 import signal
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
@@ -23,6 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.lib_chaos import Load, two_services, until
+from bench.lib_chaos_disk import Rack
+from bench.lib_chaos_job import Training, train_undisturbed
+from bench.lib_cluster import fill
 from bench.lib_fleet import Client, xid
 from bench.report import RESULTS, Row, publish
 from mainstay.probes.ids import uuid7
@@ -37,11 +42,12 @@ RECENT_SECONDS = 45.0
 LATE_SECONDS = 5
 """How late charts may be right."""
 SETTLE_SECONDS = 150.0
+DISK_MIB = 1024
 PROCESS_SECONDS = 9.0
 """About what a fault of a process takes."""
 ONE = ("kill", "stop", "drop", "hang", "lost_commit")
 """Faults of one service or gateway."""
-PROCESS = (*ONE, "kill_all", "restart_postgres", "crash_postgres")
+PROCESS = (*ONE, "kill_all", "restart_postgres", "crash_postgres", "full_disk", "full_relay", "kill_relay")
 REQUEST = ("flipped", "truncated", "cut_off", "event", "twin", "ahead", "behind")
 _PARTS = slice(2, 4), slice(8, None)
 """Nodes of a relay that stop reporting, and that have an XID."""
@@ -52,6 +58,8 @@ class Chaos(Load):
     """All that happens to a fleet on two services."""
 
     rng: random.Random = field(default_factory=random.Random)
+    undisturbed: Path = Path()
+    """Parameters of a training job to which nothing happened."""
     took: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     """Kind of fault → seconds to the first acknowledgement and to the first new finding after each."""
     stale: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -72,13 +80,19 @@ class Chaos(Load):
         self.fresh = (node for _, node in fresh)
 
     async def play(self, faults: int) -> None:
+        place = self.undisturbed.parent
+        training = Training(self, random.Random(self.rng.random()), place / "training", self.undisturbed)
+        self.rack = Rack(self, place / "rack")
         async with self.flowing():
-            await asyncio.sleep(30.0)  # the rhythm of each node is known
-            ailing = asyncio.create_task(self._ail())
-            await self._inject(faults)
-            ailing.cancel()
+            async with self.rack.running(), training.running():
+                await asyncio.sleep(30.0)  # the rhythm of each node is known
+                ailing = asyncio.create_task(self._ail())
+                await self._inject(faults)
+                ailing.cancel()
             await self.settle(SETTLE_SECONDS)
         self._report()
+        await training.compare()
+        self.rack.compare()
         await self.compare(self.charts, 3600.0)
 
     async def _ail(self) -> None:
@@ -201,6 +215,27 @@ class Chaos(Load):
         await asyncio.sleep(seconds)
         await asyncio.to_thread(self.server.start)
 
+    async def _full_disk(self, _: int) -> AsyncIterator[None]:
+        """Of PostgreSQL, and of the services' data and logs."""
+        ballast = await asyncio.to_thread(fill, self.services[0].directory.parent)
+        await self._pause(3.0, 9.0)
+        ballast.unlink()
+        await asyncio.to_thread(self.server.revive)
+        yield
+
+    async def _full_relay(self, _: int) -> AsyncIterator[None]:
+        before, ballast = self.rack.turned_away(), fill(self.rack.disk)
+        yield
+        await self._pause(3.0, 9.0)
+        self.rack.refused += self.rack.turned_away() - before
+        ballast.unlink()
+
+    async def _kill_relay(self, _: int) -> AsyncIterator[None]:
+        self.rack.relay.kill()
+        yield
+        await self._pause(0.0, 5.0)
+        await asyncio.to_thread(self.rack.relay.start)
+
     # Bad requests
 
     async def _bad_requests(self, kinds: list[str], pause: float) -> None:
@@ -295,9 +330,9 @@ class Chaos(Load):
         self.row("answers with status 500", errors, "", 0.0)
 
 
-async def measure(faults: int, seed: int, count: int, gateways: int) -> list[Row]:
-    async with two_services([f"n{number:05d}" for number in range(count)], {}, gateways) as made:
-        chaos = Chaos(**made, in_relay=IN_RELAY, rng=random.Random(seed))
+async def measure(faults: int, seed: int, count: int, gateways: int, undisturbed: Path) -> list[Row]:
+    async with two_services([f"n{number:05d}" for number in range(count)], {}, gateways, DISK_MIB) as made:
+        chaos = Chaos(**made, in_relay=IN_RELAY, rng=random.Random(seed), undisturbed=undisturbed)
         await chaos.play(faults)
         return chaos.rows
 
@@ -310,7 +345,10 @@ def main() -> None:
     parser.add_argument("--gateways", type=int, default=2)
     parser.add_argument("--json", type=Path, default=RESULTS / "chaos.json", metavar="FILE")
     told = parser.parse_args()
-    publish("chaos", asyncio.run(measure(told.faults, told.seed, told.nodes, told.gateways)), told.json)
+    with tempfile.TemporaryDirectory(prefix="mainstay-chaos-") as place:
+        undisturbed = train_undisturbed(Path(place))
+        rows = asyncio.run(measure(told.faults, told.seed, told.nodes, told.gateways, undisturbed))
+    publish("chaos", rows, told.json)
 
 
 if __name__ == "__main__":

@@ -268,7 +268,7 @@ class Load:
         """Wait until states and findings are as they must be, or for ``seconds``, and report how long it took."""
         began = time.monotonic()
         while time.monotonic() < began + seconds:
-            if not await self.wrong_states() and not any(evaluate(self.oracle, self.server).values()):
+            if not await self.wrong_states() and not any(evaluate(self.oracle, self.server, self.names).values()):
                 break
             await asyncio.sleep(1.0)
         wrong = await self.wrong_states()
@@ -287,7 +287,8 @@ class Load:
             self.row(f"acknowledged bundles {what}", blocks[what], "", 0.0, n=len(self.oracle.acknowledged))
         left = self.oracle.refused + self.backlog()
         self.row("sound bundles refused, or never acknowledged", left, "", 0.0, n=len(self.oracle.sent))
-        events, broken = evaluate(self.oracle, self.server), len(self.oracle.events) + len(self.oracle.holds)
+        events = evaluate(self.oracle, self.server, self.names)
+        broken = len(self.oracle.events) + len(self.oracle.holds)
         self.row("acknowledged events not evaluated", events["lost"], "", 0.0, n=len(self.oracle.events))
         self.row("faults of nodes without exactly their finding", events["wrong"], "", 0.0, n=broken)
         self.row("findings cleared while their fault held", events["cleared"], "", 0.0, n=broken)
@@ -309,13 +310,16 @@ class Load:
 
 @asynccontextmanager
 async def two_services(
-    names: Sequence[str], env: Mapping[str, str], gateways: int = 0
+    names: Sequence[str], env: Mapping[str, str], gateways: int = 0, disk_mib: int = 0
 ) -> AsyncIterator[dict[str, Any]]:
-    """Two services with settings ``env`` and some gateways, each behind a proxy of its own: arguments of ``Load``."""
+    """Two services with settings ``env`` and some gateways, each behind a proxy of its own: arguments of ``Load``.
+
+    All files, of PostgreSQL too, are on a disk of ``disk_mib`` MiB if that is given.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     async with AsyncExitStack() as stack:
-        directory, server = stack.enter_context(postgres())
+        directory, server = stack.enter_context(postgres(disk_mib))
         enroll_validated(server.url, names)
         processes, proxies = list[Service](), list[Proxy]()
         for name in ("a", "b", *(f"gateway-{number}" for number in range(gateways))):
@@ -342,12 +346,13 @@ async def until(holds: Callable[[], object], seconds: float) -> None:
         await asyncio.sleep(0.05)
 
 
-def evaluate(oracle: Oracle, server: Postgres) -> Counter[str]:
-    """What PostgreSQL says about events and findings of nodes."""
+def evaluate(oracle: Oracle, server: Postgres, names: Sequence[str]) -> Counter[str]:
+    """What PostgreSQL says about events of a fleet and findings about its nodes."""
     events = server.query("SELECT id FROM events WHERE judged_at IS NOT NULL")
-    findings = server.query("SELECT node, kind, active, event_id FROM findings WHERE node IS NOT NULL")
+    findings = server.query("SELECT node, kind, active, event_id FROM findings WHERE node = ANY(%s)", names)
     cleared = server.query(
         "SELECT f.node, f.kind FROM incident_timeline t JOIN findings f ON f.id = t.data ->> 'finding'"
-        " WHERE t.kind = 'finding_cleared'"
+        " WHERE t.kind = 'finding_cleared' AND f.node = ANY(%s)",
+        names,
     )
     return oracle.compare_events([event for (event,) in events], findings, cleared)
