@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import HealthState, Severity
 from mainstay.service.app import close_services
+from mainstay.service.common.db import WriteSession
+from mainstay.service.events import repository as events
 from mainstay.service.events.models import EventRow
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.incidents import repository
@@ -258,6 +262,29 @@ def test_a_flood_of_the_same_fact_is_one_finding_and_a_short_timeline(bench: Det
     assert len(bench.active()) == 1
     with bench.services.database.reading() as session:
         assert len(repository.timeline_of(session, incident.id)) < 20
+
+
+def test_large_batches_that_fail_become_small_ones_that_do_not(
+    bench: DetectionBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database that fails each minute, or a slow one that ends long transactions, must not stop detection."""
+    claim, sizes = events.claim, list[int]()
+
+    def fail_when_large(session: WriteSession, ids: list[str], now: float) -> set[str]:
+        sizes.append(len(ids))
+        if len(ids) > 10:
+            raise OperationalError("COMMIT", None, ConnectionError("it took too long"))
+        return claim(session, ids, now)
+
+    monkeypatch.setattr(events, "claim", fail_when_large)
+    for _ in range(64):
+        bench.event("job_started", data={})
+    for _ in range(30):
+        with suppress(OperationalError):
+            bench.loop.run_once()
+    assert sizes[:4] == [64, 32, 16, 8]
+    with bench.services.database.reading() as session:
+        assert not events.unjudged(session)
 
 
 @pytest.mark.postgres
