@@ -77,7 +77,7 @@ class Chaos(Load):
         self.mute, fresh = ([(r, node) for r in faulty for node in r.nodes[part]] for part in _PARTS)
         self.rng.shuffle(self.mute)
         self.rng.shuffle(fresh)
-        self.fresh = (node for _, node in fresh)
+        self.fresh = [node for _, node in fresh]
 
     async def play(self, faults: int) -> None:
         place = self.undisturbed.parent
@@ -86,7 +86,7 @@ class Chaos(Load):
         async with self.flowing():
             async with self.rack.running(), training.running():
                 await asyncio.sleep(30.0)  # the rhythm of each node is known
-                ailing = asyncio.create_task(self._ail())
+                ailing = asyncio.create_task(self._ail(len(PROCESS) + faults // 10))
                 await self._inject(faults)
                 ailing.cancel()
             await self.settle(SETTLE_SECONDS)
@@ -95,11 +95,15 @@ class Chaos(Load):
         self.rack.compare()
         await self.compare(self.charts, 3600.0)
 
-    async def _ail(self) -> None:
-        """An event each 4 s; each 20 s a GPU slows down and a node stops reporting, until the end."""
+    async def _ail(self, reserve: int) -> None:
+        """An event each 4 s; each 20 s a GPU slows down and a node stops reporting, until the end.
+
+        Args:
+            reserve: nodes without an event that are left for faults of processes.
+        """
         for number in itertools.count(1):
-            if (node := next(self.fresh, None)) is not None:
-                await self.strike(node, self.senders)
+            if len(self.fresh) > reserve:
+                await self.strike(self.fresh.pop(), self.senders)
             if number % 5 == 0 and self.slow:
                 relay, node = self.slow.pop()
                 relay.samples.sick, self.oracle.holds[node] = node, "power_brake"
@@ -132,7 +136,7 @@ class Chaos(Load):
         clients = [client for place, client in enumerate(self.senders) if kind not in ONE or place != number]
         fault: AsyncIterator[None] = getattr(self, f"_{kind}")(number)
         await anext(fault)
-        began, node = time.monotonic(), next(self.fresh)
+        began, node = time.monotonic(), self.fresh.pop()
         probe = asyncio.create_task(self.detected(node, clients))
         async for _ in fault:
             raise AssertionError("a fault yields once")
