@@ -1,10 +1,11 @@
-"""Faults at random on two ``mainstay serve``, their PostgreSQL and what they receive, and an oracle that compares.
+"""Faults at random on two ``mainstay serve``, gateways, their PostgreSQL and what they receive; an oracle compares.
 
-``python -m bench.chaos [--faults N] [--seed S] [--nodes N] [--json FILE]``. Relays send bundles to both services in
-turn until one acknowledges, nodes stop reporting, GPUs slow down, and events arrive, while one process after the other
-is killed, stopped, cut off from PostgreSQL, or PostgreSQL itself is away. Requests that are damaged, late, or slow come
-all the while. Everything runs on the same two cores. Jobs are not part of it, nor is a full disk: the only files of a
-service on PostgreSQL are hourly history.
+``python -m bench.chaos [--faults N] [--seed S] [--nodes N] [--gateways N] [--json FILE]``, as root: it mounts two small
+file systems. Relays send bundles to all services and gateways in turn until one acknowledges, nodes stop reporting,
+GPUs slow down, and events arrive, while one process after the other is killed, stopped, cut off from PostgreSQL, or
+PostgreSQL itself is away, or its disk is full. Requests that are damaged, late, or slow come all the while. A training
+job reports, and its ranks are killed. Nodes send through a real relay, which is killed or has a full disk. Everything
+runs on the same two cores. Slow disks and clock steps are not part of it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import itertools
 import json
 import random
 import signal
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator
@@ -23,6 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.lib_chaos import Load, two_services, until
+from bench.lib_chaos_disk import Rack
+from bench.lib_chaos_job import Training, train_undisturbed
+from bench.lib_cluster import fill
 from bench.lib_fleet import Client, xid
 from bench.report import RESULTS, Row, publish
 from mainstay.probes.ids import uuid7
@@ -37,11 +42,12 @@ RECENT_SECONDS = 45.0
 LATE_SECONDS = 5
 """How late charts may be right."""
 SETTLE_SECONDS = 150.0
+DISK_MIB = 1024
 PROCESS_SECONDS = 9.0
 """About what a fault of a process takes."""
 ONE = ("kill", "stop", "drop", "hang", "lost_commit")
-"""Faults of one service."""
-PROCESS = (*ONE, "kill_both", "restart_postgres", "crash_postgres")
+"""Faults of one service or gateway."""
+PROCESS = (*ONE, "kill_all", "restart_postgres", "crash_postgres", "full_disk", "full_relay", "kill_relay")
 REQUEST = ("flipped", "truncated", "cut_off", "event", "twin", "ahead", "behind")
 _PARTS = slice(2, 4), slice(8, None)
 """Nodes of a relay that stop reporting, and that have an XID."""
@@ -52,6 +58,8 @@ class Chaos(Load):
     """All that happens to a fleet on two services."""
 
     rng: random.Random = field(default_factory=random.Random)
+    undisturbed: Path = Path()
+    """Parameters of a training job to which nothing happened."""
     took: dict[str, list[tuple[float, float]]] = field(default_factory=lambda: defaultdict(list))
     """Kind of fault → seconds to the first acknowledgement and to the first new finding after each."""
     stale: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -61,7 +69,7 @@ class Chaos(Load):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.bad = [Client(service.port, self.token, 8, timeout=5.0) for service in self.services]
+        self.bad = [Client(one.port, self.token, 8, timeout=5.0) for one in self.processes]
         *faulty, self.victim = self.relays
         """Nodes of the last relay get bad requests and have no faults: they must be healthy in the end."""
         self.charts = [(relay, relay.nodes[0]) for relay in faulty]
@@ -69,23 +77,33 @@ class Chaos(Load):
         self.mute, fresh = ([(r, node) for r in faulty for node in r.nodes[part]] for part in _PARTS)
         self.rng.shuffle(self.mute)
         self.rng.shuffle(fresh)
-        self.fresh = (node for _, node in fresh)
+        self.fresh = [node for _, node in fresh]
 
     async def play(self, faults: int) -> None:
+        place = self.undisturbed.parent
+        training = Training(self, random.Random(self.rng.random()), place / "training", self.undisturbed)
+        self.rack = Rack(self, place / "rack")
         async with self.flowing():
-            await asyncio.sleep(30.0)  # the rhythm of each node is known
-            ailing = asyncio.create_task(self._ail())
-            await self._inject(faults)
-            ailing.cancel()
+            async with self.rack.running(), training.running():
+                await asyncio.sleep(30.0)  # the rhythm of each node is known
+                ailing = asyncio.create_task(self._ail(len(PROCESS) + faults // 10))
+                await self._inject(faults)
+                ailing.cancel()
             await self.settle(SETTLE_SECONDS)
         self._report()
+        await training.compare()
+        self.rack.compare()
         await self.compare(self.charts, 3600.0)
 
-    async def _ail(self) -> None:
-        """An event each 4 s; each 20 s a GPU slows down and a node stops reporting, until the end."""
+    async def _ail(self, reserve: int) -> None:
+        """An event each 4 s; each 20 s a GPU slows down and a node stops reporting, until the end.
+
+        Args:
+            reserve: nodes without an event that are left for faults of processes.
+        """
         for number in itertools.count(1):
-            if (node := next(self.fresh, None)) is not None:
-                await self.strike(node, self.senders)
+            if len(self.fresh) > reserve:
+                await self.strike(self.fresh.pop(), self.senders)
             if number % 5 == 0 and self.slow:
                 relay, node = self.slow.pop()
                 relay.samples.sick, self.oracle.holds[node] = node, "power_brake"
@@ -114,11 +132,11 @@ class Chaos(Load):
 
     async def _process_fault(self, kind: str) -> None:
         """One fault of a process: how long until a bundle is acknowledged and a new event is a finding?"""
-        number = self.rng.randrange(2)
-        clients = [self.people[1 - number]] if kind in ONE else self.people
+        number = self.rng.randrange(len(self.processes))
+        clients = [client for place, client in enumerate(self.senders) if kind not in ONE or place != number]
         fault: AsyncIterator[None] = getattr(self, f"_{kind}")(number)
         await anext(fault)
-        began, node = time.monotonic(), next(self.fresh)
+        began, node = time.monotonic(), self.fresh.pop()
         probe = asyncio.create_task(self.detected(node, clients))
         async for _ in fault:
             raise AssertionError("a fault yields once")
@@ -127,8 +145,8 @@ class Chaos(Load):
         first = self.oracle.first_ack(began) or time.monotonic()
         self.took[kind].append((first - began, found - began))
         print(f"{kind}: acknowledged after {first - began:.2f} s, found after {found - began:.2f} s", flush=True)
-        for service in self.services:
-            await service.answers()
+        for one in self.processes:
+            await one.answers()
         await until(lambda: not self.backlog(), 30.0)
         for _ in range(LATE_SECONDS):
             if not (wrong := await self.wrong_charts(self.charts, RECENT_SECONDS)):
@@ -142,20 +160,20 @@ class Chaos(Load):
         await asyncio.sleep(self.rng.uniform(least, most))
 
     async def _kill(self, number: int) -> AsyncIterator[None]:
-        self.services[number].kill()
+        self.processes[number].kill()
         yield
         await self._pause(0.0, 3.0)
-        self.services[number].start()
+        self.processes[number].start()
 
-    async def _kill_both(self, _: int) -> AsyncIterator[None]:
-        for service in self.services:
-            service.kill()
-        for service in self.services:
-            service.start()
+    async def _kill_all(self, _: int) -> AsyncIterator[None]:
+        for one in self.processes:
+            one.kill()
+        for one in self.processes:
+            one.start()
         yield
 
     async def _stop(self, number: int) -> AsyncIterator[None]:
-        child = self.services[number].child
+        child = self.processes[number].child
         child.send_signal(signal.SIGSTOP)
         yield
         await self._pause(3.0, 9.0)
@@ -200,6 +218,27 @@ class Chaos(Load):
         await asyncio.to_thread(self.server.stop, how)
         await asyncio.sleep(seconds)
         await asyncio.to_thread(self.server.start)
+
+    async def _full_disk(self, _: int) -> AsyncIterator[None]:
+        """Of PostgreSQL, and of the services' data and logs."""
+        ballast = await asyncio.to_thread(fill, self.services[0].directory.parent)
+        await self._pause(3.0, 9.0)
+        ballast.unlink()
+        await asyncio.to_thread(self.server.revive)
+        yield
+
+    async def _full_relay(self, _: int) -> AsyncIterator[None]:
+        before, ballast = self.rack.turned_away(), fill(self.rack.disk)
+        yield
+        await self._pause(3.0, 9.0)
+        self.rack.refused += self.rack.turned_away() - before
+        ballast.unlink()
+
+    async def _kill_relay(self, _: int) -> AsyncIterator[None]:
+        self.rack.relay.kill()
+        yield
+        await self._pause(0.0, 5.0)
+        await asyncio.to_thread(self.rack.relay.start)
 
     # Bad requests
 
@@ -265,7 +304,7 @@ class Chaos(Load):
                 return 0
             return -1
 
-        ports = itertools.cycle([service.port for service in self.services])
+        ports = itertools.cycle([one.port for one in self.processes])
         ends = await asyncio.gather(*(creep(next(ports)) for _ in range(SLOW)))
         self.answers["slow"].update(ends)
 
@@ -276,12 +315,12 @@ class Chaos(Load):
         count = sum(answers.total() for kind, answers in self.answers.items() if kind != "slow")
         note = "; ".join(f"{kind}: {dict(sorted(answers.items()))}" for kind, answers in sorted(self.answers.items()))
         self.row("bad requests", count, "", None, note=f"answers, 0 for none: {note}")
-        closed = self.answers["slow"][408]
-        self.row("slow connections left open", self.answers["slow"].total() - closed, "", 0.0, n=closed)
+        slow = self.answers["slow"]
+        self.row("slow connections left open", slow[-1], "", 0.0, n=slow.total() - slow[0])
         for kind, took in sorted(self.took.items()):
             for place, what in enumerate(("first acknowledgement", "finding about a new event")):
                 worst = max(one[place] for one in took)
-                limit = 10.0 if place and kind != "kill_both" else None
+                limit = 10.0 if place and kind != "kill_all" else None
                 self.row(f"{kind.replace('_', ' ')}: {what} after, worst", worst, "s", limit, n=len(took))
         note = "; ".join(f"{kind}: {charts[0]}" for kind, charts in sorted(self.stale.items()))
         self.row(
@@ -295,9 +334,9 @@ class Chaos(Load):
         self.row("answers with status 500", errors, "", 0.0)
 
 
-async def measure(faults: int, seed: int, count: int) -> list[Row]:
-    async with two_services([f"n{number:05d}" for number in range(count)], {}) as made:
-        chaos = Chaos(**made, in_relay=IN_RELAY, rng=random.Random(seed))
+async def measure(faults: int, seed: int, count: int, gateways: int, undisturbed: Path) -> list[Row]:
+    async with two_services([f"n{number:05d}" for number in range(count)], {}, gateways, DISK_MIB) as made:
+        chaos = Chaos(**made, in_relay=IN_RELAY, rng=random.Random(seed), undisturbed=undisturbed)
         await chaos.play(faults)
         return chaos.rows
 
@@ -307,9 +346,13 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--nodes", type=int, default=400)
+    parser.add_argument("--gateways", type=int, default=2)
     parser.add_argument("--json", type=Path, default=RESULTS / "chaos.json", metavar="FILE")
     told = parser.parse_args()
-    publish("chaos", asyncio.run(measure(told.faults, told.seed, told.nodes)), told.json)
+    with tempfile.TemporaryDirectory(prefix="mainstay-chaos-") as place:
+        undisturbed = train_undisturbed(Path(place))
+        rows = asyncio.run(measure(told.faults, told.seed, told.nodes, told.gateways, undisturbed))
+    publish("chaos", rows, told.json)
 
 
 if __name__ == "__main__":

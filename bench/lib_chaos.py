@@ -187,13 +187,17 @@ class Load:
     server: Postgres
     token: str
     names: list[str]
+    gateways: list[Service] = field(default_factory=list)
     in_relay: int = 128
     oracle: Oracle = field(default_factory=Oracle)
     rows: list[Row] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.processes = [*self.services, *self.gateways]
+        """Each behind the proxy of the same place."""
         self.people, self.senders = (
-            [Client(service.port, self.token, count, timeout=5.0) for service in self.services] for count in (8, 60)
+            [Client(one.port, self.token, count, timeout=5.0) for one in processes]
+            for processes, count in ((self.services, 8), (self.processes, 60))
         )
         groups = (tuple(self.names[at : at + self.in_relay]) for at in range(0, len(self.names), self.in_relay))
         self.relays = [Relay(f"relay{n}", nodes, self.oracle, self.senders) for n, nodes in enumerate(groups)]
@@ -264,7 +268,7 @@ class Load:
         """Wait until states and findings are as they must be, or for ``seconds``, and report how long it took."""
         began = time.monotonic()
         while time.monotonic() < began + seconds:
-            if not await self.wrong_states() and not any(evaluate(self.oracle, self.server).values()):
+            if not await self.wrong_states() and not any(evaluate(self.oracle, self.server, self.names).values()):
                 break
             await asyncio.sleep(1.0)
         wrong = await self.wrong_states()
@@ -283,19 +287,21 @@ class Load:
             self.row(f"acknowledged bundles {what}", blocks[what], "", 0.0, n=len(self.oracle.acknowledged))
         left = self.oracle.refused + self.backlog()
         self.row("sound bundles refused, or never acknowledged", left, "", 0.0, n=len(self.oracle.sent))
-        events, broken = evaluate(self.oracle, self.server), len(self.oracle.events) + len(self.oracle.holds)
+        events = evaluate(self.oracle, self.server, self.names)
+        broken = len(self.oracle.events) + len(self.oracle.holds)
         self.row("acknowledged events not evaluated", events["lost"], "", 0.0, n=len(self.oracle.events))
         self.row("faults of nodes without exactly their finding", events["wrong"], "", 0.0, n=broken)
         self.row("findings cleared while their fault held", events["cleared"], "", 0.0, n=broken)
         self.row("findings without a fault", events["invented"], "", 0.0, n=len(self.names))
         wrong, n = await self.wrong_charts(charts, seconds), len(charts) * len(self.people)
         self.row("charts that differ from what was sent", len(wrong), "", 0.0, n=n, note="; ".join(wrong[:3]))
-        held = [epoch for service in self.services for epoch in _HELD.findall(service.log.read_text(errors="replace"))]
+        held = [epoch for one in self.processes for epoch in _HELD.findall(one.log.read_text(errors="replace"))]
         self.row("epochs of a lease with two holders", len(held) - len(set(held)), "", 0.0, n=len(held))
 
     def row(self, claim: str, figure: float, unit: str, limit: float | None, *, n: int = 1, note: str = "") -> None:
         target, holds = ("", None) if limit is None else (f"<= {limit:g}", figure <= limit)
-        claim = f"{len(self.names)} nodes, relayed, two services: {claim}"
+        shape = f"{len(self.gateways)} gateways, " if self.gateways else ""
+        claim = f"{len(self.names)} nodes, relayed, {shape}two services: {claim}"
         self.rows.append(
             Row(claim=claim, figure=figure, unit=unit, target=target, holds=holds, kind="live", n=n, note=note)
         )
@@ -303,25 +309,34 @@ class Load:
 
 
 @asynccontextmanager
-async def two_services(names: Sequence[str], env: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
-    """Two services with settings ``env``, each behind a proxy of its own, and enrolled nodes: arguments of ``Load``."""
+async def two_services(
+    names: Sequence[str], env: Mapping[str, str], gateways: int = 0, disk_mib: int = 0
+) -> AsyncIterator[dict[str, Any]]:
+    """Two services with settings ``env`` and some gateways, each behind a proxy of its own: arguments of ``Load``.
+
+    All files, of PostgreSQL too, are on a disk of ``disk_mib`` MiB if that is given.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     async with AsyncExitStack() as stack:
-        directory, server = stack.enter_context(postgres())
+        directory, server = stack.enter_context(postgres(disk_mib))
         enroll_validated(server.url, names)
-        services, proxies = list[Service](), list[Proxy]()
-        for name in ("a", "b"):
+        processes, proxies = list[Service](), list[Proxy]()
+        for name in ("a", "b", *(f"gateway-{number}" for number in range(gateways))):
             proxies.append(Proxy(server.port))
             await proxies[-1].start()
             stack.push_async_callback(proxies[-1].stop)
             url = server.url.replace(f":{server.port}/", f":{proxies[-1].port}/")
-            services.append(Service(directory / name, url, env=env))
-            services[-1].start()
-            stack.callback(services[-1].stop)
-            await services[-1].answers()
-        token = admin_token(services)
-        yield {"services": services, "proxies": proxies, "server": server, "token": token, "names": list(names)}
+            role = "gateway" if len(processes) > 1 else "all"
+            processes.append(Service(directory / name, url, env={**env, "MAINSTAY_CLUSTER__ROLE": role}))
+            processes[-1].start()
+            stack.callback(processes[-1].stop)
+            await processes[-1].answers()
+        services, rest = processes[:2], processes[2:]
+        yield {
+            "services": services, "gateways": rest, "proxies": proxies, "server": server,
+            "token": admin_token(services), "names": list(names),
+        }  # fmt: skip
 
 
 async def until(holds: Callable[[], object], seconds: float) -> None:
@@ -331,12 +346,13 @@ async def until(holds: Callable[[], object], seconds: float) -> None:
         await asyncio.sleep(0.05)
 
 
-def evaluate(oracle: Oracle, server: Postgres) -> Counter[str]:
-    """What PostgreSQL says about events and findings."""
+def evaluate(oracle: Oracle, server: Postgres, names: Sequence[str]) -> Counter[str]:
+    """What PostgreSQL says about events of a fleet and findings about its nodes."""
     events = server.query("SELECT id FROM events WHERE judged_at IS NOT NULL")
-    findings = server.query("SELECT node, kind, active, event_id FROM findings WHERE node IS NOT NULL")
+    findings = server.query("SELECT node, kind, active, event_id FROM findings WHERE node = ANY(%s)", names)
     cleared = server.query(
         "SELECT f.node, f.kind FROM incident_timeline t JOIN findings f ON f.id = t.data ->> 'finding'"
-        " WHERE t.kind = 'finding_cleared'"
+        " WHERE t.kind = 'finding_cleared' AND f.node = ANY(%s)",
+        names,
     )
     return oracle.compare_events([event for (event,) in events], findings, cleared)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import signal
 import subprocess
@@ -22,7 +23,7 @@ from mainstay.service.demo.stack import free_port
 from tests.machine import run_postgres, start_postgres
 
 FRAME_SECONDS = 5
-START_SECONDS = 90.0
+START_SECONDS = 300.0
 _LARGE = 4096
 """Bytes of a transaction that stores bundles."""
 
@@ -98,6 +99,11 @@ class Postgres:
         while (self.directory / "data" / "postmaster.pid").exists():
             time.sleep(0.01)
 
+    def revive(self) -> None:
+        """Start it again if it has ended by itself."""
+        if not (self.directory / "data" / "postmaster.pid").exists():
+            self.start()
+
     def query(self, statement: LiteralString, *values: object) -> list[tuple[Any, ...]]:
         """Rows, read past any proxy; tried again while the server does not answer."""
         while True:
@@ -115,10 +121,14 @@ class Postgres:
 
 
 class Proxy:
-    """Between a service and PostgreSQL: passes bytes, holds them, or refuses connections."""
+    """Between a service and PostgreSQL, or before services: passes bytes, holds them, or refuses connections.
 
-    def __init__(self, target: int) -> None:
-        self._target, self._flows, self._refuses = target, asyncio.Event(), False
+    Args:
+        targets: ports; each connection goes to the next one, whether it answers or not.
+    """
+
+    def __init__(self, *targets: int) -> None:
+        self._targets, self._flows, self._refuses = itertools.cycle(targets), asyncio.Event(), False
         self._flows.set()
         self._open: set[asyncio.StreamWriter] = set()
         self._armed, self.hangs = False, asyncio.Event()
@@ -164,7 +174,7 @@ class Proxy:
         with suppress(OSError):
             await self._flows.wait()
             if not self._refuses:
-                back, there = await asyncio.open_connection("127.0.0.1", self._target)
+                back, there = await asyncio.open_connection("127.0.0.1", next(self._targets))
                 pair.add(there)
                 self._open.add(there)
                 pumps = [asyncio.create_task(self._pump(reader, there)), asyncio.create_task(self._pump(back, writer))]
@@ -191,9 +201,33 @@ class Proxy:
 
 
 @contextmanager
-def postgres() -> Iterator[tuple[Path, Postgres]]:
-    """A folder for a run, and a PostgreSQL in it."""
+def small_disk(place: Path, mib: int) -> Iterator[None]:
+    """A file system of ``mib`` MiB at a folder that is made, and is gone afterwards with all in it."""
+    place.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=755", "tmpfs", str(place)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+def fill(place: Path) -> Path:
+    """A file that takes all the room there is; the disk has room again without it."""
+    ballast = place / "ballast"
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        for size in (1 << 20, 1 << 12):
+            with suppress(OSError):
+                while file.write(bytes(size)) == size:
+                    pass
+    return ballast
+
+
+@contextmanager
+def postgres(disk_mib: int = 0) -> Iterator[tuple[Path, Postgres]]:
+    """A folder for a run, and a PostgreSQL in it; on a small disk of its own if ``disk_mib`` is given."""
     with tempfile.TemporaryDirectory(prefix="mainstay-cluster-") as made, ExitStack() as stack:
+        if disk_mib:
+            stack.enter_context(small_disk(Path(made), disk_mib))
         Path(made).chmod(0o755)  # PostgreSQL runs as another user
         server = Postgres(Path(made) / "postgres")
         stack.callback(server.stop)

@@ -266,11 +266,13 @@ def run_plain(
 def _end_of(processes: list[subprocess.Popen[bytes]], seconds: float) -> list[int]:
     """Exit codes, when all have ended or one has failed: the others would wait for it for ever."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        codes = [process.poll() for process in processes]
-        if any(codes) or None not in codes:
-            break
-        time.sleep(0.05)
-    for process in processes:
-        process.kill()
+    try:
+        while time.monotonic() < deadline:
+            codes = [process.poll() for process in processes]
+            if any(codes) or None not in codes:
+                break
+            time.sleep(0.05)
+    finally:
+        for process in processes:
+            process.kill()
     return [process.wait() for process in processes]

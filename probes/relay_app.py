@@ -6,6 +6,7 @@ Every other request of a node goes to the service directly.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -22,6 +23,8 @@ from mainstay.probes.relay_intake import MAX_BODY_BYTES, FrameIntake
 from mainstay.probes.relay_problem import RelayProblemError, unavailable
 from mainstay.probes.relay_sender import BundleSender
 from mainstay.probes.signals import Catalog
+
+log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS: Final = 60.0
 """How long a relay keeps frames while the service does not answer it, before it sends its nodes to the service."""
@@ -48,6 +51,8 @@ class RelayApp:
         self._catalogs = catalogs
         self._refused: Counter[str] = Counter()
         """Requests, by problem slug."""
+        self._shed = 0
+        """Frames refused since the last one that was stored, for want of room or of an answer from the service."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -69,9 +74,7 @@ class RelayApp:
     async def _answer(self, scope: Message, receive: Receive) -> tuple[HTTPStatus, bytes, bytes]:
         method, path = scope["method"], scope["path"]
         if method == "POST" and path == _FRAMES:
-            self._require_ready()
-            node = await self._credentials.identify(_bearer(scope))
-            await self._intake.accept(node, await _read(receive, MAX_BODY_BYTES))
+            await self._take_frame(_bearer(scope), receive)
             return HTTPStatus.NO_CONTENT, b"", b""
         if method == "PUT" and path.startswith(_CATALOGS):
             await self._credentials.identify(_bearer(scope))
@@ -80,6 +83,22 @@ class RelayApp:
         if method == "GET" and path in {"/healthz", "/readyz", "/metrics"}:
             return await self._report(path)
         raise RelayProblemError(HTTPStatus.NOT_FOUND, "not-found", f"a relay has no {method} {path}: ask the service")
+
+    async def _take_frame(self, token: str, receive: Receive) -> None:
+        """Store a frame. The first one that is shed is logged, and the first one that is stored afterwards."""
+        try:
+            self._require_ready()
+            node = await self._credentials.identify(token)
+            await self._intake.accept(node, await _read(receive, MAX_BODY_BYTES))
+        except RelayProblemError as error:
+            if error.status == HTTPStatus.SERVICE_UNAVAILABLE:
+                if not self._shed:
+                    log.warning("frames are refused, nodes send them directly: %s", error)
+                self._shed += 1
+            raise
+        if self._shed:
+            log.warning("frames are stored again; %d were refused", self._shed)
+            self._shed = 0
 
     async def _report(self, path: str) -> tuple[HTTPStatus, bytes, bytes]:
         if path == "/metrics":

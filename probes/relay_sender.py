@@ -123,20 +123,22 @@ class BundleSender(Shipper):
                 lambda: self._post(prepared), self._transport.put_catalog, lambda: prepared.members[0][1].catalog
             )
         except RejectedError as error:
-            self._ready.popleft()
             middle = len(prepared.members) // 2
-            if middle:
-                self._ready.extendleft(map(_Prepared, (prepared.members[middle:], prepared.members[:middle])))
-            else:
+            if not middle:
                 entry, frame = prepared.members[0]
                 self._refuse(entry, frame, error.slug, str(error))
+            self._ready.popleft()
+            if middle:
+                self._ready.extendleft(map(_Prepared, (prepared.members[middle:], prepared.members[:middle])))
             return
-        self._ready.popleft()
-        self.bundles += 1
+        # Where the disk is full, a refused frame cannot wait, and all is sent again: as a bundle that the service lacks.
+        prepared.body = b""
         by_subject = {frame.subject: (entry, frame) for entry, frame in prepared.members}
         for refused in answer.rejected:
             if refused.subject in by_subject:
                 self._refuse(*by_subject[refused.subject], refused.slug, refused.detail)
+        self._ready.popleft()
+        self.bundles += 1
 
     def _post(self, prepared: _Prepared) -> _Rejections:
         if not prepared.body:

@@ -7,6 +7,7 @@ that is away, slow or broken costs neither training nor recovery anything: what 
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -35,6 +36,8 @@ JOB_SECONDS: Final = 1.0
 """A job is reported when it changes, and at least this often."""
 _DRAIN_SECONDS: Final = 5.0
 """How long the end of a job waits for a service that is there to take the last words."""
+_LAST_SECONDS: Final = 0.5
+"""Between attempts to send the last report of a job."""
 _PROGRESS_BYTES: Final = 32 * 1024 * 1024
 """Progress is worth little once it is over; an entry may take a quarter, and the largest frame has 8 MiB."""
 _REFUSALS: Final = 3
@@ -188,7 +191,8 @@ class _Service:
         self._transport = transport
         self._newest: dict[str, Any] | None = None
         self._wake = threading.Condition()
-        self._closing = False
+        self._until = math.inf
+        """Monotonic seconds at which reports about the job are given up: it has ended."""
         self._thread = threading.Thread(target=self._put_jobs, name="mainstay-job", daemon=True)
         self._thread.start()
 
@@ -215,7 +219,7 @@ class _Service:
 
     def close(self, seconds: float) -> None:
         with self._wake:
-            self._closing = True
+            self._until = time.monotonic() + seconds
             self._wake.notify()
         self._thread.join(seconds)
         until = time.monotonic() + seconds
@@ -232,7 +236,7 @@ class _Service:
         backoff = Backoff(base=0.1, cap=5.0)
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._newest is not None or self._closing)
+                self._wake.wait_for(lambda: self._newest is not None or self._until < math.inf)
                 report, self._newest = self._newest, None
             if report is None:
                 return
@@ -245,10 +249,13 @@ class _Service:
                 self._try_again(report, backoff.next())
 
     def _try_again(self, report: dict[str, Any], seconds: float) -> None:
+        """After ``seconds``; sooner once the job has ended, since nothing newer follows."""
         with self._wake:
-            if self._newest is None and not self._closing:
+            until = self._until
+            wait = seconds if until == math.inf else min(seconds, _LAST_SECONDS)
+            self._wake.wait_for(lambda: self._until != until, wait)
+            if self._newest is None and time.monotonic() < self._until:
                 self._newest = report
-            self._wake.wait_for(lambda: self._closing, seconds)
 
 
 def _spool(directory: Path, max_bytes: int = 64 * 1024 * 1024) -> Spool:

@@ -6,7 +6,7 @@ a row of ``node_transitions`` and told to watchers, all in one transaction. Of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -158,11 +158,8 @@ def propose_all(session: WriteSession, proposals: Sequence[Measured], *, now: fl
     if not moves:
         return
     session.flush()
-    # Locks instead of compare-and-set: one statement for many rows does not say which of them it missed. In the order
-    # of names, so that two processes wait for each other and do not lock up.
-    current = select(NodeRow.name, NodeRow.state_version).where(NodeRow.name.in_([row.name for row, _, _ in moves]))
-    rows = session.execute(current.order_by(NodeRow.name).with_for_update())
-    locked = {name: version for name, version in rows}  # noqa: C416 - rows are no tuples to mypy
+    # Locks instead of compare-and-set: one statement for many rows does not say which of them it missed.
+    locked = lock(session, [row.name for row, _, _ in moves])
     lost = [row for row, _, _ in moves if locked.get(row.name) != row.state_version]
     moves = [move for move in moves if move[0] not in lost]
     for row in lost:
@@ -179,6 +176,17 @@ def propose_all(session: WriteSession, proposals: Sequence[Measured], *, now: fl
         session.execute(insert(TransitionRow), history)
     for row, _, values in moves:
         _follow(session, row, values)
+
+
+def lock(session: WriteSession, nodes: Collection[str]) -> dict[str, int]:
+    """Lock nodes until the transaction ends; their ``state_version``.
+
+    Locks are taken in the order of names, so that two processes wait for each other and do not lock up. Who moves nodes
+    in several steps locks all of them first.
+    """
+    current = select(NodeRow.name, NodeRow.state_version).where(NodeRow.name.in_(nodes))
+    rows = session.execute(current.order_by(NodeRow.name).with_for_update())
+    return {name: version for name, version in rows}  # noqa: C416 - rows are no tuples to mypy
 
 
 def _measured(proposal: Measured, now: float) -> dict[str, Any] | None:

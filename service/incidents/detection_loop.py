@@ -10,6 +10,7 @@ loop (``service/cluster/leases.py``).
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -26,6 +27,7 @@ from mainstay.service.common.db import AnySession
 from mainstay.service.common.loops import Loop
 from mainstay.service.events import repository as events
 from mainstay.service.events.models import EventRow
+from mainstay.service.fleet import transitions
 from mainstay.service.fleet.directory import Fleet as Directory
 from mainstay.service.incidents import deadlines, finding_ingest, repository
 from mainstay.service.incidents import findings as wire
@@ -43,7 +45,9 @@ from mainstay.service.xid_policies.live import LivePolicy
 
 _log: Final = logging.getLogger(__name__)
 BATCH: Final = 250
-"""Events in one transaction: one look at what holds for a burst, and a short time during which other writers wait."""
+"""Events in one transaction, at most: one look at what holds for a burst, and a short time while other writers wait."""
+BATCH_SECONDS: Final = 1.0
+"""A batch that took longer was slow."""
 FINDINGS: Final = 500
 """Findings in one transaction: when a whole fleet stops reporting, others write in between."""
 REPLAYED: Final = 4096
@@ -65,6 +69,8 @@ class DetectionLoop:
         self._runner = DetectorRunner(services.ring, stores, services.accounts)
         self._runs = Runs()
         self._switches: Switches = {}
+        self._batch = BATCH
+        """Events in the next batch."""
         self._event_findings: dict[str, list[Finding]] = {}
         """Event ID -> findings, for events whose transaction is not committed yet."""
         self._pending: list[Finding] = []
@@ -145,11 +151,17 @@ class DetectionLoop:
     # events
 
     def _evaluate_events(self) -> bool:
-        """Evaluate a batch of stored events. Return whether there may be more."""
+        """Evaluate a batch of stored events. Return whether there may be more.
+
+        A batch is a transaction, in which others wait for its nodes, and which is all for nothing if it fails at its
+        end. So the next one is half as large after one that failed or was slow.
+        """
+        size, began = self._batch, time.monotonic()
         with self._services.database.reading() as session:
-            rows = events.unjudged(session, BATCH)
+            rows = events.unjudged(session, size)
         if not rows:
             return False
+        self._batch = max(1, len(rows) // 2)
         try:
             self._evaluate_batch(rows)
         except (OperationalError, LeaseLostError):
@@ -159,12 +171,15 @@ class DetectionLoop:
             for row in rows:
                 self._evaluate_single(row)
             return False
-        return len(rows) == BATCH
+        if time.monotonic() - began < BATCH_SECONDS:
+            self._batch = min(BATCH, 2 * size)
+        return len(rows) == size
 
     def _evaluate_batch(self, rows: Sequence[EventRow]) -> None:
         with self._services.database.session() as session:
             now = self._services.clock.now()
             claimed = events.claim(session, [row.id for row in rows], now)
+            transitions.lock(session, {row.node for row in rows if row.node is not None})
             context = Context(session, self._services.settings, now)
             self._evaluate_claimed(context, [row for row in rows if row.id in claimed])
         stored_at, found = self._services.clock.now(), list[Finding]()

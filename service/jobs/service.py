@@ -37,12 +37,14 @@ def report(session: WriteSession, job_id: str, said: JobReport, *, now: float) -
     """Store what the coordinator says.
 
     Raises:
-        StaleGenerationError: a later generation of the same run has reported already; the reporter is fenced.
+        JobStaleGenerationError: a later generation of the same run has reported already (the reporter is fenced), or
+            this one has reported its end.
     """
     row = session.get(JobRow, job_id)
-    if row is not None and row.started_at == said.started_at and said.generation < row.generation:
+    if row is not None and row.started_at == said.started_at and _progress(said) < _progress(row):
         raise JobStaleGenerationError(
-            f"job {job_id!r} is at generation {row.generation}; a report of generation {said.generation} is too late"
+            f"job {job_id!r} is {row.state} at generation {row.generation}; a report of generation {said.generation}"
+            f" that it is {said.state} is too late"
         )
     values = said.model_dump(mode="json", exclude={"migration_requests"})
     if row is None:
@@ -59,6 +61,11 @@ def report(session: WriteSession, job_id: str, said: JobReport, *, now: float) -
     told = {"id": job_id, "state": row.state, "generation": row.generation, "last_step": row.last_step}
     record_change(session, Topic.JOB, told)
     return row
+
+
+def _progress(job: JobRow | JobReport) -> tuple[int, bool]:
+    """Grows within a run: its generation, and whether that has ended."""
+    return job.generation, job.finished_at is not None
 
 
 def serialize_jobs(session: AnySession, rows: Sequence[JobRow], *, now: float) -> list[JobRead]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from fastapi.concurrency import run_in_threadpool
 
-from mainstay.probes.bundle import decode_bundle, encode_bundle
+from mainstay.probes.bundle import MAX_SPREAD_SECONDS, decode_bundle, encode_bundle
 from mainstay.probes.frame import Axis, Frame, FrameError, read_envelope
 from mainstay.service.auth.tokens import NotYourRackError, Principal, Scope
 from mainstay.service.common.back_pressure import LOW_SHARE, BusyError
@@ -36,7 +36,7 @@ from mainstay.service.telemetry.progress import ProgressStore
 from mainstay.service.telemetry.ring import TelemetryRing
 from mainstay.service.telemetry.steps import StepStore
 from mainstay.service.telemetry.stored_frames import StoredFrames, open_frame
-from mainstay.service.telemetry.subjects import Subjects
+from mainstay.service.telemetry.subjects import Subjects, UnknownSubjectError
 from mainstay.service.telemetry.writer import Answer, GroupCommitWriter, durable
 
 _log: Final = logging.getLogger(__name__)
@@ -160,9 +160,23 @@ class Ingest:
         if rest is None:
             return found
         stored = encode_bundle(rest.bundle) if refused else body
-        await durable(partial(self.writer.enqueue, _bundle_block(rest, stored), rest))
+        block = _bundle_block(rest, stored)
+        is_new = await durable(partial(self.writer.enqueue, block, rest))
         self.seen.note_all(rest.names.subjects, self.clock.now())
-        return found + [(rest.names.subjects[i], rest.bundle.sequences[i], error) for i, error in rest.rejected]
+        found += [(rest.names.subjects[i], rest.bundle.sequences[i], error) for i, error in rest.rejected]
+        return found if is_new else found + await run_in_threadpool(self._left_out, block, rest)
+
+    def _left_out(self, block: StoredBlock, relayed: RelayedFrames) -> list[tuple[str, int, ProblemError]]:
+        """Members that the stored bundle lacks: they were refused when it first came, and that answer was lost."""
+        spread = MAX_SPREAD_SECONDS
+        near = self.store.read(block.start - spread, block.stop + spread, subject=block.subject, kinds=[block.kind])
+        kept = next((one for one in near if one.key == block.key), None)
+        if kept is None:
+            return []
+        names = self.stored.layout(bytes(decode_bundle(kept.body).layout)).names.subjects
+        error = UnknownSubjectError("the node was not known when this bundle was stored: send its frame in another one")
+        members = zip(relayed.names.subjects, relayed.bundle.sequences, strict=True)
+        return [(subject, sequence, error) for subject, sequence in members if subject not in names]
 
     async def _refused_members(self, principal: Principal, relayed: RelayedFrames) -> dict[int, ProblemError]:
         """Members of a bundle that this sender may not write, or that lie outside the time that is kept."""

@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from bench.lib_chaos import Oracle
+from bench.lib_chaos_disk import frames_of
+from bench.lib_chaos_job import compare_recoveries
 from bench.soak import growth
+from mainstay.probes.bundle import encode_bundle, pack
+from mainstay.probes.frame import encode
+from tests.probes.relay_frames import frame
 
 Finding = tuple[str, str, bool, str | None]
 XID: Finding = ("n1", "xid", True, "e1")
@@ -82,3 +87,36 @@ def test_the_first_acknowledgement_after_a_moment(oracle: Oracle) -> None:
 def test_growth_is_that_of_the_line() -> None:
     assert growth([100.0] * 5) == pytest.approx(0.0)
     assert growth([90.0, 100.0, 110.0]) == pytest.approx(20.0)
+
+
+TOLD = [
+    {"id": "e1", "kind": "process_exit", "data": {}},
+    {"id": "e2", "kind": "recovery_planned", "data": {"recovery": "r1", "plan": {"id": "p1"}}},
+    {"id": "e3", "kind": "recovery_completed", "data": {"recovery": "r1"}},
+    {"id": "e4", "kind": "recovery_verified", "data": {"recovery": "r1"}},
+    {"id": "e5", "kind": "recovery_planned", "data": {"recovery": "r2", "plan": {"id": "p2"}}},
+    {"id": "e6", "kind": "recovery_completed", "data": {"recovery": "r2"}},
+]
+"""The second recovery was cut short by the end of the job."""
+
+
+@pytest.mark.parametrize(
+    ("events", "recoveries", "wrong"),
+    [
+        (["e1", "e2", "e3", "e4", "e5", "e6"], {"r1": "verified", "r2": "recovered"}, {}),
+        (["e1", "e2", "e3", "e4", "e6"], {"r1": "verified", "r2": "recovered"}, {"unheard": 1}),
+        (["e1", "e2", "e3", "e4", "e5", "e6"], {"r1": "verified"}, {"lost": 1}),
+        (["e1", "e2", "e3", "e4", "e5", "e6"], {"r1": "recovered", "r2": "recovered"}, {"wrong": 1}),
+        (["e1", "e2", "e3", "e4", "e5", "e6"], {"r1": "verified", "r2": "recovered", "p2": "recovering"},
+         {"invented": 1}),
+        ([], {}, {"unheard": 6, "lost": 2}),
+    ],
+)  # fmt: skip
+def test_recoveries(events: list[str], recoveries: dict[str, str | None], wrong: dict[str, int]) -> None:
+    assert +compare_recoveries(TOLD, events, recoveries) == wrong
+
+
+def test_frames_are_found_in_bundles_and_alone() -> None:
+    bundle = encode_bundle(pack([frame("a", 1), frame("b", 7)], relay="r", stream="s", sequence=1))
+    stored = frames_of([("bundle", bundle), ("time", encode(frame("a", 1))), ("time", encode(frame("a", 2)))])
+    assert stored == {("a", 1): 2, ("a", 2): 1, ("b", 7): 1}

@@ -221,15 +221,23 @@ def test_a_full_spool_sends_nodes_away_until_it_is_emptied(relay: Relay) -> None
     assert post()[0] == 204
 
 
-def test_a_disk_that_refuses_is_said(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_refuses_is_said(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def refuse() -> None:
         raise OSError(errno.ENOSPC, "no space left")
 
     monkeypatch.setattr(relay.spool, "sync", refuse)
-    answer = relay.post(frame("a"))
-    assert (answer[0], slug(answer)) == (503, "disk-error")
+    for _ in range(3):
+        answer = relay.post(frame("a"))
+        assert (answer[0], slug(answer)) == (503, "disk-error")
     monkeypatch.undo()
-    assert relay.post(frame("a", 2))[0] == 204
+    for sequence in (2, 3):
+        assert relay.post(frame("a", sequence))[0] == 204
+    assert caplog.messages == [
+        "frames are refused, nodes send them directly: the relay cannot write: [Errno 28] no space left",
+        "frames are stored again; 3 were refused",
+    ]
 
 
 def test_a_relay_that_is_cut_off_for_long_sends_nodes_away(relay: Relay) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -148,6 +149,34 @@ def test_frames_of_a_node_that_is_not_registered_yet_are_sent_again(
         assert not sender.refused
         assert sender.cut_off_since is None
     assert away == ["a"]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_frame_that_must_wait_while_the_disk_is_full_is_not_lost(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, whole: bool
+) -> None:
+    receiver.catalogs[CATALOG.digest] = CATALOG
+    answers = [problem(404, "unknown-subject", "not yet")] * 2
+    rejection = {"subject": "a", "sequence": 1, "slug": "unknown-subject", "detail": "not yet"}
+    full: list[bytes] = []
+
+    def refuse(_: Spool, payload: bytes) -> int:
+        full.append(payload)
+        monkeypatch.undo()
+        receiver.rejections = [] if whole else [rejection]
+        raise OSError(errno.ENOSPC, "no space left")
+
+    if whole:
+        receiver.answer = lambda *_: answers.pop() if answers else None
+    else:
+        receiver.rejections = [rejection]
+    frames = [frame("a", t0=time.time())]
+    with sending(receiver, tmp_path, frames) as sender:
+        monkeypatch.setattr(Spool, "append", refuse)
+        assert sender.spool.wait_empty(20)
+    assert full == [encode(frames[0])]
+    assert [(one.subject, one.sequence) for one in receiver.all_frames] == [("a", 1)]
+    assert len(receiver.bundles) == (1 if whole else 3), "what was stored without the frame is another bundle"
 
 
 def test_of_a_refused_bundle_only_the_bad_frame_is_set_aside(receiver: Receiver, tmp_path: Path) -> None:

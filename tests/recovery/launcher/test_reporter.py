@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.lib_receiver import Receiver, problem
+from bench.lib_receiver import Answer, Receiver, problem
 from mainstay.probes.core_types import EventKind
 from mainstay.recovery.launcher.options import RunOptions
 from mainstay.recovery.launcher.progress import CATALOG, ProgressSample
@@ -69,6 +69,26 @@ def test_a_full_disk_is_survived(options: RunOptions, monkeypatch: pytest.Monkey
     reporter.event(EventKind.JOB_STARTED)
     reporter.close()
     assert len((options.state_dir / "events.jsonl").read_text().splitlines()) == 1
+
+
+def test_the_last_report_of_a_job_is_tried_again(options: RunOptions) -> None:
+    """The service restarts just then, or a load balancer chose one that is gone."""
+    with Receiver() as receiver:
+        seen: list[dict[str, Any]] = []
+
+        def busy(method: str, path: str, body: bytes) -> Answer | None:
+            if (method, path) != ("PUT", "/v1/jobs/job"):
+                return None
+            seen.append(json.loads(body))
+            return problem(503, "unavailable", "later") if len(seen) < 4 else (200, {}, b"")
+
+        receiver.answer = busy
+        reporter = Reporter(dataclasses.replace(options, service=receiver.url, service_token="t"))
+        reporter.job({"state": "running"})
+        receiver.wait(lambda _: len(seen) == 1)
+        reporter.job({"state": "finished"})
+        reporter.close()
+        assert [report["state"] for report in seen] == ["running", *["finished"] * 3]
 
 
 def sample(at: float) -> ProgressSample:

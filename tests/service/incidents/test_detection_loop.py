@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import HealthState, Severity
 from mainstay.service.app import close_services
+from mainstay.service.common.db import WriteSession
+from mainstay.service.events import repository as events
 from mainstay.service.events.models import EventRow
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.incidents import repository
 from mainstay.service.incidents.detection_loop import SETTLE_SECONDS
 from mainstay.service.incidents.findings import to_row
 from mainstay.service.settings import Settings
+from tests.service.conftest import wait_until
 from tests.service.incidents.detection_bench import START, DetectionBench
 
 
@@ -255,3 +262,58 @@ def test_a_flood_of_the_same_fact_is_one_finding_and_a_short_timeline(bench: Det
     assert len(bench.active()) == 1
     with bench.services.database.reading() as session:
         assert len(repository.timeline_of(session, incident.id)) < 20
+
+
+def test_large_batches_that_fail_become_small_ones_that_do_not(
+    bench: DetectionBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database that fails each minute, or a slow one that ends long transactions, must not stop detection."""
+    claim, sizes = events.claim, list[int]()
+
+    def fail_when_large(session: WriteSession, ids: list[str], now: float) -> set[str]:
+        sizes.append(len(ids))
+        if len(ids) > 10:
+            raise OperationalError("COMMIT", None, ConnectionError("it took too long"))
+        return claim(session, ids, now)
+
+    monkeypatch.setattr(events, "claim", fail_when_large)
+    for _ in range(64):
+        bench.event("job_started", data={})
+    for _ in range(30):
+        with suppress(OperationalError):
+            bench.loop.run_once()
+    assert sizes[:4] == [64, 32, 16, 8]
+    with bench.services.database.reading() as session:
+        assert not events.unjudged(session)
+
+
+@pytest.mark.postgres
+def test_a_batch_of_events_locks_its_nodes_in_one_order(
+    make_settings: Callable[..., Settings], report: dict[str, Any], databases: Any, migrated_template: str
+) -> None:
+    """Else it holds a node and waits for another, whose holder, a writer of many nodes, waits for the first.
+
+    An event of a job between those of nodes has findings stored in several steps.
+    """
+    url = databases.make(template=migrated_template)
+    made, plain = DetectionBench(make_settings(database_url=url), report), url.replace("+psycopg", "")
+    made.start()
+    made.enroll("n1", "n2")
+    for node in ("n2", None, "n1"):
+        xid = {"code": 79, "source": "nvml", "text": "fallen off the bus", "pci": None, "uptime": 1.0}
+        if node is None:
+            made.event("job_finished", data={"state": "finished"})
+        else:
+            made.event("xid", node=node, device="GPU-0", job=None, data=xid)
+        made.clock.advance(0.1)
+    turn = threading.Thread(target=made.loop.run_once)
+    with psycopg.connect(plain) as other, psycopg.connect(plain, autocommit=True) as watch:
+        other.execute("SELECT FROM nodes WHERE name = 'n1' FOR UPDATE")
+        turn.start()
+        waits = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        wait_until(lambda: watch.execute(waits).fetchall())
+        other.execute("SELECT FROM nodes WHERE name = 'n2' FOR UPDATE NOWAIT")
+    turn.join(60.0)
+    assert {finding.node for finding in made.active()} == {"n1", "n2"}
+    close_services(made.services)
+    databases.drop(url)

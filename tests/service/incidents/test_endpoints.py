@@ -143,6 +143,20 @@ def test_a_fenced_generation_may_not_report(job: Any, report_job: Callable[..., 
     assert job.client.put("/v1/jobs/demo-2", json=again).status_code == 200, "a new run may reuse the id"
 
 
+def test_a_report_that_arrives_after_the_last_one_of_a_job_changes_nothing(
+    job: Any, report_job: Callable[..., Json]
+) -> None:
+    """A process that was stopped answers a request later, which its sender has given up and repeated elsewhere."""
+    said = report_job(generation=3)
+    last = said | {"state": "finished", "finished_at": said["started_at"] + 90}
+    for _ in range(2):
+        assert job.client.put("/v1/jobs/demo-2", json=last).status_code == 200
+    problem(job.client.put("/v1/jobs/demo-2", json=said), 409, "stale-generation")
+    assert job.client.get("/v1/jobs/demo-2").json()["state"] == "finished"
+    resumed = said | {"generation": 4}
+    assert job.client.put("/v1/jobs/demo-2", json=resumed).status_code == 200, "another coordinator has taken over"
+
+
 def _break(report: Json, path: str, value: Any) -> Json:
     *parents, last = path.split(".")
     target: Any = report

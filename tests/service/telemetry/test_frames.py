@@ -15,11 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mainstay.probes.frame import MAX_FRAME_BYTES, Axis, checksum, encode
+from mainstay.probes.bundle import decode_bundle, decode_layout, encode_bundle, pack
+from mainstay.probes.frame import MAX_FRAME_BYTES, Axis, Frame, checksum, encode
 from mainstay.probes.signals import WIDE_MISSING, Catalog, SignalSource, catalog
 from mainstay.service.telemetry.blocks import BlockKind, StoredBlock
 
 FRAMES = "/v1/telemetry/frames"
+BUNDLES = "/v1/telemetry/bundles"
 
 
 def stored(running: Any) -> list[StoredBlock]:
@@ -55,6 +57,29 @@ def test_a_repeated_frame_is_acknowledged_and_kept_once(service_anywhere, frames
         assert answer.status_code == 204
     assert answer.headers["x-mainstay-duplicate"] == "1"
     assert [block.sequence for block in stored(service_anywhere)] == [1, 2]
+
+
+def test_a_bundle_that_was_stored_without_a_member_does_not_acknowledge_that_member_later(
+    service_anywhere, frames
+) -> None:
+    """The answer that refused it was lost, and the relay repeats the bundle when the node is known."""
+    service_anywhere.node_client("n1")
+    relay = service_anywhere.client()
+    both = [frames.frame(1), frames.frame(1, subject="n2")]
+
+    def send(sequence: int, members: list[Frame]) -> list[tuple[str, str]]:
+        body = encode_bundle(pack(members, relay="r1", stream="s", sequence=sequence))
+        answer = relay.post(BUNDLES, content=body)
+        assert answer.status_code in {200, 204}, answer.text
+        return [(one["subject"], one["slug"]) for one in answer.json()["rejected"]] if answer.content else []
+
+    assert send(1, both) == [("n2", "unknown-subject")]
+    service_anywhere.node_client("n2")
+    assert send(1, both) == [("n2", "unknown-subject")], "it is not stored"
+    assert send(2, both[1:]) == send(2, both[1:]) == []
+    assert [decode_layout(decode_bundle(block.body).layout).subjects for block in stored(service_anywhere)] == [
+        ("n1",), ("n2",)
+    ]  # fmt: skip
 
 
 def test_the_same_frame_many_times_at_once_is_kept_once(service, frames) -> None:
