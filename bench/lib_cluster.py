@@ -100,7 +100,7 @@ class Postgres:
             time.sleep(0.01)
 
     def revive(self) -> None:
-        """Start it again if it has ended by itself."""
+        """Start it again unless it runs."""
         if not (self.directory / "data" / "postmaster.pid").exists():
             self.start()
 

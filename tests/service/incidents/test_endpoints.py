@@ -146,7 +146,7 @@ def test_a_fenced_generation_may_not_report(job: Any, report_job: Callable[..., 
 def test_a_report_that_arrives_after_the_last_one_of_a_job_changes_nothing(
     job: Any, report_job: Callable[..., Json]
 ) -> None:
-    """A process that was stopped answers a request later, which its sender has given up and repeated elsewhere."""
+    """A process that was stopped answers a request later, which its sender has given up and sent to another one."""
     said = report_job(generation=3)
     last = said | {"state": "finished", "finished_at": said["started_at"] + 90}
     for _ in range(2):
