@@ -143,9 +143,9 @@ class FleetView(Generic[SessionT]):
             return None
         asked = migration_requests.open_ones(self.session, job.id)
         nodes, ranks = {one.node for one in asked}, {one.rank for one in asked}
-        others = [place for place in job.topology["ranks"] if place["node"] != node] if asked else []
-        taken = sum(place["node"] in nodes or place["rank"] in ranks for place in others)
-        ready = sum(count for name, count in waiting.items() if name != node and name not in self._unfit_nodes())
+        others = (place for place in job.topology["ranks"] if place["node"] != node)
+        taken = sum(place["node"] in nodes or place["rank"] in ranks for place in others) if asked else 0
+        ready: int = sum(count for name, count in waiting.items() if name != node and name not in self._unfit_nodes())
         return max(0, ready - taken)
 
     def _unfit_nodes(self) -> frozenset[str | None]:

@@ -255,10 +255,9 @@ def _drain(survey: FleetView[WriteSession], row: RemediationRow, *, actor: str) 
 
 def advise_again(survey: FleetView[WriteSession], row: RemediationRow) -> None:
     """Ask jobs whose ranks are still on the drained node once more, when they can follow."""
-    if asks_jobs(survey.limits, is_automatic=row.decided_by == MACHINE):
-        told = rank_migration.advise_again(survey, row)
-        if told:
-            _tell(survey.session, row, f"{row.node}: {told}", survey.now)
+    asks = asks_jobs(survey.limits, is_automatic=row.decided_by == MACHINE)
+    if asks and (told := rank_migration.advise_again(survey, row)):
+        _tell(survey.session, row, f"{row.node}: {told}", survey.now)
 
 
 def dismiss(session: WriteSession, row: RemediationRow, *, actor: str, reason: str, now: float) -> None:
