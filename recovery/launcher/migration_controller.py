@@ -83,7 +83,7 @@ def choose(
         raise MigrationRejectedError(
             f"the job has no living node {target}: its nodes are {', '.join(sorted(standbys))}"
         )
-    if target in warned:
+    if target is not None and target in warned:
         raise MigrationRejectedError(
             f"{target} takes no rank while it is not trusted: {warned[target]}. Choose another node, or return it to "
             "service first"
