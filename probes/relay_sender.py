@@ -131,7 +131,7 @@ class BundleSender(Shipper):
             if middle:
                 self._ready.extendleft(map(_Prepared, (prepared.members[middle:], prepared.members[:middle])))
             return
-        # Where the disk is full, a refused frame cannot wait, and all is sent again: as a bundle that the service lacks.
+        # If the disk is full, a refused frame cannot wait, and all is sent again: as a bundle that the service lacks.
         prepared.body = b""
         by_subject = {frame.subject: (entry, frame) for entry, frame in prepared.members}
         for refused in answer.rejected:
