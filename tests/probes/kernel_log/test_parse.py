@@ -216,20 +216,22 @@ def test_no_line_costs_more_than_a_moment(pattern: Any) -> None:
         pattern.needle + ": " * 2000, "0000:" * 500 + pattern.needle, pattern.needle + ("mlx5_core 0000:5c:00.0: ") * 90,
     ]  # fmt: skip
     for line in worst:
-        best = min(_seconds(line[:MAX_LINE]) for _ in range(3))
-        assert best < 0.01, f"{best:.3f} s for {line[:80]!r}"
+        best = min(
+            _seconds(line[:MAX_LINE]) for _ in range(3)
+        )  # of processor time: a pattern that blows up takes seconds
+        assert best < 0.05, f"{best:.3f} s for {line[:80]!r}"
 
 
 def _seconds(line: str) -> float:
-    started = time.perf_counter()
+    started = time.thread_time()
     parse(line)
-    return time.perf_counter() - started
+    return time.thread_time() - started
 
 
 def test_an_ordinary_line_costs_microseconds() -> None:
     line = 'audit: type=1400 audit(1700000000.0:1): apparmor="ALLOWED" operation="open" profile="x" pid=991'
     parse(line)
-    started = time.perf_counter()
+    started = time.thread_time()
     for _ in range(2000):
         parse(line)
-    assert (time.perf_counter() - started) / 2000 < 100e-6
+    assert (time.thread_time() - started) / 2000 < 100e-6
