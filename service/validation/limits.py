@@ -57,10 +57,16 @@ def release(
     # Two ticks at once would each fill the limit.
     run = None if run_id is None else session.get(SweepRunRow, run_id, with_for_update=True)
     sweep = None if run is None else session.get(SweepRow, run.sweep_id)
+    columns = (ValidationRow.id, ValidationRow.node, ValidationRow.reason, ValidationRow.deadline_at)
+    of_run = session.execute(select(*columns).where(ValidationRow.run_id == run_id, service.IS_PENDING))
+    # Thousands may wait for a job for hours: those are not loaded.
+    looked_at = [
+        key for key, node, why, until in of_run if until <= now or why != occupancy.occupied_reason(jobs, node)
+    ]
     statement = (
         select(ValidationRow, NodeRow.switches, NodeRow.rack)
         .outerjoin(NodeRow, NodeRow.name == ValidationRow.node)
-        .where(ValidationRow.run_id == run_id, service.IS_PENDING)
+        .where(ValidationRow.id.in_(looked_at))
         .order_by(ValidationRow.created_at, ValidationRow.node)
     )
     pending = [(row, above(row.node, switches, rack)) for row, switches, rack in session.execute(statement)]
