@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -21,7 +22,7 @@ from sqlalchemy.exc import OperationalError
 from mainstay.detectors.finding import Evidence, Finding
 from mainstay.detectors.gpu.xid import XidDetector
 from mainstay.detectors.registry import ARRAY_DETECTORS, EVENT_DETECTORS
-from mainstay.probes.core_types import Event
+from mainstay.probes.core_types import HOST_DEVICE, Event
 from mainstay.service.cluster.leases import LeaseLostError
 from mainstay.service.common.db import AnySession
 from mainstay.service.common.loops import Loop
@@ -33,6 +34,7 @@ from mainstay.service.incidents import deadlines, finding_ingest, repository
 from mainstay.service.incidents import findings as wire
 from mainstay.service.incidents.detector_runner import DetectorRunner, Fleet
 from mainstay.service.incidents.detector_status import DETECTION, SHARE_SECONDS, SharedDetectorStatus
+from mainstay.service.incidents.device_feed import REPORTING_SECONDS
 from mainstay.service.incidents.job_detectors import OF_JOBS, JobStores
 from mainstay.service.incidents.recovery_progress import follow, is_followed
 from mainstay.service.incidents.runs import Runs, Switches
@@ -53,7 +55,7 @@ FINDINGS: Final = 500
 REPLAYED: Final = 4096
 """Events that the event detectors read again after a restart: as many as they remember."""
 SETTLE_SECONDS: Final = 60.0
-"""After this time without confirmation a finding from before the restart ends. Some detectors need longer
+"""After so much data without confirmation a finding from before the restart ends. Some detectors need more
 (``ArrayDetector.settling_seconds``): 30 normal samples end an outlier, and a heartbeat counts after 10 s."""
 
 
@@ -76,6 +78,9 @@ class DetectionLoop:
         self._pending: list[Finding] = []
         """Findings from measurements that are not stored yet."""
         self._restored: dict[str, Finding] = {}
+        self._examined: defaultdict[str, float] = defaultdict(float)
+        """Key of a restored finding → seconds in which the detectors had current data of its entity."""
+        self._examined_at = 0.0
         self._started_at: float | None = None
         self._measured_at = 0.0
         self._directory = Directory({}, -1)
@@ -90,7 +95,7 @@ class DetectionLoop:
         now = self._services.clock.now()
         if self._started_at is None:
             self._restore(now)
-            self._started_at = now
+            self._started_at = self._examined_at = now
         while self._evaluate_events():
             if self._services.clock.now() - now >= self._settings.detection_interval_seconds:
                 self._services.wakers.wake("detection")  # measurements have their turn, then come the other events
@@ -119,22 +124,28 @@ class DetectionLoop:
         self._restored = {f.key: f for f in active if f.detector in ARRAY_DETECTORS}
 
     def _end_unconfirmed(self, fleet: Fleet, found: Sequence[Finding], now: float) -> list[Finding]:
-        """End restored findings that no detector confirmed although it had enough data of their entity."""
+        """End restored findings that no detector confirmed although it had enough data of their entity.
+
+        Only data counts that the detectors saw in time. After an outage nodes send what they kept, oldest first, and
+        seconds that arrive late are not evaluated: their silence about a finding means nothing.
+        """
+        most = 2 * self._settings.detection_interval_seconds  # further apart, the detectors may have seen less
+        passed, self._examined_at = min(max(now - self._examined_at, 0.0), most), now
         for finding in found:
             self._restored.pop(finding.key, None)
-        assert self._started_at is not None
-        elapsed = now - self._started_at
-        if not self._restored or elapsed < SETTLE_SECONDS:
-            return []
-        settled = [f for f in self._restored.values() if elapsed >= ARRAY_DETECTORS[f.detector].settling_seconds]
-        ended = [f for f in settled if self._could_confirm(f, fleet, now)]
+        ended = []
+        for finding in self._restored.values():
+            if self._could_confirm(finding, fleet, now):
+                self._examined[finding.key] += passed
+            if self._examined[finding.key] >= max(ARRAY_DETECTORS[finding.detector].settling_seconds, SETTLE_SECONDS):
+                ended.append(finding)
         for finding in ended:
             del self._restored[finding.key]
         evidence = Evidence(summary="It no longer holds since the service restarted.")
         return [replace(finding, active=False, time=now, evidence=evidence) for finding in ended]
 
     def _could_confirm(self, finding: Finding, fleet: Fleet, now: float) -> bool:
-        """Whether the detector had data to confirm it: the node reports, or samples of the job are evaluated.
+        """Whether the detector has data to confirm it now: those of its device, or samples of the job.
 
         This is also true for a job that has ended, because no detector evaluates it again.
         """
@@ -146,7 +157,10 @@ class DetectionLoop:
             return evaluated is not None and now - evaluated < SETTLE_SECONDS
         node = self._directory.nodes.get(entity.node or "")
         last = self._services.seen.get(entity.node or "")
-        return node is not None and node.stopped_at is None and last is not None and now - last < SETTLE_SECONDS
+        if node is None or node.stopped_at is not None or last is None or now - last >= REPORTING_SECONDS:
+            return False
+        newest = self._services.ring.newest_second((node.name, entity.device or HOST_DEVICE))
+        return newest is None or now - newest < REPORTING_SECONDS
 
     # events
 

@@ -346,6 +346,12 @@ class TelemetryRing:
         with self._lock:
             return self._rings[source].newest_seconds()
 
+    def newest_second(self, column: Column) -> int | None:
+        """The newest Unix second that a device sent anything of; None if no ring has it."""
+        with self._lock:
+            found = [(ring.index, ring.index.find(column)) for ring in self._rings.values()]
+            return max((int(index.written[place]) for index, place in found if place is not None), default=None)
+
     def newest(
         self, source: SignalSource, signal: str, start: int, stop: int, *, active_since: int = NEVER
     ) -> NewestValues[np.float32]:

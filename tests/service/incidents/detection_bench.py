@@ -108,7 +108,7 @@ class DetectionBench:
         if axis is Axis.TIME:
             self.services.seen.note(subject, self.clock.now())
 
-    def second(self, hot: str | None = None, node: str = "n1") -> None:
+    def second(self, hot: str | None = None, node: str = "n1", late: float = 0.0) -> None:
         """One second of GPU measurements, in which ``hot`` may stand out; then the detection loop runs."""
         made = catalog(SignalSource.GPU)
         narrow = np.full((GPUS, len(made.narrow), 1), np.nan)
@@ -116,7 +116,7 @@ class DetectionBench:
         for i in range(GPUS):
             narrow[i, temperature, 0] = 95.0 if f"GPU-{i}" == hot else 60.0 + i % 3
         names = tuple(f"GPU-{i}" for i in range(GPUS))
-        self.frame(made, node, Axis.TIME, entities=names, t0=float(int(self.clock.now())), narrow=narrow)
+        self.frame(made, node, Axis.TIME, entities=names, t0=float(int(self.clock.now() - late)), narrow=narrow)
         self.clock.advance(1.0)
         follow_voices(
             self.services.database,

@@ -185,6 +185,18 @@ def test_what_ended_while_nobody_judged_is_withdrawn_after_a_while(bench: Detect
     assert not bench.active()
 
 
+def test_late_data_does_not_end_a_finding_after_a_restart(bench: DetectionBench) -> None:
+    for count in range(30):
+        bench.second(hot="GPU-3" if count >= 20 else None)
+    bench.restart()
+    for _ in range(int(SETTLE_SECONDS) + 30):  # the node sends what it kept during an outage: half a minute late
+        bench.second(late=30.0)
+    assert len(bench.active()) == 1, "the detectors evaluate no second that arrives so late"
+    for _ in range(int(SETTLE_SECONDS) + 30):
+        bench.second()
+    assert not bench.active()
+
+
 def test_a_trend_outlives_a_restart_for_as_long_as_it_takes_to_see_it_again(bench: DetectionBench) -> None:
     with bench.services.database.session() as session:
         for detector in ("drift", "throttle"):
