@@ -86,12 +86,19 @@ def test_job_page_shows_the_grid_of_ranks(page: Page) -> None:
 
 
 def test_a_validation_is_requested_here_and_measured_on_the_node(page: Page) -> None:
-    """The node daemon fetches the task, runs real benchmarks, and the page shows the verdict: no criteria, UNKNOWN."""
+    """The node daemon fetches the task, runs real benchmarks, and the page shows the verdict: no criteria, UNKNOWN.
+
+    A job runs on the node, so the operator has to allow it.
+    """
     page.goto("/validation")
     page.get_by_role("radio", name="Suites and criteria").click()
     expect(page.get_by_text("quick").first).to_be_visible()
     page.get_by_role("button", name="Run validation").click()
-    page.get_by_role("dialog").get_by_role("button", name="Run validation").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="Run validation").click()
+    expect(dialog.get_by_text("runs on this node")).to_be_visible()
+    dialog.get_by_role("switch", name="Allow occupied").click()
+    dialog.get_by_role("button", name="Run validation").click()
     expect(page).to_have_url(re.compile("/validation/."))
     expect(page.get_by_text("Unknown").first).to_be_visible(timeout=100_000)
     expect(page.get_by_text("gemm").first).to_be_visible(timeout=100_000)
