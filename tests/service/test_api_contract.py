@@ -118,7 +118,8 @@ def furnish(service: Any, report: dict[str, Any]) -> dict[str, str]:
         "steps_total": None, "last_step": 1, "started_at": 1_700_000_000.0, "finished_at": None,
     }  # fmt: skip
     assert client.put("/v1/jobs/demo", json=job).status_code == 200
-    validation = client.post("/v1/validations", json={"node": "n1", "suite": "quick"}).json()["id"]
+    order = {"node": "n1", "suite": "quick", "allow_occupied": True}
+    validation = client.post("/v1/validations", json=order).json()["id"]
     sweep = client.post("/v1/sweeps", json={"name": "s", "suite": "quick"}).json()["id"]
     died = {"id": FIRST_EVENT, "time": time.time(), "kind": "process_exit", "job": "demo", "rank": 0, "node": "n1"}
     assert client.post("/v1/events", json={"items": [died | {"data": {"signal": 9}}]}).status_code == 200
