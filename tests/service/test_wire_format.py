@@ -146,7 +146,7 @@ def test_a_job_in_a_state_of_a_later_release_is_kept_and_unknown(start) -> None:
     assert job.put(f"/v1/jobs/{JOB}", json=report).json()["state"] == "unknown"
     assert admin.get("/v1/nodes", params=names).json()["items"] == [], "it ended, however"
     assert admin.get(f"/v1/jobs/{JOB}/migration-requests").json()["items"][-1]["state"] == "rejected"
-    report |= {"state": "running", "finished_at": None}
+    report |= {"state": "running", "finished_at": None, "generation": 8}
     assert job.put(f"/v1/jobs/{JOB}", json=report).json()["state"] == "running"
 
 
