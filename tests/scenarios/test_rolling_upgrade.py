@@ -218,10 +218,9 @@ def test_nodes_and_detection_continue_while_both_services_are_upgraded(
             stop(pair, 0, name)
     for name in daemons:
         assert_nothing_lost(tmp_path / name / "frames", stored(pair, name))
-    found = pair.found(1)
-    assert len(found) == 6
-    assert all(found.values())
     with psycopg.connect(pair.url.replace("+psycopg", "")) as connection:
+        found = connection.execute("SELECT active FROM findings WHERE kind = 'xid'").fetchall()
+        assert found == [(True,)] * 6, "each XID is one finding, which holds"  # a busy host may have others of its own
         rows = connection.execute("SELECT active, later FROM findings WHERE event_id = %s", (first,)).fetchall()
     assert rows == [(True, 7)], "the first finding is there once, in the newer schema"
 
