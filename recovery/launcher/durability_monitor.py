@@ -90,7 +90,7 @@ class DurabilityMonitor:
             log.warning("HAZARD node %s: %s", node, found[node].reason)
         for node in before.keys() - found.keys():
             log.info("node %s is trusted again", node)
-        closed = members.by_trust()[2]
+        closed = members.by_trust().cordoned
         members.warnings.reported = found
         if {n: w.cordoned for n, w in found.items()} != {n: w.cordoned for n, w in before.items()}:
             c.orders.replicate_state()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mainstay.recovery.agent.messages import Inventory
 from mainstay.recovery.launcher.messages import CoordinatorHeartbeat, Exited, FromLauncher, LauncherHello, ToLauncher
@@ -229,6 +229,17 @@ class GenerationFailure:
         return cls(ranks={rank.number}, time=time, reason=reason, exit_code=128 + number)
 
 
+class NodesByTrust(NamedTuple):
+    """Living nodes by whether they take a rank (decision 51)."""
+
+    trusted: list[NodeMember]
+    """Without a warning."""
+    last_resort: list[NodeMember]
+    """With a warning: they take a rank where no other node has room."""
+    cordoned: list[NodeMember]
+    """They take none."""
+
+
 class Members:
     """Nodes and ranks of the job."""
 
@@ -260,7 +271,8 @@ class Members:
         Places that ``--standbys`` gives are taken last, and after them those of nodes with a warning.
         """
         names: list[str] = []
-        for nodes in self.by_trust()[:2]:
+        groups = self.by_trust()
+        for nodes in (groups.trusted, groups.last_resort):
             ordered = sorted(nodes, key=lambda node: node.hello.node_rank)
             names += [node.name for node in ordered for _ in range(node.hello.nproc - node.excluded)]
             names += [n.name for n in ordered for _ in range(n.places - max(0, n.hello.nproc - n.excluded))]
@@ -268,17 +280,17 @@ class Members:
 
     def places(self, *, last_resort: bool = False) -> int:
         """Ranks that living nodes without a warning have room for; ``last_resort``: with those that may take one."""
-        trusted, others, _ = self.by_trust()
-        return sum(node.places for node in (*trusted, *(others if last_resort else ())))
+        groups = self.by_trust()
+        return sum(node.places for node in (*groups.trusted, *(groups.last_resort if last_resort else ())))
 
-    def by_trust(self) -> tuple[list[NodeMember], list[NodeMember], list[NodeMember]]:
-        """Living nodes: without a warning, those that take a rank only as a last resort, and those that take none."""
-        warned = self.warnings.current()
-        found: tuple[list[NodeMember], list[NodeMember], list[NodeMember]] = ([], [], [])
+    def by_trust(self) -> NodesByTrust:
+        """Living nodes by what is known of them now."""
+        warned, groups = self.warnings.current(), NodesByTrust([], [], [])
         for node in self.alive():
             warning = warned.get(node.name)
-            found[0 if warning is None else 1 + warning.cordoned].append(node)
-        return found
+            group = groups.trusted if warning is None else groups.cordoned if warning.cordoned else groups.last_resort
+            group.append(node)
+        return groups
 
     def held_by(self, number: int, pid: int) -> RankMember | None:
         """Rank ``number``, if process ``pid`` holds it: what a process says that was replaced is not heard."""
@@ -303,11 +315,11 @@ class Members:
 
     def rooms(self) -> dict[str, int]:
         """Ranks that could still move to each living node; none to a node with a warning."""
-        return {node.name: 0 for node in self.alive()} | self._free(self.by_trust()[0])
+        return {node.name: 0 for node in self.alive()} | self._free(self.by_trust().trusted)
 
     def last_rooms(self) -> dict[str, int]:
         """Ranks that could move to each node with a warning that may take one where no other node has room."""
-        return self._free(self.by_trust()[1])
+        return self._free(self.by_trust().last_resort)
 
     def _free(self, nodes: list[NodeMember]) -> dict[str, int]:
         taken = Counter(rank.node for rank in self.ranks)  # one look at the ranks for all nodes

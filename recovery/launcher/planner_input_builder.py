@@ -196,10 +196,17 @@ class PlannerInputBuilder:
         """Where ``victims`` and the ranks of lost nodes may run next; ``unplaced`` ones are left out."""
         members = self._c.members
         lost = {rank.node for rank in members.ranks if not members.nodes[rank.node].alive}
-        cordoned = sorted(node.name for node in members.by_trust()[2])
-        base = replace(self._base(), away=tuple(sorted(unplaced)))
-        base = replace(base, last_resort=members.last_rooms(), cordoned=tuple(cordoned))
-        return FailureCase(replace(base, failed_ranks=tuple(sorted(victims)), lost_nodes=tuple(sorted(lost))))
+        cordoned = sorted(node.name for node in members.by_trust().cordoned)
+        return FailureCase(
+            replace(
+                self._base(),
+                failed_ranks=tuple(sorted(victims)),
+                lost_nodes=tuple(sorted(lost)),
+                away=tuple(sorted(unplaced)),
+                last_resort=members.last_rooms(),
+                cordoned=tuple(cordoned),
+            )
+        )
 
     def _away(self, exclude: frozenset[int]) -> dict[int, str]:
         """Another node for each rank whose own has no other place for it; a rank for which there is none stays."""

@@ -84,51 +84,14 @@ def transitions(session: WriteSession, before: float, limit: int) -> int:
     return _delete(session, TransitionRow.id, chosen.order_by(TransitionRow.time).limit(limit))
 
 
-def validations(session: WriteSession, before: float, limit: int) -> int:
-    """Finished validations with their results, but for the one that gave a node its current verdict."""
-    current = select(NodeVerdictRow.validation_id)
-    chosen = select(ValidationRow.id).where(
-        ValidationRow.created_at < before, ~IS_PENDING, ValidationRow.id.not_in(current)
-    )
-    return _delete(session, ValidationRow.id, chosen.order_by(ValidationRow.created_at).limit(limit))
+def _ended(time: InstrumentedAttribute[Any], *over: ColumnElement[bool]) -> Forget:
+    """Return what forgets rows by one of their times, oldest first, if all of ``over`` is true of them."""
+    id_: InstrumentedAttribute[str] = time.class_.id
 
+    def forget(session: WriteSession, before: float, limit: int) -> int:
+        return _delete(session, id_, select(id_).where(time < before, *over).order_by(time).limit(limit))
 
-def sweep_runs(session: WriteSession, before: float, limit: int) -> int:
-    """Finished runs of sweeps none of whose validations is left."""
-    left = select(ValidationRow.id).where(ValidationRow.run_id == SweepRunRow.id).exists()
-    chosen = select(SweepRunRow.id).where(SweepRunRow.finished_at < before, ~left)
-    return _delete(session, SweepRunRow.id, chosen.order_by(SweepRunRow.started_at).limit(limit))
-
-
-def localizations(session: WriteSession, before: float, limit: int) -> int:
-    """Finished localizations with their measurements."""
-    chosen = select(LocalizationRow.id).where(LocalizationRow.finished_at < before)
-    return _delete(session, LocalizationRow.id, chosen.order_by(LocalizationRow.created_at).limit(limit))
-
-
-def selections(session: WriteSession, before: float, limit: int) -> int:
-    """Which checks were chosen for which nodes, and why."""
-    chosen = select(SelectionRow.id).where(SelectionRow.created_at < before)
-    return _delete(session, SelectionRow.id, chosen.order_by(SelectionRow.created_at).limit(limit))
-
-
-def recoveries(session: WriteSession, before: float, limit: int) -> int:
-    """Ended recoveries of jobs; the last ones of a job that runs, too."""
-    chosen = select(RecoveryRow.id).where(RecoveryRow.failed_at < before, RecoveryRow.outcome != "recovering")
-    return _delete(session, RecoveryRow.id, chosen.order_by(RecoveryRow.failed_at).limit(limit))
-
-
-def migration_requests(session: WriteSession, before: float, limit: int) -> int:
-    """Answered requests to move ranks."""
-    table = MigrationRequestRow
-    chosen = select(table.id).where(table.updated_at < before, table.state.not_in(state.value for state in OPEN))
-    return _delete(session, table.id, chosen.order_by(table.updated_at).limit(limit))
-
-
-def jobs(session: WriteSession, before: float, limit: int) -> int:
-    """Ended jobs."""
-    chosen = select(JobRow.id).where(JobRow.finished_at < before)
-    return _delete(session, JobRow.id, chosen.order_by(JobRow.started_at).limit(limit))
+    return forget
 
 
 FORGET: Final[tuple[tuple[str, Forget], ...]] = (
@@ -138,13 +101,15 @@ FORGET: Final[tuple[tuple[str, Forget], ...]] = (
     ("transitions", transitions),
 )
 """After ``retention.days``. Incidents first: rows that they release can be deleted by the others."""
+_CURRENT_VERDICT: Final = ValidationRow.id.in_(select(NodeVerdictRow.validation_id))
+_HAS_VALIDATION: Final = select(ValidationRow.id).where(ValidationRow.run_id == SweepRunRow.id).exists()
 FORGET_HISTORY: Final[tuple[tuple[str, Forget], ...]] = (
-    ("validations", validations),
-    ("runs of sweeps", sweep_runs),
-    ("localizations", localizations),
-    ("check selections", selections),
-    ("recoveries", recoveries),
-    ("migration requests", migration_requests),
-    ("jobs", jobs),
+    ("validations", _ended(ValidationRow.created_at, ~IS_PENDING, ~_CURRENT_VERDICT)),
+    ("runs of sweeps", _ended(SweepRunRow.finished_at, ~_HAS_VALIDATION)),
+    ("localizations", _ended(LocalizationRow.finished_at)),
+    ("check selections", _ended(SelectionRow.created_at)),
+    ("recoveries", _ended(RecoveryRow.failed_at, RecoveryRow.outcome != "recovering")),
+    ("migration requests", _ended(MigrationRequestRow.updated_at, MigrationRequestRow.state.not_in(OPEN))),
+    ("jobs", _ended(JobRow.finished_at)),
 )
-"""After ``retention.history_days``: check selection and estimates learn from them."""
+"""After ``retention.history_days``: check selection and estimates learn from them. What hangs on a row goes with it."""
