@@ -193,7 +193,7 @@ function Underway({ validation }: { validation: Validation }) {
         )}
         <p className="text-ink-3 text-xs">
           {validation.held
-            ? "It waits until other nodes of the run have ended, so that they do not disturb each other."
+            ? "It starts when other nodes of its run have ended and no job runs on the node."
             : waits[validation.state]}
           {validation.cancelled_at !== null && (
             <>
