@@ -1,4 +1,4 @@
-"""A service that says one thing: these nodes are not trusted. For a bench and a test that need no other."""
+"""A service that says two things: these nodes are not trusted, and these it would not admit. For benches and tests."""
 
 from __future__ import annotations
 
@@ -10,19 +10,33 @@ from typing import Any, Self
 
 
 class Warner:
-    """Answers every request with the present ``hazards``; use as a context manager. ``url``: for ``--service``."""
+    """Answers job reports with the present ``hazards``; use as a context manager. ``url``: for ``--service``."""
 
     def __init__(self) -> None:
         self.hazards: dict[str, Any] = {}
+        self.admission: list[dict[str, Any]] = []
+        """Nodes in the answer to an admission check."""
+        self.status = 200
+        """Of that answer."""
+        self.answers = threading.Event()
+        """An admission check has no answer while this is not set."""
+        self.answers.set()
+        self.asked: list[dict[str, Any]] = []
+        """Admission checks so far."""
         warner = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def _answer(self) -> None:
-                self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                body = json.dumps({"node_warnings": warner.hazards}).encode()
-                self.send_response(200)
+                sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                status, told = 200, {"node_warnings": warner.hazards}
+                if self.path.endswith("/admission"):
+                    warner.asked.append(json.loads(sent))
+                    warner.answers.wait()
+                    status, told = warner.status, {"nodes": warner.admission}
+                body = json.dumps(told).encode()
+                self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -42,6 +56,7 @@ class Warner:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None) -> None:
+        self.answers.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -50,11 +50,13 @@ class NodeWarnings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     reported: dict[str, NodeWarning] | None = None
     """By the service; None: no service has reported any yet, not even that there are none."""
     own: dict[str, NodeWarning] = {}
+    refused: dict[str, NodeWarning] = {}
+    """By the service's admission check, which is asked again until it admits them; all are cordoned (decision 52)."""
 
     def current(self) -> Mapping[str, NodeWarning]:
-        """Node -> warning that holds now. What the service reports comes first."""
+        """Node -> warning that holds now. A refusal comes first, then what the service reports."""
         since = time.time() - OWN_SECONDS
-        return {n: w for n, w in self.own.items() if w.since > since} | (self.reported or {})
+        return {n: w for n, w in self.own.items() if w.since > since} | (self.reported or {}) | self.refused
 
     def note(self, node: str, warning: NodeWarning) -> None:
         """Keep what the coordinator found about a node."""

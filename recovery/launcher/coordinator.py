@@ -17,6 +17,7 @@ from typing import Any, Final
 from mainstay.detectors.hang.detector import HangDetector
 from mainstay.detectors.job.numeric_anomalies import NumericAnomalyDetector
 from mainstay.probes.core_types import EventKind
+from mainstay.recovery.launcher.admission_gate import AdmissionGate
 from mainstay.recovery.launcher.checkpointing import END_SECONDS, STOP_SECONDS, CheckpointManager
 from mainstay.recovery.launcher.coordinator_election import EXIT_LOST, ElectionResult
 from mainstay.recovery.launcher.coordinator_lease import CoordinatorLease
@@ -90,6 +91,7 @@ class Coordinator:
         self.sick = NumericMonitor(self, NumericAnomalyDetector())
         self.migrations = MigrationController(self)
         self.lease = CoordinatorLease(self)
+        self.admission = AdmissionGate(self)
         self.inheritance: CoordinatorTakeover | None = None
         self._inbox = RankMessageHandler(self)
         self._coordinator_server = CoordinatorServer(self)
@@ -107,6 +109,7 @@ class Coordinator:
         port = await self._coordinator_server.open(host, port)
         self.spawn(self.hangs.run())
         self.spawn(self.tuning.run())
+        self.spawn(self.admission.run())
         return port
 
     async def succeed(self, won: ElectionResult, host: str) -> int:
@@ -262,7 +265,7 @@ class Coordinator:
 
     def form(self) -> None:
         """All nodes are here: hand out the ranks."""
-        self.members.place_ranks()
+        self.members.reassign(self.options.world_size)
         self.generation = 1
         self.started_at = time.time()
         data = {

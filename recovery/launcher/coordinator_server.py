@@ -85,9 +85,9 @@ class CoordinatorServer:
         node.send(LauncherWelcome(world_size=self._c.options.world_size, run=self._c.disk.run))
         self._c.spawn(self._beat(node))
         if self._c.members.ranks and not self._c.inheriting:
-            self._c.executor.participation.is_restored(node)
+            self._c.admission.rejoin(node)
         elif successor is None and self._c.members.complete:
-            self._c.form()
+            self._c.admission.open()
         return node
 
     async def _beat(self, node: NodeMember) -> None:

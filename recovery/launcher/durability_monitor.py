@@ -94,9 +94,7 @@ class DurabilityMonitor:
         members.warnings.reported = found
         if {n: w.cordoned for n, w in found.items()} != {n: w.cordoned for n, w in before.items()}:
             c.orders.replicate_state()
-        for member in closed:
-            if members.can_run(member.name):
-                c.executor.participation.is_restored(member)
+        c.executor.participation.reopen(closed)
         if self._task is not None:
             verdicts = ((node, warning) for node, warning in found.items() if warning.corrupt)
             self.corrupt_steps.apply_verdicts(CorruptionRecord(n, w.since, w.reason) for n, w in verdicts)

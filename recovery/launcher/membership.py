@@ -260,15 +260,11 @@ class Members:
         """Ranks that take part in this generation."""
         return [rank for rank in self.ranks if not rank.away]
 
-    def place_ranks(self) -> None:
-        """Ranks in order of node rank, as torchrun numbers them."""
-        ordered = sorted(self.nodes.values(), key=lambda node: node.hello.node_rank)
-        self.ranks = [RankMember(i, ordered[i // self.nproc].name) for i in range(self.nnodes * self.nproc)]
-
     def reassign(self, count: int) -> None:
         """The job has ``count`` ranks from now on, none with a process, on nodes that live, in order of node rank.
 
-        Places that ``--standbys`` gives are taken last, and after them those of nodes with a warning.
+        Without warnings, ranks are numbered as torchrun numbers them. Places that ``--standbys`` gives are taken
+        last, and after them those of nodes with a warning.
         """
         names: list[str] = []
         groups = self.by_trust()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from mainstay.probes.core_types import validate_name
+from mainstay.recovery.admission import AdmissionPolicy
 from mainstay.recovery.launcher.option_values import (
     TOKEN_VARIABLE,
     OptionsError,
@@ -60,6 +61,9 @@ _QUORUM: Final = (
 _ENDPOINT: Final = "--launcher-endpoint"
 _LAUNCHER_ENDPOINT: Final = (
     "Announce HOST:PORT to other launchers instead of this launcher's own address; it listens on PORT."
+)
+_ADMISSION: Final = (
+    "With --service: place no rank on a node that the service refuses (enforce), only report this (warn), or never ask."
 )
 _ON_HANG: Final = "When ranks hang: report them with their stacks, or also recover (end and replace them)."
 _ON_LOSS: Final = (
@@ -128,6 +132,7 @@ class RunOptions:
     state_dir: Path
     service: str | None
     service_token: str
+    admission: AdmissionPolicy = AdmissionPolicy.ENFORCE
     join_seconds: float
     ready_seconds: float
     node_seconds: float
@@ -237,6 +242,7 @@ def _job_options(parser: argparse.ArgumentParser) -> None:
     add("--token-file", type=Path, help=f"Read the job's secret from a file instead of {TOKEN_VARIABLE}.")
     add("--service", help="Send events to this control plane (a URL), not only to the state directory.")
     add("--service-token-file", type=Path, help="Read the token for --service from a file.")
+    _add_choice(add, "--admission", AdmissionPolicy.ENFORCE, _ADMISSION)
     add("--state-dir", type=Path, help="Keep events.jsonl, job.json, and spools in this directory.")
     add("--join-timeout", type=float, default=300.0, help="Wait this many seconds for all nodes at the start.")
     add("--ready-timeout", type=float, default=60.0, help="Replace a survivor that is silent for this many seconds.")
@@ -308,6 +314,7 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         state_dir=found.state_dir or state_directory(job),
         service=parse_service(found.service),
         service_token=service_token,
+        admission=AdmissionPolicy(found.admission),
         join_seconds=found.join_timeout,
         ready_seconds=found.ready_timeout,
         node_seconds=found.node_timeout,

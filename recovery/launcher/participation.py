@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainstay.recovery.launcher.cost_input_builder import LEAVES
@@ -257,6 +257,12 @@ class ParticipationPolicy:
             if rank.unplaced and rank.away:
                 rank.unplaced = False
                 self._start(rank)
+
+    def reopen(self, closed: Iterable[NodeMember]) -> None:
+        """Of nodes that could run no rank, those that can now take theirs again."""
+        for node in closed:
+            if self._c.members.can_run(node.name):
+                self.is_restored(node)
 
     # Back
 

@@ -32,6 +32,11 @@ def test_what_the_coordinator_found_is_forgotten_in_time_and_what_the_service_re
     assert warnings.current()["a"] is old, "the service's own words first"
 
 
+def test_a_refusal_of_the_service_comes_first() -> None:
+    closed = NodeWarning(reason="suite quick failed", factor=1.0, since=2.0, cordoned=True)
+    assert NodeWarnings(reported={"a": HOT}, refused={"a": closed}).current() == {"a": closed}
+
+
 def test_an_older_service_says_nothing_of_cordons_and_a_newer_one_more() -> None:
     told = {"reason": "hot", "factor": 10.0, "since": 1.0, "corrupt": False}
     assert read({"node_warnings": {"a": told, "other": told}}, {"a"}) == {"a": HOT}

@@ -19,6 +19,7 @@ from mainstay.service.settings import Settings
 from mainstay.service.stream.changes import Topic, record_change
 from mainstay.service.validation.models import NodeVerdictRow
 from tests.fakes.clock import ManualClock
+from tests.service.problems import assert_problem
 
 Json = dict[str, Any]
 GPUS = [
@@ -228,3 +229,21 @@ def test_what_the_quick_check_leaves_out_is_what_no_rule_speaks_of(still: Servic
         assert survey.spares(["c"], 5) == good[3:8]
         assert survey.spares(["c"], 500) == good[3:]
         assert survey.spares(["another"], 5) == []
+
+
+def test_a_job_asks_about_its_own_nodes_and_changes_nothing(fleet: Any, service_anywhere: Any) -> None:
+    fleet("n1", state="draining")
+    admin = service_anywhere.client()
+
+    def client(**token: Any) -> httpx.Client:
+        made = admin.post("/v1/auth/tokens", json={"name": "token", **token}).json()
+        found: httpx.Client = service_anywhere.client(made["token"])
+        return found
+
+    body = {"job": "llm", "nodes": ["n1"]}
+    for asking in (client(kind="job", job="llm"), client(kind="job", any_job=True), client(scopes=["read"])):
+        assert asking.post("/v1/admission", json=body).json()["decision"] == "deny"
+        for act in ("preempt", "preflight"):
+            assert_problem(asking.post("/v1/admission", json=body | {act: True}), 403, "scope-missing", "act")
+    other = client(kind="job", job="other")
+    assert_problem(other.post("/v1/admission", json=body), 403, "wrong-job", "llm")

@@ -1,0 +1,190 @@
+"""Asks the service whether the job may use its nodes: before the first ranks start, and when a node comes back.
+
+What the service refuses takes no rank, as any node with a warning that is cordoned (decision 51). A service that is
+down, slow, or older delays the start by seconds and refuses nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from mainstay.probes.transport import Transport, TransportError
+from mainstay.recovery.admission import Admission, AdmissionPolicy, read
+from mainstay.recovery.launcher.membership import NodeMember
+from mainstay.recovery.node_warning import NodeWarning
+
+if TYPE_CHECKING:
+    from mainstay.recovery.launcher.coordinator import Coordinator
+
+log = logging.getLogger("mainstay.coordinator")
+
+ASK_SECONDS: Final = 5.0
+"""The check takes milliseconds; a job that waits longer for it would pay for every restart during an outage."""
+VALIDATION_SECONDS: Final = 2.0
+"""Between questions while the start waits for a validation; a node releases its GPUs within 5 s."""
+RECHECK_SECONDS: Final = 30.0
+"""Between questions about nodes that were refused: an operator who returns one to service waits no longer."""
+_MOST_NAMED: Final = 8
+"""Nodes in one line."""
+_NOT_ANSWERED: Final = "the service has not answered the admission check yet"
+
+
+class AdmissionGate:
+    """One a coordinator."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._c = coordinator
+        options = coordinator.options
+        asks = options.service is not None and options.admission is not AdmissionPolicy.OFF
+        self._transport = Transport(options.service or "", options.service_token) if asks else None
+        self._enforces = asks and options.admission is AdmissionPolicy.ENFORCE
+        self._opening = self._failed = False
+
+    # The start
+
+    def open(self) -> None:
+        """All nodes are here: form the job, or end it if those that are not refused lack places."""
+        if self._transport is None:
+            self._c.form()
+        elif not self._opening:
+            self._opening = True
+            self._c.spawn(self._open())
+
+    async def _open(self) -> None:
+        c, members, asked = self._c, self._c.members, set[str]()
+        while members.complete and asked != members.nodes.keys():  # one may leave, and another come, meanwhile
+            asked = set(members.nodes)
+            await self._check_start(asked)
+        self._opening = False
+        if not members.complete or c.over:
+            return
+        if members.places(last_resort=True) < c.options.world_size:
+            c.fail(self._no_room())
+            return
+        c.form()
+        c.executor.survey.log_last_resort({rank.number: rank.node for rank in members.ranks})
+
+    async def _check_start(self, nodes: Collection[str]) -> None:
+        found = await self._ask_until_validated(nodes)
+        if found is None:
+            return
+        self._log(found)
+        if self._enforces:
+            warnings = self._c.members.warnings
+            warnings.refused = _cordon(found.refused | found.validating)
+            if warnings.reported is None:  # the response to the first job report follows within a second
+                warnings.reported = {n: _warn(reason) for n, reason in found.suspect.items()}
+
+    async def _ask_until_validated(self, nodes: Collection[str]) -> Admission | None:
+        """The answer once no validation refuses a node, or ``--join-timeout`` is over."""
+        loop, waiting = asyncio.get_running_loop(), set[str]()
+        until = loop.time() + self._c.options.join_seconds
+        while (found := await self._ask(nodes)) is not None and found.validating and self._enforces:
+            if loop.time() >= until or found.refused or self._c.over:
+                break
+            if waiting != found.validating.keys():
+                waiting = set(found.validating)
+                log.warning("job %s waits for validations: %s", self._c.options.job, _named(found.validating))
+            await asyncio.sleep(VALIDATION_SECONDS)
+        return found
+
+    def _no_room(self) -> str:
+        members, refused = self._c.members, self._c.members.warnings.refused
+        named = _named({node: warning.reason for node, warning in refused.items()})
+        return (
+            f"the service refuses {named}; the other nodes have {members.places(last_resort=True)} of "
+            f"{self._c.options.world_size} places (see --standbys). Return the node to service, use another one, or "
+            "start with --admission warn"
+        )
+
+    # Later
+
+    def rejoin(self, node: NodeMember) -> None:
+        """A node came back to a job that runs: it takes a rank once the service has answered."""
+        if self._enforces:
+            self._refuse({node.name: _warn(_NOT_ANSWERED, cordoned=True), **self._c.members.warnings.refused})
+        else:
+            self._c.executor.participation.is_restored(node)
+        if self._transport is not None:
+            self._c.spawn(self._check_again({node.name}))
+
+    async def run(self) -> None:
+        """Ask again about what is refused, so that a node which returned to service can take ranks."""
+        while True:
+            await asyncio.sleep(RECHECK_SECONDS)
+            refused = self._c.members.warnings.refused
+            if refused and self._transport is not None:
+                await self._check_again(set(refused))
+
+    async def _check_again(self, nodes: Collection[str]) -> None:
+        """Refused nodes stay so without an answer, except those whose first answer does not come."""
+        found = await self._ask(nodes)
+        if found is not None:
+            self._log(found, self._c.members.warnings.refused)
+        if not self._enforces:
+            return
+        before = self._c.members.warnings.refused
+        if found is None:
+            self._refuse({n: w for n, w in before.items() if n not in nodes or w.reason != _NOT_ANSWERED})
+        else:
+            others = {n: w for n, w in before.items() if n not in nodes}
+            self._refuse(others | _cordon(found.refused | found.validating))
+
+    def _refuse(self, refused: dict[str, NodeWarning]) -> None:
+        members, before = self._c.members, self._c.members.warnings.refused
+        closed = members.by_trust().cordoned
+        members.warnings.refused = refused
+        if refused.keys() != before.keys():
+            self._c.orders.replicate_state()
+        self._c.executor.participation.reopen(closed)
+
+    # The service
+
+    async def _ask(self, nodes: Collection[str]) -> Admission | None:
+        """The service's answer; None, with one line in the log for an outage, where it does not give one in time."""
+        assert self._transport is not None
+        body = {"job": self._c.options.job, "nodes": sorted(nodes)}
+        ask = self._transport.json
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                answer = await asyncio.to_thread(ask, "POST", "/admission", body, read_s=ASK_SECONDS)
+            found = read(answer)
+        except TimeoutError:
+            problem = f"no answer within {ASK_SECONDS:g} s"
+        except (TransportError, msgspec.ValidationError) as error:
+            problem = str(error)
+        else:
+            self._failed = False
+            return found
+        if not self._failed:
+            log.warning("admission of job %s is unknown, the job continues: %s", self._c.options.job, problem)
+        self._failed = True
+        return None
+
+    def _log(self, found: Admission, known: Collection[str] = ()) -> None:
+        what = "it takes no rank" if self._enforces else "it takes ranks all the same (--admission warn)"
+        for node, reason in (found.refused | found.validating).items():
+            if node not in known:
+                log.warning("the service refuses node %s, %s: %s", node, what, reason)
+        if others := found.suspect | found.remarks:
+            log.warning("admission of job %s with reservations: %s", self._c.options.job, _named(others))
+
+
+def _warn(reason: str, *, cordoned: bool = False) -> NodeWarning:
+    return NodeWarning(reason=reason, factor=1.0, since=time.time(), cordoned=cordoned)
+
+
+def _cordon(found: Mapping[str, str]) -> dict[str, NodeWarning]:
+    return {node: _warn(reason, cordoned=True) for node, reason in found.items()}
+
+
+def _named(found: Mapping[str, str]) -> str:
+    named = [f"{node} ({reason})" for node, reason in sorted(found.items())[:_MOST_NAMED]]
+    more = len(found) - len(named)
+    return ", ".join(named) + (f", and {more} more" if more else "")
