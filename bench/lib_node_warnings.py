@@ -30,7 +30,7 @@ class Warner:
 
             def _answer(self) -> None:
                 sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                status, told = 200, {"node_warnings": warner.hazards}
+                status, told = 200, dict[str, Any](node_warnings=warner.hazards)
                 if self.path.endswith("/admission"):
                     warner.asked.append(json.loads(sent))
                     warner.answers.wait()

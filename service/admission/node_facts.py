@@ -57,6 +57,8 @@ class FactsQuery:
         fleet = services.fleet.current(session)
         self._nodes, self._columns = fleet.nodes, fleet.columns
         self._seen = services.seen
+        self._hears = not services.settings.is_gateway
+        """Whether this process knows who is silent."""
         self._names = names
         self._request = request
         self._power = power_of(request.suite)
@@ -102,7 +104,7 @@ class FactsQuery:
         fine: NDArray[np.bool_] = values["fit"] & (values["power"] >= self._power)
         fine &= values["validated_at"] >= request.now - request.max_age_seconds
         fine &= values["gpus"] >= (request.gpus or 0)
-        fine &= seen >= request.now - request.heartbeat_timeout_seconds
+        fine &= (seen >= request.now - request.heartbeat_timeout_seconds) | (not self._hears)
         elsewhere = (name for name, jobs in self._busy.items() if jobs != self._mine)
         rows = map(self._columns.rows.get, {*self._special, *elsewhere})
         fine[[row for row in rows if row is not None]] = False
@@ -110,7 +112,8 @@ class FactsQuery:
 
     def _is_silent(self, node: FleetNode) -> bool:
         last = max(node.last_seen_at or 0.0, self._seen.get(node.name) or 0.0)
-        return node.stopped_at is not None or self._request.now - last > self._request.heartbeat_timeout_seconds
+        overdue = self._hears and self._request.now - last > self._request.heartbeat_timeout_seconds
+        return overdue or node.stopped_at is not None
 
     def _known(self, node: FleetNode) -> AdmissionFacts:
         return AdmissionFacts(

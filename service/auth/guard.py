@@ -24,6 +24,8 @@ from mainstay.service.services import Services
 COOKIE: Final = "mainstay_session"
 _WHO: Final = "/v1/auth/me"
 """Says only whose a token is. A relay asks it for its nodes, whose certificates it cannot show."""
+_ADMISSION: Final = "/v1/admission"
+"""A job asks where it reports. A gateway has all that refuses it a node (decision 52)."""
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -189,7 +191,9 @@ class _Requires:
     async def __call__(self, request: Request, principal: Annotated[Principal, Depends(identify)]) -> Principal:
         refuse_join_token(principal)
         principal.require(self.scope)
-        reports = self.scope is Scope.REPORT or request.scope["path"] == _WHO
+        path = request.scope["path"]
+        reports = self.scope is Scope.REPORT or path == _WHO
+        reports |= path == _ADMISSION and principal.kind is TokenKind.JOB
         if not reports and running.services_of(request).settings.is_gateway:
             # What it knows of telemetry is nothing, and of the state of the fleet too little to answer.
             raise GatewayError("a gateway accepts what nodes and jobs send: ask a process that has the role all")

@@ -68,9 +68,9 @@ def test_no_rank_starts_on_a_quarantined_node(warm: Warm, stack: Stack, tmp_path
     assert "the service refuses node-1 (its state is quarantined); the other nodes have 1 of 2 places" in lines[0]
     assert not refused.events("job_started")
 
-    with job(warm, stack, tmp_path / "elsewhere", "--standbys", "1") as elsewhere:
-        elsewhere.wait_step(3)
-        assert nodes(elsewhere) == ["node-0", "node-0"]
+    with job(warm, stack, tmp_path / "moved", "--standbys", "1") as moved:
+        moved.wait_step(3)
+        assert nodes(moved) == ["node-0", "node-0"]
 
     with job(warm, stack, tmp_path / "warned", "--standbys", "0", "--admission", "warn") as warned:
         warned.wait_step(3)

@@ -22,7 +22,7 @@ QUARANTINED = ("state", "deny", "its state is quarantined")
 VALIDATED = ("being_validated", "deny", "a validation runs on it")
 
 
-def told(node: str, *reasons: tuple[str, str, str]) -> dict[str, Any]:
+def objection(node: str, *reasons: tuple[str, str, str]) -> dict[str, Any]:
     """A node in the answer of the service."""
     fields = ("code", "decision", "text")
     return {"node": node, "reasons": [dict(zip(fields, reason, strict=True)) for reason in reasons]}
@@ -81,7 +81,7 @@ def homes(world: Any) -> list[str]:
 
 
 def test_no_rank_starts_on_a_node_that_is_refused(three: RunOptions, service: Warner, play: Any, running: Any) -> None:
-    service.admission = [told("node-1", QUARANTINED)]
+    service.admission = [objection("node-1", QUARANTINED)]
 
     async def work() -> None:
         async with running(three) as world:
@@ -100,7 +100,10 @@ def test_no_rank_starts_on_a_node_that_is_refused(three: RunOptions, service: Wa
 def test_the_job_ends_in_one_line_where_the_other_nodes_have_no_room(
     three: RunOptions, service: Warner, play: Any, forming: Any
 ) -> None:
-    service.admission = [told("node-1", QUARANTINED), told("node-2", VALIDATED, ("finding", "deny", "a GPU is lost"))]
+    service.admission = [
+        objection("node-1", QUARANTINED),
+        objection("node-2", VALIDATED, ("finding", "deny", "a GPU is lost")),
+    ]
 
     async def work() -> None:
         async with forming(three) as world:
@@ -120,7 +123,7 @@ def test_the_job_ends_in_one_line_where_the_other_nodes_have_no_room(
 def test_an_operator_may_start_it_all_the_same(
     three: RunOptions, service: Warner, started: Any, policy: AdmissionPolicy
 ) -> None:
-    service.admission = [told("node-1", QUARANTINED)]
+    service.admission = [objection("node-1", QUARANTINED)]
     found, lines = started(dataclasses.replace(three, admission=policy))
     assert found == ["node-0", "node-1", "node-2"]
     line = "the service refuses node node-1, it takes ranks all the same (--admission warn): its state is quarantined"
@@ -130,8 +133,8 @@ def test_an_operator_may_start_it_all_the_same(
 
 def test_what_is_unknown_starts_and_a_suspect_node_comes_last(three: RunOptions, service: Warner, started: Any) -> None:
     service.admission = [
-        told("node-0", ("suspect", "allow_degraded", "it is suspect")),
-        told("node-1", ("unknown_node", "deny", "no node has this name")),
+        objection("node-0", ("suspect", "allow_degraded", "it is suspect")),
+        objection("node-1", ("unknown_node", "deny", "no node has this name")),
     ]
     found, lines = started(three)
     assert found == ["node-1", "node-2", "node-1"]
@@ -142,7 +145,7 @@ def test_what_is_unknown_starts_and_a_suspect_node_comes_last(three: RunOptions,
 def test_a_service_that_does_not_answer_refuses_nothing(
     three: RunOptions, service: Warner, started: Any, monkeypatch: Any, problem: str
 ) -> None:
-    service.admission = [told("node-1", QUARANTINED)]
+    service.admission = [objection("node-1", QUARANTINED)]
     if problem == "broken":
         service.status = 503
     else:
@@ -158,7 +161,7 @@ def test_a_start_waits_for_a_validation(
     three: RunOptions, service: Warner, play: Any, forming: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(admission_gate, "VALIDATION_SECONDS", 0.01)
-    service.admission = [told("node-1", VALIDATED)]
+    service.admission = [objection("node-1", VALIDATED)]
 
     async def work() -> None:
         async with forming(three) as world:
@@ -175,7 +178,7 @@ def test_a_validation_that_does_not_end_in_time_is_a_refusal(
     three: RunOptions, service: Warner, play: Any, running: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(admission_gate, "VALIDATION_SECONDS", 0.01)
-    service.admission = [told("node-1", VALIDATED)]
+    service.admission = [objection("node-1", VALIDATED)]
 
     async def work() -> None:
         async with running(dataclasses.replace(three, join_seconds=0.05)) as world:
@@ -210,7 +213,7 @@ def test_a_node_takes_ranks_once_the_service_admits_it(
     three: RunOptions, service: Warner, play: Any, running: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(admission_gate, "RECHECK_SECONDS", 0.01)
-    service.admission = [told("node-1", QUARANTINED)]
+    service.admission = [objection("node-1", QUARANTINED)]
 
     async def work() -> None:
         async with running(three) as world:
@@ -235,7 +238,7 @@ def test_a_node_that_comes_back_is_asked_about_first(
             world.lose(1)
             await world.until_state("running", 2)
             service.answers.clear()
-            service.admission = [told("node-1", QUARANTINED)]
+            service.admission = [objection("node-1", QUARANTINED)]
             back = await world.connect(1, pid=2)
             members = world.coordinator.members
             await world.until(lambda: members.nodes["node-1"].alive)

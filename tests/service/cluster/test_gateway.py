@@ -64,6 +64,16 @@ def test_a_gateway_answers_nodes_and_refuses_people(pair, report) -> None:
     assert node.put(f"{gateway.url}/v1/nodes/n1", json=report).status_code == 200
     assert node.get(f"{gateway.url}/v1/auth/me").json()["subject"]
     assert node.get(f"{gateway.url}/v1/nodes/n1/tasks?wait=0").is_success
+    full.client(full.admin_token).post("/v1/nodes/n1:quarantine", json={"reason": "test"})
+    asked = {"job": "llm", "nodes": ["n1", "n2"]}
+    assert admin.post("/v1/admission", json=asked).status_code == 421
+    made = {"name": "llm", "kind": "job", "job": "llm"}
+    job = gateway.client(full.client(full.admin_token).post("/v1/auth/tokens", json=made).json()["token"])
+    told = {
+        node["node"]: [r["code"] for r in node["reasons"]]
+        for node in job.post("/v1/admission", json=asked).json()["nodes"]
+    }
+    assert told == {"n1": ["state", "never_validated"], "n2": ["unknown_node"]}, "and nothing of who is silent"
     anyone = gateway.client("")
     assert anyone.get("/").status_code == 404
     assert anyone.get("/readyz").status_code == 200

@@ -18,6 +18,7 @@ export interface paths {
          * @description Check whether a job may start on these nodes, from stored verdicts, states, and findings, within milliseconds.
          *
          *     The response is ``allow``, ``allow_degraded``, or ``deny``, with every reason and with spare nodes for denied ones.
+         *     The scope ``read`` suffices to ask, so that the token of a job may; ``preempt`` and ``preflight`` need ``act``.
          */
         post: operations["admit"];
         delete?: never;
