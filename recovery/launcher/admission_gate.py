@@ -109,6 +109,7 @@ class AdmissionGate:
         """A node came back to a job that runs: it takes a rank once the service has answered."""
         if self._enforces:
             self._refuse({node.name: _warn(_NOT_ANSWERED, cordoned=True), **self._c.members.warnings.refused})
+            self._c.orders.replicate_state()  # its launcher has to know whom to follow
         else:
             self._c.executor.participation.is_restored(node)
         if self._transport is not None:
@@ -116,10 +117,11 @@ class AdmissionGate:
 
     async def run(self) -> None:
         """Ask again about what is refused, so that a node which returned to service can take ranks."""
-        while True:
+        if not self._enforces:
+            self._c.members.warnings.refused = {}  # of the last coordinator, which had other options
+        while self._enforces:
             await asyncio.sleep(RECHECK_SECONDS)
-            refused = self._c.members.warnings.refused
-            if refused and self._transport is not None:
+            if refused := self._c.members.warnings.refused:
                 await self._check_again(set(refused))
 
     async def _check_again(self, nodes: Collection[str]) -> None:

@@ -246,7 +246,16 @@ def test_a_node_that_comes_back_is_asked_about_first(
             service.answers.set()
             await world.until(lambda: members.warnings.refused["node-1"].reason == "its state is quarantined")
             assert not back.pids
-            service.admission = []
+            world.lose(1)
+            await world.until(lambda: not members.nodes["node-1"].alive)
+            sent = world.coordinator.orders._coordinator_states
+            service.status = 503
+            back = await world.connect(1, pid=3)
+            await world.until(lambda: world.coordinator.orders._coordinator_states > sent)
+            count = len(service.asked)
+            await world.until(lambda: len(service.asked) > count + 2)
+            assert not members.can_run("node-1"), "an outage does not end a refusal"
+            service.status, service.admission = 200, []
             await world.until(lambda: 1 in back.pids)
 
     play(work())
