@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -64,35 +65,34 @@ class AdmissionGate:
         self._opening = False
         if not members.complete or c.over:
             return
-        if members.places(last_resort=True) < c.options.world_size:
+        if self._lacks_places:
             c.fail(self._no_room())
             return
         c.form()
         c.executor.survey.log_last_resort({rank.number: rank.node for rank in members.ranks})
 
     async def _check_start(self, nodes: Collection[str]) -> None:
-        found = await self._ask_until_validated(nodes)
-        if found is None:
-            return
-        self._log(found)
-        if self._enforces:
-            warnings = self._c.members.warnings
-            warnings.refused = _cordon(found.refused | found.validating)
-            if warnings.reported is None:  # the response to the first job report follows within a second
-                warnings.reported = {n: _warn(reason) for n, reason in found.suspect.items()}
-
-    async def _ask_until_validated(self, nodes: Collection[str]) -> Admission | None:
-        """The answer once no validation refuses a node, or ``--join-timeout`` is over."""
-        loop, waiting = asyncio.get_running_loop(), set[str]()
+        """Ask until no validation refuses a node, the others lack places anyway, or ``--join-timeout`` is over."""
+        loop, warnings, waiting = asyncio.get_running_loop(), self._c.members.warnings, set[str]()
         until = loop.time() + self._c.options.join_seconds
-        while (found := await self._ask(nodes)) is not None and found.validating and self._enforces:
-            if loop.time() >= until or found.refused or self._c.over:
+        while (found := await self._ask(nodes)) is not None and self._enforces:
+            warnings.refused = _cordon(found.refused)
+            if not found.validating or self._lacks_places or loop.time() >= until or self._c.over:
                 break
             if waiting != found.validating.keys():
                 waiting = set(found.validating)
                 log.warning("job %s waits for validations: %s", self._c.options.job, _named(found.validating))
             await asyncio.sleep(VALIDATION_SECONDS)
-        return found
+        if found is not None:
+            self._log(found)
+        if found is not None and self._enforces:
+            warnings.refused = {**warnings.refused, **_cordon(found.validating)}
+            if warnings.reported is None:  # the response to the first job report follows within a second
+                warnings.reported = {n: _warn(reason) for n, reason in found.suspect.items()}
+
+    @property
+    def _lacks_places(self) -> bool:
+        return self._c.members.places(last_resort=True) < self._c.options.world_size
 
     def _no_room(self) -> str:
         members, refused = self._c.members, self._c.members.warnings.refused
@@ -121,17 +121,18 @@ class AdmissionGate:
             self._c.members.warnings.refused = {}  # of the last coordinator, which had other options
         while self._enforces:
             await asyncio.sleep(RECHECK_SECONDS)
-            if refused := self._c.members.warnings.refused:
+            refused = self._c.members.warnings.refused
+            if refused and self._c.members.ranks:
                 await self._check_again(set(refused))
 
     async def _check_again(self, nodes: Collection[str]) -> None:
         """Refused nodes stay so without an answer, except those whose first answer does not come."""
         found = await self._ask(nodes)
+        before = self._c.members.warnings.refused
         if found is not None:
-            self._log(found, self._c.members.warnings.refused)
+            self._log(found, {node: warning.reason for node, warning in before.items()})
         if not self._enforces:
             return
-        before = self._c.members.warnings.refused
         if found is None:
             self._refuse({n: w for n, w in before.items() if n not in nodes or w.reason != _NOT_ANSWERED})
         else:
@@ -169,10 +170,10 @@ class AdmissionGate:
         self._failed = True
         return None
 
-    def _log(self, found: Admission, known: Collection[str] = ()) -> None:
+    def _log(self, found: Admission, known: Mapping[str, str] = MappingProxyType({})) -> None:
         what = "it takes no rank" if self._enforces else "it takes ranks all the same (--admission warn)"
         for node, reason in (found.refused | found.validating).items():
-            if node not in known:
+            if reason != known.get(node):
                 log.warning("the service refuses node %s, %s: %s", node, what, reason)
         if others := found.suspect | found.remarks:
             log.warning("admission of job %s with reservations: %s", self._c.options.job, _named(others))

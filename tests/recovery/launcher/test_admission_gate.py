@@ -13,9 +13,10 @@ import pytest
 
 from bench.lib_node_warnings import Warner
 from mainstay.recovery.admission import AdmissionPolicy
-from mainstay.recovery.launcher import admission_gate
+from mainstay.recovery.launcher import admission_gate, participation
 from mainstay.recovery.launcher.coordinator_state import capture_state
 from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.node_warning import NodeWarning
 from mainstay.recovery.work_assignment import LossPolicy
 
 QUARANTINED = ("state", "deny", "its state is quarantined")
@@ -59,6 +60,15 @@ def forming(new_world: Any) -> Any:
 
 
 @pytest.fixture
+def recheck(monkeypatch: Any, caplog: Any) -> Any:
+    """Ask again at once about nodes that are refused; the log."""
+    monkeypatch.setattr(admission_gate, "RECHECK_SECONDS", 0.01)
+    monkeypatch.setattr(participation, "AGAIN_SECONDS", 0.0)
+    caplog.set_level(logging.WARNING, "mainstay.coordinator")
+    return caplog
+
+
+@pytest.fixture
 def started(play: Any, running: Any, caplog: Any) -> Any:
     """Start a job; gives the node of each rank, and lines of the log about admission."""
 
@@ -74,6 +84,12 @@ def started(play: Any, running: Any, caplog: Any) -> Any:
         return found, [r.message for r in caplog.records if r.module == "admission_gate"]
 
     return start
+
+
+async def more_questions(world: Any, service: Warner) -> None:
+    """The coordinator has asked again, and again."""
+    count = len(service.asked)
+    await world.until(lambda: len(service.asked) > count + 2)
 
 
 def homes(world: Any) -> list[str]:
@@ -174,6 +190,35 @@ def test_a_start_waits_for_a_validation(
     play(work())
 
 
+def test_a_start_waits_for_a_validation_where_another_node_is_refused_and_its_ranks_have_room(
+    three: RunOptions, service: Warner, play: Any, forming: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(admission_gate, "VALIDATION_SECONDS", 0.01)
+    service.admission = [objection("node-1", QUARANTINED), objection("node-2", VALIDATED)]
+
+    async def work() -> None:
+        async with forming(three) as world:
+            await world.until(lambda: len(service.asked) > 2)
+            service.admission = service.admission[:1]
+            await world.until_state("running", 1)
+            assert homes(world) == ["node-0", "node-2", "node-0"]
+
+    play(work())
+
+
+def test_no_validation_is_waited_for_where_the_job_lacks_places_anyway(
+    three: RunOptions, service: Warner, play: Any, forming: Any
+) -> None:
+    service.admission = [objection("node-1", QUARANTINED), objection("node-2", VALIDATED)]
+
+    async def work() -> None:
+        async with forming(dataclasses.replace(three, spares=0, join_seconds=600.0)) as world:
+            stopped = await world.until(lambda: world.nodes[0].stopped)
+            assert "node-1 (its state is quarantined), node-2 (a validation runs on it)" in stopped.reason
+
+    play(work())
+
+
 def test_a_validation_that_does_not_end_in_time_is_a_refusal(
     three: RunOptions, service: Warner, play: Any, running: Any, monkeypatch: Any
 ) -> None:
@@ -187,8 +232,9 @@ def test_a_validation_that_does_not_end_in_time_is_a_refusal(
     play(work())
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 def test_a_node_that_leaves_during_the_check_gets_no_rank(
-    three: RunOptions, service: Warner, play: Any, forming: Any
+    three: RunOptions, service: Warner, play: Any, forming: Any, at_once: bool
 ) -> None:
     service.answers.clear()
 
@@ -198,10 +244,15 @@ def test_a_node_that_leaves_during_the_check_gets_no_rank(
             members = world.coordinator.members
             world.lose(2)
             await world.until(lambda: not members.complete)
-            service.answers.set()
-            await world.until(lambda: not world.coordinator.admission._opening)
-            assert homes(world) == []
-            await world.connect(2, node="other")
+            if at_once:
+                await world.connect(2, node="other")
+                await world.until(lambda: members.complete)
+                service.answers.set()
+            else:
+                service.answers.set()
+                await world.until(lambda: not world.coordinator.admission._opening)
+                assert homes(world) == []
+                await world.connect(2, node="other")
             await world.until_state("running", 1)
             assert homes(world) == ["node-0", "node-1", "other"]
             assert service.asked[-1]["nodes"] == ["node-0", "node-1", "other"]
@@ -210,17 +261,16 @@ def test_a_node_that_leaves_during_the_check_gets_no_rank(
 
 
 def test_a_node_takes_ranks_once_the_service_admits_it(
-    three: RunOptions, service: Warner, play: Any, running: Any, monkeypatch: Any
+    three: RunOptions, service: Warner, play: Any, running: Any, recheck: Any
 ) -> None:
-    monkeypatch.setattr(admission_gate, "RECHECK_SECONDS", 0.01)
     service.admission = [objection("node-1", QUARANTINED)]
 
     async def work() -> None:
         async with running(three) as world:
             service.status = 503
-            count = len(service.asked)
-            await world.until(lambda: len(service.asked) > count + 2)
+            await more_questions(world, service)
             assert world.coordinator.members.rooms()["node-1"] == 0, "without an answer, the refusal holds"
+            assert len([line for line in recheck.messages if "is unknown" in line]) == 1
             service.status, service.admission = 200, []
             await world.until(lambda: world.coordinator.members.rooms()["node-1"] == 2)
 
@@ -228,9 +278,8 @@ def test_a_node_takes_ranks_once_the_service_admits_it(
 
 
 def test_a_node_that_comes_back_is_asked_about_first(
-    three: RunOptions, service: Warner, play: Any, running: Any, monkeypatch: Any
+    three: RunOptions, service: Warner, play: Any, running: Any, recheck: Any
 ) -> None:
-    monkeypatch.setattr(admission_gate, "RECHECK_SECONDS", 0.01)
     dropping = dataclasses.replace(three, spares=0, on_loss=LossPolicy.DROP)
 
     async def work() -> None:
@@ -245,6 +294,9 @@ def test_a_node_that_comes_back_is_asked_about_first(
             assert not members.can_run("node-1"), "not before the answer"
             service.answers.set()
             await world.until(lambda: members.warnings.refused["node-1"].reason == "its state is quarantined")
+            await more_questions(world, service)
+            line = "the service refuses node node-1, it takes no rank: its state is quarantined"
+            assert recheck.messages.count(line) == 1
             assert not back.pids
             world.lose(1)
             await world.until(lambda: not members.nodes["node-1"].alive)
@@ -252,10 +304,41 @@ def test_a_node_that_comes_back_is_asked_about_first(
             service.status = 503
             back = await world.connect(1, pid=3)
             await world.until(lambda: world.coordinator.orders._coordinator_states > sent)
-            count = len(service.asked)
-            await world.until(lambda: len(service.asked) > count + 2)
+            await more_questions(world, service)
             assert not members.can_run("node-1"), "an outage does not end a refusal"
+            await world.until(lambda: world.coordinator.members.ranks[1].unplaced)
             service.status, service.admission = 200, []
             await world.until(lambda: 1 in back.pids)
+
+    play(work())
+
+
+def test_a_node_that_comes_back_during_an_outage_takes_its_rank(
+    three: RunOptions, service: Warner, play: Any, running: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(admission_gate, "RECHECK_SECONDS", 3600.0)
+
+    async def work() -> None:
+        async with running(dataclasses.replace(three, spares=0, on_loss=LossPolicy.DROP)) as world:
+            world.lose(1)
+            await world.until_state("running", 2)
+            service.status = 503
+            back = await world.connect(1, pid=2)
+            await world.until(lambda: 1 in back.pids)
+            assert world.coordinator.members.warnings.refused == {}
+
+    play(work())
+
+
+def test_a_coordinator_that_does_not_ask_drops_the_refusals_of_the_last_one(
+    three: RunOptions, play: Any, new_world: Any
+) -> None:
+    async def work() -> None:
+        world = new_world(dataclasses.replace(three, admission=AdmissionPolicy.OFF))
+        warnings = world.coordinator.members.warnings
+        warnings.refused = {"node-1": NodeWarning(reason="draining", factor=1.0, since=1.0, cordoned=True)}
+        await world.start()
+        await world.until(lambda: not warnings.refused)
+        await world.close()
 
     play(work())
