@@ -2,15 +2,16 @@
 
 Every collective and point-to-point call goes through a method of ``ProcessGroup`` and, where a thread waits for it,
 through ``Work.wait``. These are wrapped, once in a process, and not the functions of ``torch.distributed``: a script
-may have imported those by name, and the compiler knows them by identity. The wrappers pass everything on unchanged;
-calls of other threads than the watched one they do not look at.
+may have imported those by name, and the compiler knows them by identity. Groups written in Python, which replace these
+methods, are wrapped too. The wrappers pass everything on unchanged; calls of other threads than the watched one, and
+calls that such a group makes for the sake of another one, they do not look at.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from torch.distributed import ProcessGroup, Work
@@ -39,10 +40,19 @@ def install() -> None:
     if _originals:
         return
     for names, track in ((COLLECTIVES, CallTracker.issue), (TRANSFERS, CallTracker.exchange)):
-        for name in names:
-            if hasattr(ProcessGroup, name):
-                _wrap(ProcessGroup, name, track)
-    _wrap(Work, "wait", CallTracker.wait)
+        for owner in _with_subclasses(ProcessGroup):
+            for name in names:
+                if name in owner.__dict__:
+                    _wrap(owner, name, track)
+    for owner in _with_subclasses(Work):
+        if "wait" in owner.__dict__:
+            _wrap(owner, "wait", CallTracker.wait)
+
+
+def _with_subclasses(owner: type) -> Iterator[type]:
+    yield owner
+    for kind in owner.__subclasses__():
+        yield from _with_subclasses(kind)
 
 
 def uninstall() -> bool:
@@ -60,7 +70,7 @@ def _wrap(owner: type, name: str, track: Callable[..., Any]) -> None:
 
     def call(target: Any, /, *args: Any, **kwargs: Any) -> Any:
         traffic = _watching
-        if traffic is None or traffic.thread != threading.get_ident():
+        if traffic is None or traffic.thread != threading.get_ident() or traffic.current is not None:
             return original(target, *args, **kwargs)
         return track(traffic, name, original, target, args, kwargs)
 
