@@ -69,8 +69,7 @@ class Bounce:
         return event
 
     def read(self, tensor: torch.Tensor, ready: Any, out: Bytes, first: int = 0) -> None:
-        """Copy bytes of ``tensor`` (on a GPU), from ``first``, to ``out``: a chunk comes while the one before is put
-        in place.
+        """Copy a GPU tensor's bytes, from ``first``, to ``out``: a chunk comes while the one before is put in place.
 
         A strided tensor is made contiguous on the same stream, after ``ready``: on another one the chunks could be
         read before that copy is made.
@@ -141,5 +140,6 @@ class DeviceCopier:
     def copy_into(self, out: Bytes) -> None:
         self.bounce.read(self.tensor, self.ready, out, self.start)
 
-    def part(self, start: int, stop: int) -> DeviceCopier:
+    def part(self, start: int, _: int) -> DeviceCopier:
+        """As many bytes as ``copy_into`` is given room for."""
         return replace(self, start=self.start + start)

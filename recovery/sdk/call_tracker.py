@@ -281,11 +281,9 @@ class CallTracker:
         if self.on_reduce_scatter is not None and place.kind in _REPLICAS and "reduce_scatter" in name:
             self.on_reduce_scatter(args[1] if len(args) > 1 else None)
         opened = PendingCall(name, place.kind, place.tally, None, 0, 0, time.perf_counter())
-        # Since torch 2.7 NCCL makes a call that nobody is to wait for in the stream itself, and gives no work for it.
+        # Since torch 2.7 NCCL makes a call without a wait in the stream itself, and gives no work for it.
         in_stream = not getattr(args[-1] if args else None, "asyncOp", True)
-        return self._begin(
-            opened, entered, functools.partial(original, group, *args, **kwargs), in_stream=in_stream
-        )
+        return self._begin(opened, entered, functools.partial(original, group, *args, **kwargs), in_stream=in_stream)
 
     def exchange(self, name: str, original: Callable[..., Any], group: ProcessGroup, args: Any, kwargs: Any) -> Any:
         """A point-to-point call is begun: ``(tensors, peer's rank in the group, tag)``."""
@@ -304,9 +302,7 @@ class CallTracker:
             self.links.sent(peer, tag, opened.begun)
         return self._begin(opened, entered, functools.partial(original, group, *args, **kwargs))
 
-    def _begin(
-        self, opened: PendingCall, entered: float, begin: Callable[[], Any], *, in_stream: bool = False
-    ) -> Any:
+    def _begin(self, opened: PendingCall, entered: float, begin: Callable[[], Any], *, in_stream: bool = False) -> Any:
         if self._barred:
             raise GenerationOverError(f"{opened.name} was not begun: the generation is over")
         self.calls += 1

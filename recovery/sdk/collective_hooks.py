@@ -39,20 +39,21 @@ def install() -> None:
     """Wrap. A second call does nothing; without ``watch`` the wrappers only pass on."""
     if _originals:
         return
-    for names, track in ((COLLECTIVES, CallTracker.issue), (TRANSFERS, CallTracker.exchange)):
-        for owner in _with_subclasses(ProcessGroup):
-            for name in names:
-                if name in owner.__dict__:
-                    _wrap(owner, name, track)
-    for owner in _with_subclasses(Work):
-        if "wait" in owner.__dict__:
-            _wrap(owner, "wait", CallTracker.wait)
+    for kind in _with_subclasses(ProcessGroup):
+        for name in filter(kind.__dict__.__contains__, COLLECTIVES):
+            _wrap(kind, name, CallTracker.issue)
+        for name in filter(kind.__dict__.__contains__, TRANSFERS):
+            _wrap(kind, name, CallTracker.exchange)
+    for kind in _with_subclasses(Work):
+        if "wait" in kind.__dict__:
+            _wrap(kind, "wait", CallTracker.wait)
 
 
-def _with_subclasses(owner: type) -> Iterator[type]:
-    yield owner
-    for kind in owner.__subclasses__():
-        yield from _with_subclasses(kind)
+def _with_subclasses(kind: type) -> Iterator[type]:
+    yield kind
+    children: list[type] = kind.__subclasses__()
+    for child in children:
+        yield from _with_subclasses(child)
 
 
 def uninstall() -> bool:

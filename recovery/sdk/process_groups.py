@@ -5,7 +5,7 @@ failure hangs up on everyone (``unblock``), which wakes its own stuck collective
 milliseconds, but not in the midst of a message (``sockets`` says why). gloo's own ``abort`` does not: a pending
 collective stays blocked until the group's time-out.
 
-NCCL shows a dead peer to nobody: its kernels wait until they are aborted, and then end as if they had succeeded, with
+NCCL shows no rank that a peer is dead: its kernels wait until they are aborted, and then end as if they had succeeded, with
 undefined results. An abort may itself hang (NVIDIA/nccl#1013, #1777), so it has a thread of its own and a deadline.
 """
 
@@ -43,7 +43,7 @@ STUCK_TURNS: Final = 100
 ABORT_TURNS: Final = 400
 """The same at an abort of NCCL that does not return; on large jobs one takes seconds."""
 SURVIVE_ERRORS: Final = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": ("0", "2"), "TORCH_NCCL_ENABLE_MONITORING": ("0",)}
-"""Values with which torch's NCCL watchdog, and the thread that watches it, leave a process alive that can go on: torch's
+"""Values with which torch's NCCL watchdog, and the thread that watches it, leave a process alive that can continue:
 ``_abort_process_group`` asks for the first; the second does not look at the first (pytorch/pytorch#155916)."""
 
 
@@ -226,7 +226,7 @@ class Communicator:
     def connected(self) -> bool:
         """Whether gloo has a connection of the generation open; it closes each as soon as it sees its end.
 
-        NCCL's calls run elsewhere: True.
+        NCCL calls have no connection of this process: True.
         """
         with self._lock:
             return self.on_device or not (self._sockets - self._meeting).isdisjoint(connections())
