@@ -5,8 +5,8 @@ failure hangs up on everyone (``unblock``), which wakes its own stuck collective
 milliseconds, but not in the midst of a message (``sockets`` says why). gloo's own ``abort`` does not: a pending
 collective stays blocked until the group's time-out.
 
-NCCL shows no rank that a peer is dead: its kernels wait until they are aborted, and then end as if they had succeeded, with
-undefined results. An abort may itself hang (NVIDIA/nccl#1013, #1777), so it has a thread of its own and a deadline.
+NCCL shows no rank that a peer is dead: its kernels wait until they are aborted, and then end as if they had succeeded,
+with undefined results. An abort may itself hang (NVIDIA/nccl#1013, #1777): it has a thread of its own and a deadline.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def fenced_in_the_midst(says: Connection, rank: int, port: int, after: float) ->
 def test_a_fence_does_not_cut_messages(store: int, after: float) -> None:
     peers = [Peer(fenced_in_the_midst, rank, store, after) for rank in range(4)]
     try:
-        assert [peer.receive(20.0) for peer in peers] == ["left"] * 4
+        assert [peer.receive(90.0) for peer in peers] == ["left"] * 4  # a call that was forgotten ends after 30 min
     finally:
         for peer in peers:
             peer.end()
