@@ -8,6 +8,7 @@ loses as many whole launchers as its scheme promises to outlive, and continues w
 Three counts must be as they are promised: no loss within the promise that is not recovered from in memory, no torn
 snapshot among those that an agent accepted (every one is compared with what the same step of the same rank was before),
 final parameters of every job equal to those of a run that nothing happened to.
+``--nccl-like`` makes the jobs train over a backend that behaves as NCCL does (``bench.lib_nccl_like``).
 Counts, no timing: the load of the machine changes how long it takes, not what it says.
 """
 
@@ -24,12 +25,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from bench.lib_job import Job, JobError, run_plain
+from bench.lib_job import EXAMPLES, Job, JobError, run_plain
 from bench.lib_kill import ExtraCopy, Truth
 from bench.report import RESULTS, Row, publish
 from mainstay.recovery.protection_scheme import parse
 
 SEED: Final = 20_261_122
+NCCL_LIKE: Final = Path(__file__).with_name("lib_train_nccl_like.py")
 NODES: Final = 4
 SCHEMES: Final = ("xor", "rs:2", "copies:2")
 SHAPES: Final = {"pp=4": (1, 4), "dp=2, pp=2": (2, 2)}
@@ -62,6 +64,7 @@ class Tally:
     from_disk: int = 0
     beyond: Counter[str] = field(default_factory=Counter)
     truth: Truth = field(default_factory=Truth)
+    script: Path = EXAMPLES / "train.py"
 
     @property
     def total(self) -> int:
@@ -86,8 +89,8 @@ class Killer:
             scheme,
         ]
         self.job = Job(
-            directory=place / "job", arguments=[*arguments(shape), "--save", str(self.saved)], nodes=NODES,
-            per_node=1, options=options,
+            directory=place / "job", script=tally.script, arguments=[*arguments(shape), "--save", str(self.saved)],
+            nodes=NODES, per_node=1, options=options,
         )  # fmt: skip
         self.extra_copy = ExtraCopy(self.job, tally.truth, shape)
         self.lost: set[str] = set()
@@ -250,7 +253,9 @@ def beyond(place: Path, scheme: str, tally: Tally, *, disk: bool) -> None:
         options += ["--checkpoint-interval", "5", "--checkpoint-dir", str(place / "checkpoints")]
     shape = "pp=4"
     words = [*arguments(shape), "--save", str(place / "saved")]
-    with Job(directory=place / "job", arguments=words, nodes=NODES, per_node=1, options=options) as job:
+    with Job(
+        directory=place / "job", script=tally.script, arguments=words, nodes=NODES, per_node=1, options=options
+    ) as job:
         extra_copy = ExtraCopy(job, tally.truth, shape)
         started = extra_copy.until(lambda: extra_copy.protected(NODES) >= EVERY, START_SECONDS)
         if disk:
@@ -284,9 +289,9 @@ def _outcome(extra_copy: ExtraCopy, before: int, place: Path, shape: str) -> str
     return f"back {source}" if equal(place / "saved", reference(place / "saved", shape)) else f"wrong bits {source}"
 
 
-def measure(place: Path, points: int, seed: int, seconds: float) -> Tally:
+def measure(place: Path, tally: Tally, points: int, seed: int, seconds: float) -> Tally:
     """Job after job, until there are ``points`` or the time is over."""
-    tally, until = Tally(), time.monotonic() + seconds
+    until = time.monotonic() + seconds
     number = 0
     while tally.total < points and time.monotonic() < until:
         scheme, shape = SCHEMES[number % len(SCHEMES)], list(SHAPES)[number // len(SCHEMES) % len(SHAPES)]
@@ -349,7 +354,8 @@ def _list(counts: Counter[str]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.kill_matrix")
-    parser.add_argument("--json", type=Path, default=RESULTS / "kill_matrix.json", metavar="FILE")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--nccl-like", action="store_true", help="over the backend that behaves as NCCL does")
     parser.add_argument("--points", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--seconds", type=float, default=1800.0, help="begin no job and make no point after so long")
@@ -358,10 +364,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     points = min(20, options.points) if options.quick else options.points
     place, begun = Path(tempfile.mkdtemp(prefix="kill-matrix-")), time.monotonic()
     try:
-        tally = measure(place, points, options.seed, options.seconds)
+        tally = Tally(script=NCCL_LIKE if options.nccl_like else EXAMPLES / "train.py")
+        measure(place, tally, points, options.seed, options.seconds)
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    publish("kill_matrix", rows(tally, time.monotonic() - begun), options.json)
+    name = "kill_matrix_nccl_like" if options.nccl_like else "kill_matrix"
+    publish(name, rows(tally, time.monotonic() - begun), options.json or RESULTS / f"{name}.json")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import pkgutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:  # the node daemon runs without torch
@@ -79,12 +79,15 @@ def _find(name: str) -> Any:
 
 
 def abort_process_group() -> None:
-    """End all pending NCCL collectives of the default group and its subgroups.
+    """End all pending NCCL collectives of the default group and its subgroups, and forget the groups.
+
+    Does nothing when there is no default group, as after the first call; torch raises an AssertionError then.
 
     Raises:
         RuntimeError: torch cannot abort them.
     """
-    _find(ABORT_PROCESS_GROUP)()
+    with suppress(AssertionError, ValueError):  # the training thread has just destroyed the groups
+        _find(ABORT_PROCESS_GROUP)()
 
 
 def reset_group_count() -> None:

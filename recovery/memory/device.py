@@ -68,14 +68,19 @@ class Bounce:
         event: object = cuda.current_stream().record_event()
         return event
 
-    def read(self, source: torch.Tensor, ready: Any, out: Bytes) -> None:
-        """Copy ``source`` (uint8, 1-D, on a GPU) to ``out``: a chunk comes while the one before is put in place."""
-        stream = self._stream(source.device.index)
+    def read(self, tensor: torch.Tensor, ready: Any, out: Bytes, first: int = 0) -> None:
+        """Copy a GPU tensor's bytes, from ``first``, to ``out``: a chunk comes while the one before is put in place.
+
+        A strided tensor is made contiguous on the same stream, after ``ready``: on another one the chunks could be
+        read before that copy is made.
+        """
+        stream = self._stream(tensor.device.index)
         straight = self.pinned is not None and self.pinned.covers(out)
         pending: list[_Chunk] = []
         with torch.cuda.stream(stream):
             if ready is not None:
                 stream.wait_event(ready)
+            source = tensor.contiguous().reshape(-1).view(torch.uint8)[first : first + len(out)]
             for turn, start in enumerate(range(0, len(out), BOUNCE_BYTES)):
                 if self.pacer is not None:
                     self.pacer.wait()
@@ -130,12 +135,11 @@ class DeviceCopier:
     bounce: Bounce
     ready: object
     start: int = 0
-    stop: int | None = None
-    """Bytes of the tensor; None: to its end."""
+    """The first of the tensor's bytes."""
 
     def copy_into(self, out: Bytes) -> None:
-        flat = self.tensor.contiguous().reshape(-1).view(torch.uint8)
-        self.bounce.read(flat[self.start : self.stop], self.ready, out)
+        self.bounce.read(self.tensor, self.ready, out, self.start)
 
-    def part(self, start: int, stop: int) -> DeviceCopier:
-        return replace(self, start=self.start + start, stop=self.start + stop)
+    def part(self, start: int, _: int) -> DeviceCopier:
+        """As many bytes as ``copy_into`` is given room for."""
+        return replace(self, start=self.start + start)

@@ -155,6 +155,8 @@ class CallTracker:
         self.clock = clock
         self.thread = threading.get_ident()
         self.current: CurrentCall | None = None
+        self.calls = 0
+        """Calls begun. Only grows."""
         self.waited: dict[str | None, float] = {}
         """Kind -> seconds inside calls, on the thread's own clock. Only grows."""
         self.waited_total = 0.0
@@ -279,7 +281,9 @@ class CallTracker:
         if self.on_reduce_scatter is not None and place.kind in _REPLICAS and "reduce_scatter" in name:
             self.on_reduce_scatter(args[1] if len(args) > 1 else None)
         opened = PendingCall(name, place.kind, place.tally, None, 0, 0, time.perf_counter())
-        return self._begin(opened, entered, functools.partial(original, group, *args, **kwargs))
+        # Since torch 2.7 NCCL makes a call without a wait in the stream itself, and gives no work for it.
+        in_stream = not getattr(args[-1] if args else None, "asyncOp", True)
+        return self._begin(opened, entered, functools.partial(original, group, *args, **kwargs), in_stream=in_stream)
 
     def exchange(self, name: str, original: Callable[..., Any], group: ProcessGroup, args: Any, kwargs: Any) -> Any:
         """A point-to-point call is begun: ``(tensors, peer's rank in the group, tag)``."""
@@ -298,20 +302,24 @@ class CallTracker:
             self.links.sent(peer, tag, opened.begun)
         return self._begin(opened, entered, functools.partial(original, group, *args, **kwargs))
 
-    def _begin(self, opened: PendingCall, entered: float, begin: Callable[[], Any]) -> Any:
+    def _begin(self, opened: PendingCall, entered: float, begin: Callable[[], Any], *, in_stream: bool = False) -> Any:
         if self._barred:
             raise GenerationOverError(f"{opened.name} was not begun: the generation is over")
+        self.calls += 1
         opened.tally.begun += 1
+        passes = self.stream.wait(opened.kind) if in_stream and self.stream is not None else None
         self.current = CurrentCall(opened.name, opened.kind, opened.peer, opened.begun)
         self.spent += time.perf_counter() - entered
         try:
             work = begin()
         finally:
             self.current = None
-        if work is None:
+        if work is not None:
+            self._open[id(work)] = opened
+        elif passes is None:
             opened.tally.ended += 1
         else:
-            self._open[id(work)] = opened
+            self._passing.append((passes(), opened))
         return work
 
     def wait(self, _: str, original: Callable[..., Any], work: Work, args: Any, kwargs: Any) -> Any:

@@ -2,15 +2,16 @@
 
 Every collective and point-to-point call goes through a method of ``ProcessGroup`` and, where a thread waits for it,
 through ``Work.wait``. These are wrapped, once in a process, and not the functions of ``torch.distributed``: a script
-may have imported those by name, and the compiler knows them by identity. The wrappers pass everything on unchanged;
-calls of other threads than the watched one they do not look at.
+may have imported those by name, and the compiler knows them by identity. Groups written in Python, which replace these
+methods, are wrapped too. The wrappers pass everything on unchanged; calls of other threads than the watched one, and
+calls that such a group makes for the sake of another one, they do not look at.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from torch.distributed import ProcessGroup, Work
@@ -38,11 +39,21 @@ def install() -> None:
     """Wrap. A second call does nothing; without ``watch`` the wrappers only pass on."""
     if _originals:
         return
-    for names, track in ((COLLECTIVES, CallTracker.issue), (TRANSFERS, CallTracker.exchange)):
-        for name in names:
-            if hasattr(ProcessGroup, name):
-                _wrap(ProcessGroup, name, track)
-    _wrap(Work, "wait", CallTracker.wait)
+    for kind in _with_subclasses(ProcessGroup):
+        for name in filter(kind.__dict__.__contains__, COLLECTIVES):
+            _wrap(kind, name, CallTracker.issue)
+        for name in filter(kind.__dict__.__contains__, TRANSFERS):
+            _wrap(kind, name, CallTracker.exchange)
+    for kind in _with_subclasses(Work):
+        if "wait" in kind.__dict__:
+            _wrap(kind, "wait", CallTracker.wait)
+
+
+def _with_subclasses(kind: type) -> Iterator[type]:
+    yield kind
+    children: list[type] = kind.__subclasses__()
+    for child in children:
+        yield from _with_subclasses(child)
 
 
 def uninstall() -> bool:
@@ -60,7 +71,7 @@ def _wrap(owner: type, name: str, track: Callable[..., Any]) -> None:
 
     def call(target: Any, /, *args: Any, **kwargs: Any) -> Any:
         traffic = _watching
-        if traffic is None or traffic.thread != threading.get_ident():
+        if traffic is None or traffic.thread != threading.get_ident() or traffic.current is not None:
             return original(target, *args, **kwargs)
         return track(traffic, name, original, target, args, kwargs)
 

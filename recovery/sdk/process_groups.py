@@ -4,6 +4,9 @@ A dead peer's sockets tell only those who talk to it; others would wait for thei
 failure hangs up on everyone (``unblock``), which wakes its own stuck collective and those of its peers within
 milliseconds, but not in the midst of a message (``sockets`` says why). gloo's own ``abort`` does not: a pending
 collective stays blocked until the group's time-out.
+
+NCCL shows no rank that a peer is dead: its kernels wait until they are aborted, and then end as if they had succeeded,
+with undefined results. An abort may itself hang (NVIDIA/nccl#1013, #1777): it has a thread of its own and a deadline.
 """
 
 from __future__ import annotations
@@ -37,6 +40,11 @@ FORGOTTEN_TURNS: Final = 20
 """Looks, a twentieth of a second apart, at a training thread in one call though gloo has closed all its connections."""
 STUCK_TURNS: Final = 100
 """The same where they are open still, or no TCP connections carry the call."""
+ABORT_TURNS: Final = 400
+"""The same at an abort of NCCL that does not return; on large jobs one takes seconds."""
+SURVIVE_ERRORS: Final = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": ("0", "2"), "TORCH_NCCL_ENABLE_MONITORING": ("0",)}
+"""Values with which torch's NCCL watchdog, and the thread that watches it, leave a process alive that can continue:
+``_abort_process_group`` asks for the first; the second does not look at the first (pytorch/pytorch#155916)."""
 
 
 @dataclass(eq=False, slots=True)
@@ -74,12 +82,21 @@ class Communicator:
     _before: set[Connection] | None = None
     """The process's sockets when forming began; None while nothing is being formed."""
     _patience: AbortableWait = field(default_factory=AbortableWait)
+    _abort: threading.Thread | None = None
+    """Aborts the collectives of the generation; gloo needs none."""
+
+    @property
+    def on_device(self) -> bool:
+        """Whether calls return before they are done, as with NCCL: errors and ends show later, or not at all."""
+        return self.backend != "gloo"
 
     def form(self, generation: int, store: Store) -> GenerationGroups:
         """Meet the other ranks of ``generation`` through ``store``."""
         # torch forgets to start over when forming failed: a rank that failed more often than its peers, or was forked
         # from a process that did, would wait for them under another group name than theirs.
         reset_group_count()
+        if self.on_device:
+            _survive_errors()
         dist.init_process_group(self.backend, store=store, rank=self.rank, world_size=self.world.size, timeout=TIMEOUT)
         self.groups = self._subgroups(generation)
         return self.groups
@@ -144,8 +161,10 @@ class Communicator:
     def leave(self) -> None:
         """Destroy this generation's groups; peers that wait for us get an error at once."""
         self.unblock(self._current + 1)
+        if self._abort is not None:  # it would hit the next generation; ``unblock_until_left`` has its deadline
+            self._abort.join()
         with self._lock:
-            self._current, self._sockets, self.groups = 0, set(), None
+            self._current, self._sockets, self.groups, self._abort = 0, set(), None, None
         if dist.is_initialized():
             # Errors of a broken group while it goes are about a generation that is over.
             with contextlib.suppress(RuntimeError):
@@ -154,18 +173,22 @@ class Communicator:
     def unblock_until_left(self, fence: int) -> None:
         """``unblock`` again and again until the training thread is out: a socket may have been about to open.
 
-        A peer that died in the midst of a message leaves a call behind that gloo has forgotten (see ``sockets``).
-        Nothing brings that thread back, so the process ends: another one takes its place in seconds, from the slot that
-        it leaves. Turns are counted, not seconds: a process that was stopped meanwhile is not stuck.
+        A peer that died in the midst of a message leaves a call behind that gloo has forgotten (see ``sockets``), and
+        an abort of NCCL may hang. Nothing brings that thread back, so the process ends: another one takes its place in
+        seconds, from the slot that it leaves. Turns are counted, not seconds: a process that was stopped meanwhile is
+        not stuck.
         """
 
         def work() -> None:
-            call, turns = None, 0
+            call, turns, aborting = None, 0, 0
             while self.unblock(fence):
                 before, call = call, self.inside()
                 turns = turns + 1 if call is not None and call is before else 0
-                if turns >= STUCK_TURNS or (turns >= FORGOTTEN_TURNS and not self.connected):
-                    log.warning("rank %d cannot leave %s: its process ends", self.rank, call)
+                aborting = aborting + 1 if self.aborting else 0
+                stuck = turns >= STUCK_TURNS or (turns >= FORGOTTEN_TURNS and not self.connected)
+                if aborting >= ABORT_TURNS or (stuck and not aborting):
+                    cannot = "abort its collectives" if aborting else f"leave {call}"
+                    log.warning("rank %d cannot %s: its process ends", self.rank, cannot)
                     os.kill(os.getpid(), signal.SIGKILL)
                 time.sleep(0.05)
 
@@ -176,19 +199,46 @@ class Communicator:
         with self._lock:
             if not 0 < self._current < fence:
                 return False
-            if self.backend == "nccl" and self.groups is not None:
-                with contextlib.suppress(RuntimeError):
-                    abort_process_group()
             self._patience.abort()
             self.bar(True)
-            if self._before is None:
-                close_between_messages(self._sockets, lambda: self.inside() is not None)
-            else:
+            if self._before is not None:
                 close_now(connections() - self._before)
+            elif self.on_device:
+                close_now(self._meeting)  # a communicator's first call meets its peers there
+                self._begin_abort()
+            else:
+                close_between_messages(self._sockets, lambda: self.inside() is not None)
             return True
+
+    def _begin_abort(self) -> None:
+        """Once a generation: torch forgets the groups that it aborts."""
+        if self._abort is None:
+            self._abort = threading.Thread(target=_abort_quietly, name="mainstay-abort", daemon=True)
+            self._abort.start()
+
+    @property
+    def aborting(self) -> bool:
+        """Whether an abort has begun and not returned."""
+        abort = self._abort
+        return abort is not None and abort.is_alive()
 
     @property
     def connected(self) -> bool:
-        """Whether gloo has a connection of the generation open; it closes each as soon as it sees its end."""
+        """Whether gloo has a connection of the generation open; it closes each as soon as it sees its end.
+
+        NCCL calls have no connection of this process: True.
+        """
         with self._lock:
-            return not (self._sockets - self._meeting).isdisjoint(connections())
+            return self.on_device or not (self._sockets - self._meeting).isdisjoint(connections())
+
+
+def _abort_quietly() -> None:
+    with contextlib.suppress(RuntimeError):  # about a generation that is over
+        abort_process_group()
+
+
+def _survive_errors() -> None:
+    """Set ``SURVIVE_ERRORS``; torch reads them when it makes a group. A script's own setting is left, and named."""
+    for name, values in SURVIVE_ERRORS.items():
+        if os.environ.setdefault(name, values[0]) not in values:
+            log.warning("%s=%s ends processes that could recover in place; unset it", name, os.environ[name])

@@ -91,6 +91,8 @@ class ProtectedRun(MeteredRun):
         self._generation = mesh.generation
         """The last one that was formed, for the thread that reports progress."""
         self._ballot = torch.ones(1, dtype=torch.int32, device="cuda" if mesh.communicator.backend == "nccl" else "cpu")
+        self._calls_at_vote = 0
+        """Calls between ranks that this thread had begun when the vote was counted."""
         optimizer.register_step_pre_hook(self._before_update)
         self._watch_calls(optimizer)
         mesh.communicator.inside = lambda: self._meter.traffic.current
@@ -198,14 +200,29 @@ class ProtectedRun(MeteredRun):
         """
         self._ballot.fill_(0 if self._fenced else 1)
         dist.all_reduce(self._ballot, dist.ReduceOp.MIN, group=self.mesh.world)
-        if not self._count_ballot():
+        # An aborted vote looks like one that all have won, and so do the gradients before it: every abort follows a
+        # fence, so look at that again.
+        if not self._read_ballot() or self._fenced:
             raise StepAbortedError(f"step {self._epoch} was canceled: the membership is changing")
+        self._calls_at_vote = self._meter.traffic.calls
 
-    def _count_ballot(self) -> bool:
-        if self._ballot.is_cuda:  # here the host waits for the vote
+    def _read_ballot(self) -> bool:
+        """Whether all have won, once everything that this rank has queued on its device is done."""
+        if self.mesh.communicator.on_device:  # here the host waits
             with self._meter.traffic.inside("vote", "world"):
                 return bool(self._ballot.item())
         return bool(self._ballot.item())
+
+    def _require_whole_update(self) -> None:
+        """After the update: a collective of the optimizer that was aborted leaves undefined parameters, and no error.
+
+        Raises:
+            StepAbortedError: the generation is over, and there was such a collective.
+        """
+        if self.mesh.communicator.on_device and self._meter.traffic.calls != self._calls_at_vote:
+            self._read_ballot()
+            if self._fenced:
+                raise StepAbortedError(f"the update of step {self._epoch} was cut short: the membership is changing")
 
     def _commit(self) -> None:
         if self._replay is not None:
@@ -214,6 +231,7 @@ class ProtectedRun(MeteredRun):
         if not self._voted:  # no update in this step, as when a scaler skips it; it counts all the same
             self._meter.blocked += self._protection.settle()
             self._vote()
+        self._require_whole_update()
         self._epoch += 1
         self._live = self._newest = self._epoch
         digests = self._digests_left > 0

@@ -95,5 +95,8 @@ def test_a_killed_service_continues_from_its_backup(
         command("restore", place, second)
         second.start_service("serve", "--migrate")
         assert second.token == first.token
-        assert state(second.api) == before
-        assert state(ApiClient(second.api.url, token)) == before
+        for api in (second.api, ApiClient(second.api.url, token)):
+            after = state(api)
+            assert after["nodes"] == before["nodes"]
+            # The nodes send no frames, which is an incident of its own once it has lasted long enough.
+            assert [found for found in after["incidents"] if found in before["incidents"]] == before["incidents"]

@@ -66,7 +66,7 @@ def test_one_sweep_through_to_a_verdict(stack: Stack) -> None:
     assert counts["unknown"] == 1, "no criteria are known: never PASS"
     assert counts["pass"] == 0
 
-    (validation, *_) = stack.api.get("/validations", node=NODE)["items"]
+    (validation,) = stack.api.get("/validations", node=NODE, run=run["id"])["items"]
     detail = stack.api.get(f"/validations/{validation['id']}")
     assert {r["benchmark"] for r in detail["results"]} == {b["name"] for b in suites["quick"]["benchmarks"]}
     measured = [r["value"] for r in detail["results"] if r["value"] is not None]

@@ -108,6 +108,21 @@ def test_a_part_of_a_part_begins_where_the_first_one_does(log: Log) -> None:
     assert piece.view(np.int16).tolist() == [1, 4], "of 0 3 1 4 2 5"
 
 
+def test_a_strided_tensor_is_made_contiguous_in_the_stream_after_the_step(log: Log) -> None:
+    """Outside it, chunks could be read before that copy is made: a torn snapshot."""
+
+    class Strided(torch.Tensor):
+        def contiguous(self, *_: object, **__: object) -> torch.Tensor:
+            log.said.append("made contiguous")
+            return self.as_subclass(torch.Tensor).contiguous()
+
+    turned = torch.arange(6, dtype=torch.int16).reshape(2, 3).t().as_subclass(Strided)
+    out = np.zeros(8, np.uint8)
+    DeviceCopier(turned, bounce_of(log), "the step").part(2, 10).copy_into(out)
+    assert log.said == ["after the step", "made contiguous", "chunk 1 is there"]
+    assert out.view(np.int16).tolist() == [3, 1, 4, 2], "of 0 3 1 4 2 5"
+
+
 def test_without_a_gpu_there_is_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert Bounce().mark() is None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -75,3 +77,34 @@ def records(found: list[Any]) -> list[StepRecord]:
 
 def transfers(found: list[Any]) -> list[Transfers]:
     return [message for message in found if isinstance(message, Transfers)]
+
+
+class Peer:
+    """A rank in a process of its own, forked: it does what it is given and says how it went."""
+
+    def __init__(self, work: Callable[..., None], *arguments: Any) -> None:
+        near, far = Pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                torch.set_num_threads(1)
+                work(far, *arguments)
+            except BaseException as error:  # noqa: BLE001 - told to the test
+                far.send(f"{type(error).__name__}: {error}")
+            finally:
+                os._exit(0)
+        far.close()
+        self.says = near
+
+    def receive(self, seconds: float = 30.0) -> Any:
+        assert self.says.poll(seconds), "no word from the peer"
+        return self.says.recv()
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+
+    def end(self) -> None:
+        with suppress(ProcessLookupError, ChildProcessError):
+            self.kill()
+        self.says.close()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore, ProcessGroup, Work
+from torch.distributed import AllreduceOptions, HashStore, ProcessGroup, Work
 
 from mainstay.recovery.sdk import collective_hooks
 from mainstay.recovery.sdk.call_tracker import CallCount, CallTracker, GenerationOverError, PendingCall, StreamWait
@@ -202,9 +203,12 @@ class FakeStream:
         self.waits = 0
 
     def wait(self, _: str | None) -> Callable[[], StreamWait]:
-        self.waits += 1
-        number = self.waits
-        return lambda: StreamWait(lambda: self.reached >= number, lambda: self.passed >= number)
+        def after() -> StreamWait:
+            self.waits += 1
+            number = self.waits
+            return StreamWait(lambda: self.reached >= number, lambda: self.passed >= number)
+
+        return after
 
 
 def test_on_a_device_a_wait_ends_when_the_stream_has_passed_it(world: ProcessGroup, traffic: CallTracker) -> None:
@@ -220,6 +224,41 @@ def test_on_a_device_a_wait_ends_when_the_stream_has_passed_it(world: ProcessGro
     assert traffic.numbers() == ({"dp": 3}, {"dp": 1})
     traffic.square()
     assert traffic.numbers() == ({"dp": 3}, {"dp": 3})
+
+
+def test_a_call_that_the_stream_makes_itself_ends_when_the_stream_has_passed_it(
+    world: ProcessGroup, traffic: CallTracker
+) -> None:
+    """NCCL gives no work for a call that is not asynchronous: it has not ended when it returns."""
+    stream = FakeStream()
+    traffic.stream = stream
+    traffic._members = {"dp": (0,)}
+    opts = AllreduceOptions()
+    opts.asyncOp = False
+    assert traffic.issue("allreduce", lambda *_: None, world, ([torch.ones(1)], opts), {}) is None
+    assert traffic.numbers() == ({"dp": 1}, {"dp": 0})
+    stream.reached = 1
+    assert str(traffic.status()) == "allreduce dp"
+    stream.passed = 1
+    assert traffic.numbers() == ({"dp": 1}, {"dp": 1})
+
+
+def test_a_group_written_in_python_is_counted_once(traffic: CallTracker) -> None:
+    """torchft's groups are such: they replace the methods of ``ProcessGroup`` and call another group."""
+
+    class Wrapper(ProcessGroup):
+        def __init__(self) -> None:
+            super().__init__(0, 1)
+            self.inner = dist.ProcessGroupGloo(HashStore(), 0, 1, timedelta(seconds=20))
+
+        def allreduce(self, tensors: Any, opts: Any = None) -> Work:
+            return self.inner.allreduce(tensors, opts)
+
+    collective_hooks.uninstall()
+    collective_hooks.install()
+    group = Wrapper()
+    group.allreduce([torch.ones(1)], AllreduceOptions()).wait()
+    assert traffic.calls == 1
 
 
 def test_an_unknown_wait_belongs_to_no_kind(traffic: CallTracker) -> None:

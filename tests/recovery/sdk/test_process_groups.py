@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
-from typing import Any
 
 import pytest
 import torch
@@ -21,6 +19,7 @@ from mainstay.recovery.mesh_shape import GenerationRanks, MeshShape
 from mainstay.recovery.sdk.abortable_gloo import WaitAbortedError
 from mainstay.recovery.sdk.failures import StepAbortedError, is_communication_failure
 from mainstay.recovery.sdk.process_groups import Communicator
+from tests.recovery.sdk.ranks import Peer
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 WORLD = GenerationRanks.whole(MeshShape(dp=2, pp=2))
@@ -32,37 +31,6 @@ def store() -> Iterator[int]:
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     yield server.port
     del server
-
-
-class Peer:
-    """A rank in a process of its own, forked: it does what it is given and says how it went."""
-
-    def __init__(self, work: Callable[..., None], *arguments: Any) -> None:
-        near, far = multiprocessing.Pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            try:
-                torch.set_num_threads(1)
-                work(far, *arguments)
-            except BaseException as error:  # noqa: BLE001 - told to the test
-                far.send(f"{type(error).__name__}: {error}")
-            finally:
-                os._exit(0)
-        far.close()
-        self.says = near
-
-    def receive(self, seconds: float = 30.0) -> Any:
-        assert self.says.poll(seconds), "no word from the peer"
-        return self.says.recv()
-
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-
-    def end(self) -> None:
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            self.kill()
-        self.says.close()
 
 
 def form(rank: int, port: int, generation: int = 1) -> Communicator:
@@ -127,7 +95,7 @@ def fenced_in_the_midst(says: Connection, rank: int, port: int, after: float) ->
 def test_a_fence_does_not_cut_messages(store: int, after: float) -> None:
     peers = [Peer(fenced_in_the_midst, rank, store, after) for rank in range(4)]
     try:
-        assert [peer.receive(20.0) for peer in peers] == ["left"] * 4
+        assert [peer.receive(90.0) for peer in peers] == ["left"] * 4  # a call that was forgotten ends after 30 min
     finally:
         for peer in peers:
             peer.end()
