@@ -69,7 +69,7 @@ def run(count: int, seed: int) -> list[Trial]:
     with tempfile.TemporaryDirectory() as directory, serving(Path(directory)) as stack:
         for number in range(count):
             victim = chance.randrange(RANKS)
-            with training(stack, *words, ranks=RANKS, name=f"job-{number}") as here:
+            with training(stack, *words, ranks=RANKS, name=f"job-{number}", options=("--on-hang", "report")) as here:
                 found.append(trial(here, victim, chance))
             print(f"rank {victim} stopped: {found[-1]}", flush=True)
     return found

@@ -2,11 +2,12 @@
 
 Every half second (every second in a large job) all ranks' newest words become a sample. It goes out to the service and
 into the same pure detector that the service runs. When that names a hang, the launchers are asked for the stacks of the
-suspects and of one healthy rank, which come out as ``stack_dump`` events; with ``--on-hang recover`` the culprits are
-then fenced, and the job recovers as from any other loss.
+suspects and of one healthy rank, which come out as ``stack_dump`` events; unless ``--on-hang report`` is set, the
+culprits are then fenced, and the job recovers as from any other loss.
 
 It acts only on what is certain: a confidence of 0.9, a culprit, few enough of them that the rest is the majority, no
-rank in a phase that may be long and silent, and the finding still holding when the stacks are there.
+rank in a phase that may be long and silent or stopped by a debugger, and the finding still holding when the stacks are
+there.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from mainstay.recovery.launcher.messages import DumpStacks, NodeProgress, Stacks
 from mainstay.recovery.launcher.options import OnHang
 from mainstay.recovery.launcher.progress import CATALOG, ProgressSample, ProgressTable
 from mainstay.recovery.launcher.report import job_report
-from mainstay.recovery.launcher.stacks import DUMP_SECONDS
+from mainstay.recovery.launcher.stacks import DEBUGGED, DUMP_SECONDS
 from mainstay.recovery.launcher.wire import WireError
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class HangMonitor:
         self._requests = itertools.count(1)
         self._asked: dict[int, tuple[str, set[int], set[int]]] = {}
         """Request -> why it was made, ranks that are suspect, ranks that have not answered."""
+        self._debugged: set[int] = set()
+        """Ranks that a debugger had stopped when they were asked for stacks."""
 
     # What is heard
 
@@ -107,6 +110,8 @@ class HangMonitor:
         if self._c.members.ranks[message.rank].node != node.name:
             return
         missing.discard(message.rank)
+        if message.state == DEBUGGED:
+            self._debugged.add(message.rank)
         data = {
             "reason": why,
             "suspect": message.rank in suspects,
@@ -196,6 +201,7 @@ class HangMonitor:
         asked = set(suspects) | set(self._healthy(suspects)[: 1 if suspects else 2])
         why = findings[0].evidence.summary
         self._asked[request] = (why, set(suspects), set(asked))
+        self._debugged -= asked
         for node in self._c.members.alive():
             mine = tuple(rank.number for rank in self._c.members.on(node.name) if rank.number in asked and rank.pid)
             if mine:
@@ -237,6 +243,8 @@ class HangMonitor:
             log.warning("the hang is only reported: it names no rank with a confidence of %g", CONFIDENCE)
         elif len(culprits) > SUSPECTS or 2 * len(culprits) > size:
             log.warning("the hang is only reported: %d of %d ranks are no culprits", len(culprits), size)
+        elif self._debugged & culprits:
+            log.warning("the hang is only reported: a debugger has stopped ranks %s", sorted(self._debugged & culprits))
         elif self._masked():
             log.warning("the hang is only reported: a rank is in a phase that may be long")
         elif self._c.state is CoordinatorJobState.RUNNING:

@@ -65,7 +65,9 @@ _LAUNCHER_ENDPOINT: Final = (
 _ADMISSION: Final = (
     "With --service: place no rank on a node that the service refuses (enforce), only report this (warn), or never ask."
 )
-_ON_HANG: Final = "When ranks hang: report them with their stacks, or also recover (end and replace them)."
+_ON_HANG: Final = (
+    "When ranks hang: report them with their stacks, or also recover (end and replace them) if it is certain which."
+)
 _ON_LOSS: Final = (
     "Without warm standbys: wait, drop replicas, reroute work, reinstantiate pipelines, or choose the cheapest (auto)."
 )
@@ -79,9 +81,8 @@ DIGESTS_APART: Final = 50
 class OnHang(StrEnum):
     """What follows when the coordinator is sure that ranks hang.
 
-    ``report`` is the default: a hang is often the script's own (a mismatched collective occurs again after every
-    recovery and uses up ``--max-restarts``), a stuck process is the evidence of its cause, and a recovery kills a rank
-    under a debugger. ``recover`` is for unattended runs.
+    ``recover`` is the default: the stacks are kept, a process that a debugger has stopped is left alone, and a hang
+    that is the script's own occurs again until ``--max-restarts`` ends the job. ``report`` keeps the stuck processes.
     """
 
     REPORT = "report"
@@ -138,7 +139,7 @@ class RunOptions:
     node_seconds: float
     on_loss: LossPolicy = LossPolicy.WAIT
     micro_batch_assignment: AssignmentPolicy = AssignmentPolicy.EVEN
-    on_hang: OnHang = OnHang.REPORT
+    on_hang: OnHang = OnHang.RECOVER
     on_numeric_anomaly: NumericAnomalyPolicy = NumericAnomalyPolicy.REPORT
     on_corruption: CorruptionPolicy = CorruptionPolicy.REPORT
     dp: int = 0
@@ -277,7 +278,7 @@ def _recovery_options(parser: argparse.ArgumentParser) -> None:
     standbys = "Keep this many warm standbys; as many ranks of lost nodes fit here."
     add("--standbys", dest="spares", type=int, default=1, metavar="N", help=standbys)
     _add_choice(add, "--on-loss", LossPolicy.WAIT, _ON_LOSS)
-    _add_choice(add, "--on-hang", OnHang.REPORT, _ON_HANG)
+    _add_choice(add, "--on-hang", OnHang.RECOVER, _ON_HANG)
     _add_choice(add, "--on-numeric-anomaly", NumericAnomalyPolicy.REPORT, _ON_NUMERIC_ANOMALY)
     _add_choice(add, "--on-corruption", CorruptionPolicy.REPORT, _ON_CORRUPTION)
     add("--step-replay-every", type=int, default=0, help="Replay steps every so many steps to find SDC; 0: never.")

@@ -33,12 +33,13 @@ _FRAMES: Final = 48
 _TEXT: Final = 160
 """Longest frame: with the two bounds above an answer stays under a quarter of what a message may have."""
 _OUTPUT_BYTES: Final = 4 * 1024 * 1024
+DEBUGGED: Final = "stopped by a debugger"
 _STATES: Final = {
     "R": "running",
     "S": "sleeping",
     "D": "in the kernel, not to be interrupted",
     "T": "stopped",
-    "t": "stopped by a debugger",
+    "t": DEBUGGED,
     "Z": "ended",
 }
 

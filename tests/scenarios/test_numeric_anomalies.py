@@ -91,7 +91,7 @@ def incident_of(here: Site, finding: Json) -> Json:
 
 
 def test_a_rank_that_is_stopped_hangs_the_job(site: Start) -> None:
-    with site("--steps", FOR_EVER, "--dp", 3, *SMALL, ranks=3) as here:
+    with site("--steps", FOR_EVER, "--dp", 3, *SMALL, ranks=3, options=("--on-hang", "report")) as here:
         here.until(learned(here, "hang"), 120.0, "a learned period")
         assert here.findings(*HANGS, active=None) == []
         here.stop(1)
@@ -113,12 +113,12 @@ def test_a_rank_that_is_stopped_hangs_the_job(site: Start) -> None:
         nobody_else(here, 1, *HANGS)
         here.job.kill(1, signal.SIGCONT)
         here.until(lambda: not here.findings(*HANGS), 60.0, "the hang to be over")
-        assert here.job.events("recovery_completed") == []  # by default it is only reported
+        assert here.job.events("recovery_completed") == []  # it was only to be reported
 
 
-def test_a_stopped_rank_is_replaced_when_that_is_asked_for(site: Start) -> None:
+def test_a_stopped_rank_is_replaced_by_default(site: Start) -> None:
     """That such a job then ends well: ``tests/recovery/launcher/test_processes.py``."""
-    with site("--steps", FOR_EVER, "--dp", 2, *SMALL, ranks=2, options=("--on-hang", "recover")) as here:
+    with site("--steps", FOR_EVER, "--dp", 2, *SMALL, ranks=2) as here:
         here.until(learned(here, "hang"), 120.0, "a learned period")
         before = here.job.pids()
         here.stop(1)

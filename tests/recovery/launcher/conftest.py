@@ -64,6 +64,8 @@ class FakeNode:
 
     answers = True
     """Whether it answers when it is asked for stacks."""
+    process_state = "stopped"
+    """What it says of the processes then."""
     bring_problem = ""
     """Why its agent cannot fetch what the coordinator requests."""
     fenced_bring_problem = ""
@@ -232,7 +234,7 @@ class FakeNode:
             stack = ThreadStack(thread="main", frames=("wait (work.py:3)", "main (train.py:9)"))
             pid, request = self.pids[rank], message.request
             self.stream.send(
-                Stacks(request=request, rank=rank, pid=pid, tool="py-spy", stacks=(stack,), state="stopped")
+                Stacks(request=request, rank=rank, pid=pid, tool="py-spy", stacks=(stack,), state=self.process_state)
             )
 
     def _regroup(self, message: RegroupRank) -> None:

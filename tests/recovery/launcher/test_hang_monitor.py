@@ -18,6 +18,7 @@ from mainstay.probes.core_types import Severity, StepPhase
 from mainstay.recovery.launcher import hang_monitor, progress
 from mainstay.recovery.launcher.messages import FenceNode, NodeProgress, Stacks
 from mainstay.recovery.launcher.options import OnHang, RunOptions
+from mainstay.recovery.launcher.stacks import DEBUGGED
 from mainstay.recovery.launcher.worker_messages import ProgressReport
 
 
@@ -236,6 +237,20 @@ def test_phases_that_may_be_long_never_lead_to_action(hung: Callable[..., None],
         await world.until_event("stack_dump")
         await sampled(world, detector, phase=phase)
         assert world.coordinator.recoveries == 0
+
+    hung(scenario, OnHang.RECOVER)
+
+
+def test_a_rank_under_a_debugger_is_left_alone(hung: Callable[..., None]) -> None:
+    async def scenario(world: Any, detector: Scripted) -> None:
+        for node in world.nodes:
+            node.process_state = DEBUGGED
+        await found(world, detector, finding(2))
+        await world.until_event("stack_dump", 2)
+        for _ in range(10):
+            await sampled(world, detector)
+        assert world.coordinator.recoveries == 0
+        assert world.coordinator.state.value == "running"
 
     hung(scenario, OnHang.RECOVER)
 

@@ -27,8 +27,8 @@ def test_torchruns_options_and_the_scripts_own(script: str) -> None:
 
 
 def test_a_hang_is_only_reported_unless_asked(script: str) -> None:
-    assert parse([script]).on_hang is OnHang.REPORT
-    assert parse(["--on-hang", "recover", script]).on_hang is OnHang.RECOVER
+    assert parse([script]).on_hang is OnHang.RECOVER
+    assert parse(["--on-hang", "report", script]).on_hang is OnHang.REPORT
 
 
 def test_protection_and_what_fails_together(script: str) -> None:
