@@ -230,6 +230,17 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
 
 
 @pytest.fixture(scope="session")
+def warm_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """A process that has imported the service and the node daemon, to fork them and other commands from."""
+    from tests.fork_server.processes import warm_process
+
+    modules = ("app", "server", "cli", "celery_app", "local_node")
+    names = [*(f"mainstay.service.{name}" for name in modules), "mainstay.probes.daemon", "uvloop"]
+    with warm_process(tmp_path_factory.mktemp("warm-service"), *names) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
 def free_port() -> Callable[[], int]:
     """Ask for as many unused loopback ports as the test needs."""
     port: Callable[[], int] = _load_machine().free_port
@@ -251,7 +262,7 @@ def test_data() -> Path:
 
 _OWN_WORLD = {"postgres", "redis", "browser", "processes"}
 """Markers of tests that start something outside this process."""
-_PROCESSES = {"agents", "warm"}
+_PROCESSES = {"agents", "warm", "warm_service"}
 """Fixtures that do."""
 _IN_REAL_TIME = "play"
 """The fixture that runs a coordinator and its launchers' sockets by the wall clock."""
