@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ from tests.retries import read_list
 if TYPE_CHECKING:
     from xdist.remote import Producer
 
+    from mainstay.service.demo.stack import Stack
     from tests.fork_server.processes import Warm
 
 # A shared machine has slow moments, and a test that fails must fail again: what is drawn depends on nothing else, and
@@ -238,6 +240,14 @@ def warm_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     names = [*(f"mainstay.service.{name}" for name in modules), "mainstay.probes.daemon", "uvloop"]
     with warm_process(tmp_path_factory.mktemp("warm-service"), *names) as process:
         yield process
+
+
+@pytest.fixture(scope="session")
+def service_stack(warm_service: Warm) -> Callable[..., Stack]:
+    """Like ``Stack``, for services and node daemons without a job."""
+    from tests.fork_server.processes import warm_stack
+
+    return partial(warm_stack, warm_service, warm_service)
 
 
 @pytest.fixture(scope="session")

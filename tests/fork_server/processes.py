@@ -51,6 +51,9 @@ class Launched:
         if self.poll() is None:
             os.kill(self.pid, number)
 
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
@@ -96,7 +99,8 @@ class WarmChildren(Children):
     launchers: Warm
 
     def start(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> int:
-        assert command[0] == sys.executable
+        if list(command[:2]) != [sys.executable, "-m"]:
+            return super().start(name, command, env)
         warm = self.launchers if name.startswith("run-") else self.services
         self.log_dir.mkdir(parents=True, exist_ok=True)
         with (self.log_dir / f"{name}.log").open("ab") as log:
