@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +46,10 @@ READY_SECONDS = 180.0
 HOST = catalog(SignalSource.HOST)
 
 
+def _launch(command: list[str], environment: dict[str, str], log: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+
 @dataclass
 class Server:
     """``mainstay serve`` on one port and one data directory, started again after each kill."""
@@ -53,6 +58,8 @@ class Server:
     database_url: str = ""
     port: int = field(default_factory=free_port)
     start_seconds: list[float] = field(default_factory=list)
+    launch: Callable[[list[str], dict[str, str], int], subprocess.Popen[bytes]] = field(default=_launch)
+    """Starts a command in an environment, its output going to a descriptor."""
     _child: subprocess.Popen[bytes] | None = None
 
     @property
@@ -70,7 +77,7 @@ class Server:
         environment = {**os.environ, "MAINSTAY_DATABASE_URL": self.database_url}
         started = time.monotonic()
         with (self.directory / "serve.log").open("ab") as log:
-            self._child = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+            self._child = self.launch(command, environment, log.fileno())
         client = Transport(self.url)
         while not _is_ready(client):
             if self._child.poll() is not None or time.monotonic() - started > READY_SECONDS:
@@ -226,10 +233,10 @@ def _enroll(server: Server, node: str) -> str:
     return str(Transport(server.url, join).json("POST", "/nodes:enroll", {"name": node})["token"])
 
 
-def measure(directory: Path, *, points: int, seed: int, database_url: str = "", relays: int = 0) -> Outcome:
-    """Kill the service ``points`` times during ingest; then look at what is stored."""
+def measure(directory: Path, *, points: int, seed: int, database_url: str = "", relays: int = 0, **how: Any) -> Outcome:
+    """Kill the service ``points`` times during ingest; then look at what is stored. ``how`` is for ``Server``."""
     rng = random.Random(seed)
-    server = Server(directory, database_url)
+    server = Server(directory, database_url, **how)
     server.start()
     try:
         with _sending(server, relays) as senders:

@@ -12,6 +12,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,10 +76,12 @@ def last_step(stack: Stack) -> int:
     return int((jobs.get(JOB) or {}).get("last_step") or 0)
 
 
-def play(directory: Path, away: float) -> Outcome:
+def play(
+    directory: Path, away: float, make: Callable[[Path, int, Mapping[str, str]], Stack] = Stack, step_ms: int = 50
+) -> Outcome:
     """The whole story; ``away`` seconds without a service."""
     # The job trains until it is stopped: it need not take all cores meanwhile.
-    stack = Stack(directory, free_port(), {"MAINSTAY_EXAMPLE_FAULTS": "sleep:rank=0,step=0,ms=50"})
+    stack = make(directory, free_port(), {"MAINSTAY_EXAMPLE_FAULTS": f"sleep:rank=0,step=0,ms={step_ms}"})
     try:
         stack.start_service()
         stack.start_node(PROBE)

@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ from tests.retries import read_list
 if TYPE_CHECKING:
     from xdist.remote import Producer
 
+    from mainstay.service.demo.stack import Stack
     from tests.fork_server.processes import Warm
 
 # A shared machine has slow moments, and a test that fails must fail again: what is drawn depends on nothing else, and
@@ -230,6 +232,25 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
 
 
 @pytest.fixture(scope="session")
+def warm_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """A process that has imported the service and the node daemon, to fork them and other commands from."""
+    from tests.fork_server.processes import warm_process
+
+    modules = ("app", "server", "cli", "celery_app", "local_node")
+    names = [*(f"mainstay.service.{name}" for name in modules), "mainstay.probes.daemon", "uvloop"]
+    with warm_process(tmp_path_factory.mktemp("warm-service"), *names) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
+def service_stack(warm_service: Warm) -> Callable[..., Stack]:
+    """Like ``Stack``, for services and node daemons without a job."""
+    from tests.fork_server.processes import warm_stack
+
+    return partial(warm_stack, warm_service, warm_service)
+
+
+@pytest.fixture(scope="session")
 def free_port() -> Callable[[], int]:
     """Ask for as many unused loopback ports as the test needs."""
     port: Callable[[], int] = _load_machine().free_port
@@ -251,7 +272,7 @@ def test_data() -> Path:
 
 _OWN_WORLD = {"postgres", "redis", "browser", "processes"}
 """Markers of tests that start something outside this process."""
-_PROCESSES = {"agents", "warm"}
+_PROCESSES = {"agents", "warm", "warm_service"}
 """Fixtures that do."""
 _IN_REAL_TIME = "play"
 """The fixture that runs a coordinator and its launchers' sockets by the wall clock."""

@@ -16,6 +16,8 @@ from typing import Any
 from bench import lib_job
 from bench.lib_job import Job
 from mainstay.recovery.launcher.child_processes import _quiet_single_thread
+from mainstay.service.demo.processes import Children
+from mainstay.service.demo.stack import Stack
 from tests.fork_server import client
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +50,9 @@ class Launched:
     def send_signal(self, number: int) -> None:
         if self.poll() is None:
             os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -85,6 +90,32 @@ class Warm:
         """Where the plain script (no launcher, no snapshots, no fault) wrote its final parameters."""
         self.run_plain(directory, [*arguments, "--save", str(directory / "saved")], ranks)
         return directory / "saved"
+
+
+class WarmChildren(Children):
+    """A stack's processes: they begin with everything imported."""
+
+    services: Warm
+    launchers: Warm
+
+    def start(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> int:
+        if list(command[:2]) != [sys.executable, "-m"]:
+            return super().start(name, command, env)
+        warm = self.launchers if name.startswith("run-") else self.services
+        self.log_dir.mkdir(parents=True, exist_ok=True)
+        with (self.log_dir / f"{name}.log").open("ab") as log:
+            child: Any = Launched(warm.path, command[1:], {**os.environ, **(env or {})}, log.fileno())
+        self.running[name] = child
+        return int(child.pid)
+
+
+def warm_stack(services: Warm, launchers: Warm, *what: Any) -> Stack:
+    """Like ``Stack``; services and node daemons are forks of one process, launchers and ranks of another."""
+    stack = Stack(*what)
+    children = WarmChildren(stack.children.log_dir)
+    children.services, children.launchers = services, launchers
+    stack.children = children
+    return stack
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -10,12 +11,14 @@ import selectors
 import signal
 import socket
 import sys
+import threading
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from bench.lib_job import descendants
 from mainstay.recovery.launcher import child_processes, fork_server
@@ -196,20 +199,51 @@ def _become_fork_server(control: socket.socket) -> None:
     os.environ.update(order["environment"])
     sys.argv = [order["words"][0], str(line), *order["words"][2:]]
     _wait_for_agent(os.getppid())
-    sys.exit(fork_server.main())
+    end_after(lambda: sys.exit(fork_server.main()))
 
 
 def _wait_for_agent(launcher: int, seconds: float = 60.0) -> None:
     """Wait for the launcher's agent: a real fork server imports for seconds; ranks that start earlier are
     unprotected."""
     deadline = time.monotonic() + seconds
+    sockets: set[str] = set()
     while time.monotonic() < deadline:
-        agents = [words.split() for words in descendants(launcher).values() if "mainstay.recovery.agent" in words]
-        sockets = {words[words.index("--socket") + 1] for words in agents if "--socket" in words}
+        sockets = sockets or _sockets_of_agents(launcher)
         open_ones = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
         if any(words[-1] in sockets and words[3] == _LISTENS for words in open_ones):
             return
-        time.sleep(0.02)
+        time.sleep(0.05)
+
+
+def _sockets_of_agents(launcher: int) -> set[str]:
+    """Where the launcher's agents are to listen. It reads all of /proc: ask no more often than needed."""
+    agents = [words.split() for words in descendants(launcher).values() if "mainstay.recovery.agent" in words]
+    return {words[words.index("--socket") + 1] for words in agents if "--socket" in words}
+
+
+def end_after(program: Callable[[], object]) -> NoReturn:
+    """End as the interpreter does after ``program``, but for the tear-down of modules and memory.
+
+    That alone is half a second of a core for each fork of a process that has imported torch: it writes to, and so
+    copies, most of the memory that a fork shares.
+    """
+    code: object = 0
+    try:
+        program()
+    except SystemExit as ended:
+        code = ended.code
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # noqa: BLE001 - as the interpreter does
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    if isinstance(code, str):  # the interpreter prints it
+        print(code, file=sys.stderr)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def warm(modules: list[str]) -> None:
@@ -238,7 +272,7 @@ def main() -> None:
         print("warm", flush=True)
         order = Server(listener).serve()
     if order is not None:
-        become(order)
+        end_after(lambda: become(order))
 
 
 if __name__ == "__main__":

@@ -26,10 +26,12 @@ REPORT = {
 class Pair:
     """Two services on one database, and the clients of each."""
 
-    def __init__(self, directory: Path, url: str, free_port: Callable[[], int]) -> None:
+    def __init__(
+        self, directory: Path, url: str, free_port: Callable[[], int], make: Callable[..., Stack] = Stack
+    ) -> None:
         self.url = url
         env = {"MAINSTAY_DATABASE_URL": url, "MAINSTAY_CLUSTER__LEASE_SECONDS": "2"}
-        self.stacks = [Stack(directory / name, free_port(), env) for name in ("a", "b")]
+        self.stacks = [make(directory / name, free_port(), env) for name in ("a", "b")]
         a, b = self.stacks
         a.start_service("serve", "--migrate")
         # The second finds an administrator in the database, and makes none.

@@ -76,11 +76,16 @@ def fill(stack: Stack) -> str:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("form", ["copy", "copy.tar"])
 def test_a_killed_service_continues_from_its_backup(
-    tmp_path: Path, free_port: Callable[[], int], new_url: Callable[[], str | None], form: str
+    tmp_path: Path,
+    free_port: Callable[[], int],
+    new_url: Callable[[], str | None],
+    service_stack: Callable[..., Stack],
+    form: str,
 ) -> None:
     def stack_of(name: str) -> Stack:
         url = new_url()
-        return Stack(tmp_path / name, free_port(), {} if url is None else {"MAINSTAY_DATABASE_URL": url})
+        env = {} if url is None else {"MAINSTAY_DATABASE_URL": url}
+        return service_stack(tmp_path / name, free_port(), env)
 
     place = tmp_path / form
     with closing(stack_of("first")) as first:

@@ -7,7 +7,7 @@ the rank leaves, and then its node leaves service, without an operator.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +39,13 @@ AUTOMATIC = {
 
 
 @pytest.fixture
-def stack(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Stack]:
+def stack(tmp_path: Path, request: pytest.FixtureRequest, service_stack: Callable[..., Stack]) -> Iterator[Stack]:
     environment = {
         "MAINSTAY_INCIDENTS__DETECTION_INTERVAL_SECONDS": "0.2",
         "MAINSTAY_REMEDIATION__INTERVAL_SECONDS": "0.2",
         **getattr(request, "param", {}),
     }
-    stack = Stack(tmp_path / "stack", free_port(), environment)
+    stack = service_stack(tmp_path / "stack", free_port(), environment)
     try:
         stack.start_service("serve")
         yield stack

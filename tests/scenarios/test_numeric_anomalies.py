@@ -41,9 +41,9 @@ Start = Callable[..., AbstractContextManager[Site]]
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(tmp_path_factory: pytest.TempPathFactory, service_stack: Callable[..., Stack]) -> Iterator[Stack]:
     """One service for all stories: each has a job of its own, and no job is reported in another."""
-    with serving(tmp_path_factory.mktemp("sick")) as running:
+    with serving(tmp_path_factory.mktemp("sick"), service_stack) as running:
         yield running
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from mainstay.service.demo.processes import mainstay_command
 from mainstay.service.demo.stack import JOB, NODES, Stack, free_port
 from tests.detectors.hang.test_flight_recorder import hung
 from tests.detectors.hang.test_hang_cli import write
+from tests.fork_server.processes import Warm, warm_stack
 from tests.scenarios.pace import UNHURRIED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,11 +66,11 @@ def commands() -> set[str]:
     return {line for line in lines if line} - {"mainstay run", "mainstay checkpoint"}  # names, not command lines
 
 
-def run(line: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(python: Path, line: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     assert line in commands(), "the README no longer has this command"
     return subprocess.run(
-        mainstay_command(*line.split()[1:]), cwd=folder, env={**os.environ, **environment}, capture_output=True,
-        text=True, timeout=200, check=False,
+        [python, "-m", *line.split()], cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True,
+        timeout=200, check=False,
     )  # fmt: skip
 
 
@@ -98,38 +98,39 @@ def test_every_make_target_of_the_readme_runs_what_it_promises(line: str) -> Non
     assert TARGETS[line] in done.stdout
 
 
-def test_the_machine_is_examined(tmp_path: Path) -> None:
-    done = run("mainstay doctor", tmp_path)
+def test_the_machine_is_examined(warm_service: Warm, tmp_path: Path) -> None:
+    done = run(warm_service.python, "mainstay doctor", tmp_path)
     assert done.returncode in {0, 1}, done.stderr
     assert "python" in done.stdout.lower()
 
 
-def test_the_script_of_the_readme_trains_under_mainstay_run(tmp_path: Path) -> None:
+def test_the_script_of_the_readme_trains_under_mainstay_run(warm: Warm, tmp_path: Path) -> None:
     [block] = [body for body in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "mainstay.init" in body]
     (tmp_path / "train.py").write_text(f"{PRELUDE}{block}\nprint('trained', total)\n")
-    done = run("mainstay run --nproc-per-node 4 train.py", tmp_path, XDG_STATE_HOME=str(tmp_path / "state"))
+    line = "mainstay run --nproc-per-node 4 train.py"
+    done = run(warm.python, line, tmp_path, XDG_STATE_HOME=str(tmp_path / "state"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("trained 3") == 4, done.stdout
 
 
-def test_dumps_of_a_hang_are_analyzed(tmp_path: Path) -> None:
+def test_dumps_of_a_hang_are_analyzed(warm_service: Warm, tmp_path: Path) -> None:
     (tmp_path / "dumps").mkdir()
     write(tmp_path / "dumps", hung())
-    done = run("mainstay analyze-hang dumps/", tmp_path)
+    done = run(warm_service.python, "mainstay analyze-hang dumps/", tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Rank 2 holds up the job.")
 
 
-def test_policies_are_simulated(tmp_path: Path) -> None:
+def test_policies_are_simulated(warm_service: Warm, tmp_path: Path) -> None:
     [line] = [one for one in HERE if one.startswith("mainstay simulate")]
-    done = run(line, tmp_path)
+    done = run(warm_service.python, line, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "<svg" in (tmp_path / "simulation.svg").read_text(encoding="utf-8")
 
 
 @pytest.fixture
-def stack(tmp_path: Path) -> Iterator[Stack]:
-    made = Stack(tmp_path / "stack", free_port(), UNHURRIED)
+def stack(tmp_path: Path, warm: Warm, warm_service: Warm) -> Iterator[Stack]:
+    made = warm_stack(warm_service, warm, tmp_path / "stack", free_port(), UNHURRIED)
     try:
         made.start_service("serve")
         made.start_node(NODES[0])
@@ -139,14 +140,14 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
         made.close()
 
 
-def test_a_job_is_recorded_and_replayed(stack: Stack, tmp_path: Path) -> None:
+def test_a_job_is_recorded_and_replayed(stack: Stack, warm_service: Warm, tmp_path: Path) -> None:
     stack.until(lambda: (stack.api.get("/jobs")["items"] or [{}])[0].get("last_step", 0) > 5, 90.0, "five steps")
     recorded = run(
-        f"mainstay record --since 30m --job {JOB} rec/", tmp_path,
+        warm_service.python, f"mainstay record --since 30m --job {JOB} rec/", tmp_path,
         MAINSTAY_SERVICE=stack.api.url, MAINSTAY_TOKEN_FILE=str(stack.data_dir / "admin-token"),
     )  # fmt: skip
     assert recorded.returncode == 0, recorded.stderr
     assert "rows of steps" in recorded.stdout
-    replayed = run("mainstay replay rec/", tmp_path)
+    replayed = run(warm_service.python, "mainstay replay rec/", tmp_path)
     assert replayed.returncode == 0, replayed.stderr
     assert "findings" in replayed.stdout.lower()

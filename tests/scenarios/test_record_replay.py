@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -13,16 +14,16 @@ import pytest
 from mainstay.detectors.finding import Finding
 from mainstay.detectors.recording.reader import RecordingDirectory
 from mainstay.probes.signals import SignalSource
-from mainstay.service.demo.processes import mainstay_command
 from mainstay.service.demo.stack import JOB, NODES, Stack, free_port
+from tests.fork_server.processes import Warm, warm_stack
 from tests.scenarios.pace import UNHURRIED
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(240), pytest.mark.xdist_group("control")]
 
 
 @pytest.fixture
-def stack(tmp_path: Path):
-    made = Stack(tmp_path, free_port(), UNHURRIED)
+def stack(tmp_path: Path, warm: Warm, warm_service: Warm):
+    made = warm_stack(warm_service, warm, tmp_path, free_port(), UNHURRIED)
     try:
         made.start_service("serve")
         made.start_node(NODES[0])
@@ -32,11 +33,13 @@ def stack(tmp_path: Path):
         made.close()
 
 
-def command(stack: Stack, *words: str) -> subprocess.CompletedProcess[str]:
-    line = mainstay_command(*words)
-    return subprocess.run(
-        line, capture_output=True, text=True, check=False, timeout=120, env={**os.environ, **stack.env}
-    )
+@pytest.fixture
+def command(stack: Stack, warm_service: Warm) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        line, env = [str(warm_service.python), "-m", "mainstay", *words], {**os.environ, **stack.env}
+        return subprocess.run(line, capture_output=True, text=True, check=False, timeout=120, env=env)
+
+    return run
 
 
 def pids(stack: Stack) -> dict[int, int]:
@@ -49,7 +52,9 @@ def exits(stack: Stack) -> list[dict]:
     return [one for one in found if one["kind"] == "process_exit"]
 
 
-def test_what_was_live_is_said_again(stack: Stack, tmp_path: Path) -> None:
+def test_what_was_live_is_said_again(
+    stack: Stack, command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
     stack.until(lambda: (stack.api.get("/jobs")["items"] or [{}])[0].get("last_step", 0) > 20, 90.0, "twenty steps")
     os.kill(pids(stack)[2], signal.SIGKILL)
     stack.until(lambda: bool(exits(stack)), 30.0, "the finding")
@@ -58,12 +63,12 @@ def test_what_was_live_is_said_again(stack: Stack, tmp_path: Path) -> None:
     service = ("--service", stack.api.url, "--token-file", str(stack.data_dir / "admin-token"))
     place = tmp_path / "recording"
 
-    written = command(stack, "record", str(place), "--since", "10m", "--job", JOB, *service)
+    written = command("record", str(place), "--since", "10m", "--job", JOB, *service)
 
     assert written.returncode == 0, written.stderr
     assert "rows of steps" in written.stdout
     out = tmp_path / "findings.jsonl"
-    replayed = command(stack, "replay", str(place), "--output", str(out))
+    replayed = command("replay", str(place), "--output", str(out))
     assert replayed.returncode == 0, replayed.stderr
     found = [msgspec.json.decode(line, type=Finding) for line in out.read_bytes().splitlines()]
     [said] = [one for one in found if one.kind == "process_exit" and one.active]
@@ -76,9 +81,9 @@ def test_what_was_live_is_said_again(stack: Stack, tmp_path: Path) -> None:
     steps = next(recording.steps(JOB))
     assert len(steps.entities) == 4
     assert sum(len(chunk.t) for chunk in recording.devices(SignalSource.HOST)) > 5
-    again = command(stack, "record", str(place), *service)
+    again = command("record", str(place), *service)
     assert again.returncode == 2
     assert "holds a recording already" in again.stderr
-    absent = command(stack, "record", str(tmp_path / "none"), "--job", "absent", *service)
+    absent = command("record", str(tmp_path / "none"), "--job", "absent", *service)
     assert absent.returncode == 2
     assert "no job 'absent'" in absent.stderr

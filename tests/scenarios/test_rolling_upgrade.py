@@ -21,6 +21,7 @@ import pytest
 from mainstay.probes.spool import Spool
 from mainstay.service.common.migrate import MIGRATIONS
 from mainstay.service.demo.processes import mainstay_command
+from mainstay.service.demo.stack import Stack
 from tests.scenarios.pair import NODE, REPORT, Pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.postgres, pytest.mark.timeout(300)]
@@ -135,8 +136,10 @@ def always_ready(pair: Pair) -> Iterator[None]:
 
 
 @pytest.fixture
-def pair(tmp_path: Path, postgres_url: str, free_port: Callable[[], int]) -> Iterator[Pair]:
-    made = Pair(tmp_path, postgres_url, free_port)
+def pair(
+    tmp_path: Path, postgres_url: str, free_port: Callable[[], int], service_stack: Callable[..., Stack]
+) -> Iterator[Pair]:
+    made = Pair(tmp_path, postgres_url, free_port, service_stack)
     yield made
     made.close()
 

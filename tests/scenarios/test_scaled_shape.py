@@ -35,8 +35,10 @@ def stack(tmp_path: Path, postgres_url: str, redis_url: str, free_port: Callable
 
 
 @pytest.fixture
-def pair(tmp_path: Path, postgres_url: str, free_port: Callable[[], int]) -> Iterator[Pair]:
-    made = Pair(tmp_path, postgres_url, free_port)
+def pair(
+    tmp_path: Path, postgres_url: str, free_port: Callable[[], int], service_stack: Callable[..., Stack]
+) -> Iterator[Pair]:
+    made = Pair(tmp_path, postgres_url, free_port, service_stack)
     yield made
     made.close()
 

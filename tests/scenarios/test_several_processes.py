@@ -21,8 +21,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.postgres, pyt
 
 
 @pytest.fixture
-def pair(tmp_path: Path, postgres_url: str, free_port: Callable[[], int]) -> Iterator[Pair]:
-    made = Pair(tmp_path, postgres_url, free_port)
+def pair(
+    tmp_path: Path, postgres_url: str, free_port: Callable[[], int], service_stack: Callable[..., Stack]
+) -> Iterator[Pair]:
+    made = Pair(tmp_path, postgres_url, free_port, service_stack)
     yield made
     made.close()
 
@@ -69,8 +71,10 @@ def _status(url: str) -> dict[str, Any]:
     return told
 
 
-def test_a_node_works_through_a_gateway(tmp_path: Path, postgres_url: str, free_port: Callable[[], int]) -> None:
-    stack = Stack(tmp_path, free_port(), {"MAINSTAY_DATABASE_URL": postgres_url})
+def test_a_node_works_through_a_gateway(
+    tmp_path: Path, postgres_url: str, free_port: Callable[[], int], service_stack: Callable[..., Stack]
+) -> None:
+    stack = service_stack(tmp_path, free_port(), {"MAINSTAY_DATABASE_URL": postgres_url})
     try:
         stack.start_service("serve", "--migrate")
         port, config = str(free_port()), str(tmp_path / "mainstay.toml")

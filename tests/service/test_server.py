@@ -19,27 +19,18 @@ import pytest
 
 from mainstay.service.server import CannotServeError, bind, check_data_dir, check_listen, lock_data_dir
 from mainstay.service.settings import Settings
-from tests.fork_server.processes import Warm, warm_process
+from tests.fork_server.processes import Warm
 
 pytestmark = pytest.mark.slow  # each starts the real command
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
-@pytest.fixture(scope="module")
-def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
-    """Knows the service already, which takes three seconds to import; ``serving`` begins from nothing."""
-    with warm_process(
-        tmp_path_factory.mktemp("service"), "mainstay.service.app", "mainstay.service.server", "mainstay.service.cli"
-    ) as process:
-        yield process
-
-
 @pytest.fixture
-def mainstay(warm: Warm) -> Command:
+def mainstay(warm_service: Warm) -> Command:
     """Runs the command to its end."""
 
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        command = [str(warm.python), "-m", "mainstay", *arguments]
+        command = [str(warm_service.python), "-m", "mainstay", *arguments]
         env = {**os.environ, **environment}
         return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, env=env)
 
@@ -54,9 +45,22 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @contextmanager
-def serving(tmp_path: Path, *options: str, command: str = "serve") -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """``mainstay serve`` on a free port; the process and its first lines up to the sign-in link."""
-    line = [sys.executable, "-m", "mainstay", command, "--port", "0", "--data-dir", str(tmp_path / "data"), *options]
+def serving(
+    tmp_path: Path, *options: str, command: str = "serve", warm: Warm | None = None
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """``mainstay serve`` on a free port, from nothing unless a ``warm`` process has imported the service already, which
+    takes three seconds; the process and its first lines up to the sign-in link."""
+    line = [
+        warm.python if warm else sys.executable,
+        "-m",
+        "mainstay",
+        command,
+        "--port",
+        "0",
+        "--data-dir",
+        str(tmp_path / "data"),
+        *options,
+    ]
     with (tmp_path / "serve.log").open("w") as log:
         child = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
@@ -68,6 +72,7 @@ def serving(tmp_path: Path, *options: str, command: str = "serve") -> Iterator[t
             child.kill()
         child.wait(60)
         assert child.stdout is not None
+        child.stdout.read()  # a fork of the warm process ends a moment after the client that speaks for it
         child.stdout.close()
 
 
@@ -98,8 +103,8 @@ def test_a_second_service_on_the_directory_is_refused_and_names_the_first(mainst
     lock_data_dir(tmp_path / "data").close()  # the kernel unlocked it when the process ended
 
 
-def test_stopping_does_not_wait_for_open_streams(tmp_path: Path) -> None:
-    with serving(tmp_path) as (child, lines):
+def test_stopping_does_not_wait_for_open_streams(warm_service: Warm, tmp_path: Path) -> None:
+    with serving(tmp_path, warm=warm_service) as (child, lines):
         url, token = lines.split("ready on ")[1].split()[0], (tmp_path / "data" / "admin-token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}
         with httpx.Client(base_url=url, headers=headers) as client, client.stream("GET", "/v1/watch") as response:
@@ -111,9 +116,9 @@ def test_stopping_does_not_wait_for_open_streams(tmp_path: Path) -> None:
     assert time.monotonic() - started < 60  # a stream ends after ten minutes
 
 
-def test_tokens_from_the_command_line(mainstay: Command, tmp_path: Path) -> None:
+def test_tokens_from_the_command_line(mainstay: Command, warm_service: Warm, tmp_path: Path) -> None:
     data = ("--data-dir", str(tmp_path / "data"))
-    with serving(tmp_path) as (_, lines):
+    with serving(tmp_path, warm=warm_service) as (_, lines):
         url = lines.split("ready on ")[1].split()[0]
         reader = mainstay("token", "create", "ci", "--scopes", "read,act", "--quiet", *data).stdout.strip()
         join = mainstay("token", "join", "--node", "n1", "--quiet", *data).stdout.strip()
@@ -134,9 +139,9 @@ def test_tokens_from_the_command_line(mainstay: Command, tmp_path: Path) -> None
         assert "no live token" in one_line(mainstay("token", "revoke", listed[1]["id"], *data))
 
 
-def test_what_the_service_keeps_is_its_owners_alone(mainstay: Command, tmp_path: Path) -> None:
+def test_what_the_service_keeps_is_its_owners_alone(mainstay: Command, warm_service: Warm, tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with serving(tmp_path):
+    with serving(tmp_path, warm=warm_service):
         kept = [data, *data.rglob("*")]
         assert {path.name for path in kept} >= {"mainstay.db", "blocks", "admin-token", "serve.lock"}
         assert [path for path in kept if path.stat().st_mode & 0o077] == []
@@ -150,8 +155,10 @@ def test_what_the_service_keeps_is_its_owners_alone(mainstay: Command, tmp_path:
     assert f"run 'chmod 700 {data}'" in line
 
 
-def test_a_database_of_a_newer_version_is_refused_in_one_line(mainstay: Command, tmp_path: Path) -> None:
-    with serving(tmp_path):
+def test_a_database_of_a_newer_version_is_refused_in_one_line(
+    mainstay: Command, warm_service: Warm, tmp_path: Path
+) -> None:
+    with serving(tmp_path, warm=warm_service):
         pass
     database = tmp_path / "data" / "mainstay.db"
     with closing(sqlite3.connect(database)) as connection, connection:
@@ -204,10 +211,12 @@ def test_a_taken_port_is_said_in_one_line(mainstay: Command, tmp_path: Path) -> 
 
 
 @pytest.mark.postgres
-def test_an_old_schema_is_not_changed_unasked(mainstay: Command, tmp_path: Path, postgres_url: str) -> None:
+def test_an_old_schema_is_not_changed_unasked(
+    mainstay: Command, warm_service: Warm, tmp_path: Path, postgres_url: str
+) -> None:
     line = one_line(mainstay("serve", "--port", "0", "--data-dir", str(tmp_path), "--database-url", postgres_url))
     assert "start once with --migrate" in line
-    with serving(tmp_path, "--database-url", postgres_url, "--migrate") as (_, lines):
+    with serving(tmp_path, "--database-url", postgres_url, "--migrate", warm=warm_service) as (_, lines):
         assert "ready on" in lines
 
 
@@ -246,8 +255,8 @@ def test_a_data_directory_that_is_a_file(tmp_path: Path) -> None:
         check_data_dir(file)
 
 
-def test_up_ends_cleanly_while_nodes_wait_for_tasks(tmp_path: Path) -> None:
-    with serving(tmp_path, command="up") as (child, lines):
+def test_up_ends_cleanly_while_nodes_wait_for_tasks(warm_service: Warm, tmp_path: Path) -> None:
+    with serving(tmp_path, command="up", warm=warm_service) as (child, lines):
         url, token = lines.split("ready on ")[1].split()[0], (tmp_path / "data" / "admin-token").read_text().strip()
         with httpx.Client(base_url=url, headers={"Authorization": f"Bearer {token}"}, timeout=30) as client:
             deadline = time.monotonic() + 90

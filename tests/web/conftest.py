@@ -19,8 +19,10 @@ expect.set_options(timeout=20_000)  # the default, 5 s, is short for a page besi
 
 
 @pytest.fixture(scope="session")
-def dashboard(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[Stack]:
-    stack = Stack(
+def dashboard(
+    tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int], service_stack: Callable[..., Stack]
+) -> Iterator[Stack]:
+    stack = service_stack(
         tmp_path_factory.mktemp("dashboard"), free_port(), {"MAINSTAY_INCIDENTS__CLOSE_AFTER_SECONDS": "3600"}
     )
     try:

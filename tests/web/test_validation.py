@@ -34,11 +34,13 @@ class Scenario:
 
 
 @pytest.fixture(scope="module")
-def dashboard(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[Stack]:
+def dashboard(
+    tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int], service_stack: Callable[..., Stack]
+) -> Iterator[Stack]:
     """A service with its own worker, which makes a sweep's validations."""
     # Validations that tests leave open must outlast them, on a slow machine too.
     settings = {"MAINSTAY_VALIDATION__DEADLINE_SECONDS": "3600"}
-    stack = Stack(tmp_path_factory.mktemp("validation"), free_port(), settings)
+    stack = service_stack(tmp_path_factory.mktemp("validation"), free_port(), settings)
     try:
         stack.start_service("up", "--no-node")
         validated.put_nodes(stack)

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -32,11 +31,13 @@ dist.destroy_process_group()
 """
 
 
-def run(directory: Path, code: str, *words: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+def run(
+    warm: Warm, directory: Path, code: str, *words: str, options: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
     script = directory / "script.py"
     script.write_text(code)
     flags = ["--nproc-per-node", "2", "--state-dir", str(directory / "state"), "--job-id", f"t{os.getpid()}", *options]
-    command = [sys.executable, "-m", "mainstay", "run", *flags, str(script), *words]
+    command = [str(warm.python), "-m", "mainstay", "run", *flags, str(script), *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
@@ -45,9 +46,9 @@ def events(directory: Path, kind: str) -> list[dict]:
     return [event for event in map(json.loads, lines) if event["kind"] == kind]
 
 
-def test_a_script_without_the_sdk_is_restarted_whole(tmp_path: Path) -> None:
+def test_a_script_without_the_sdk_is_restarted_whole(warm: Warm, tmp_path: Path) -> None:
     """As torchrun does it; and each attempt meets in a store that knows nothing of the one before."""
-    done = run(tmp_path, PLAIN, "1", "--nnodes", "9")
+    done = run(warm, tmp_path, PLAIN, "1", "--nnodes", "9")
     assert done.returncode == 0, done.stderr
     assert "[rank 0] sum 2 in attempt 1, arguments ['1', '--nnodes', '9']" in done.stdout
     (exited,) = [e for e in events(tmp_path, "process_exit") if e["rank"] == 1 and not e["data"]["expected"]]
@@ -59,8 +60,8 @@ def test_a_script_without_the_sdk_is_restarted_whole(tmp_path: Path) -> None:
     assert "out_of_memory" not in exited["data"]
 
 
-def test_a_script_that_always_fails_ends_the_job_with_its_code(tmp_path: Path) -> None:
-    done = run(tmp_path, "import sys; sys.exit(7)")
+def test_a_script_that_always_fails_ends_the_job_with_its_code(warm: Warm, tmp_path: Path) -> None:
+    done = run(warm, tmp_path, "import sys; sys.exit(7)")
     assert done.returncode == 7
     last = done.stderr.strip().splitlines()[-1]
     assert "exit code 7" in last
@@ -69,8 +70,8 @@ def test_a_script_that_always_fails_ends_the_job_with_its_code(tmp_path: Path) -
     assert (finished["data"]["state"], finished["data"]["exit_code"]) == ("failed", 7)
 
 
-def test_a_module_that_cannot_be_preloaded(tmp_path: Path) -> None:
-    done = run(tmp_path, "pass", options=("--preload", "no_such_module"))
+def test_a_module_that_cannot_be_preloaded(warm: Warm, tmp_path: Path) -> None:
+    done = run(warm, tmp_path, "pass", options=("--preload", "no_such_module"))
     assert done.returncode == 1
     assert "no_such_module" in done.stderr
 

@@ -48,14 +48,15 @@ def _links(node: Node, count: int, state: float) -> None:
 
 @_quiet("NVSentinel#1701: 214 of 288 nodes said NVLINK_DOWN, all planned reboots", count=6)
 def nvlink_down_on_planned_reboot(stage: Stage) -> None:
-    stage.run(90)
+    stage.run(90, pace=PACE)
     for node in stage.nodes.values():
         stage.event(EventKind.NODE_STOPPING, node, reason="shutdown")
         for gpu in range(8):  # the driver unloads: its links go down with noise
             stage.xid(node, gpu, 149, "NETIR_LINK_EVT Fatal XC0 i0 Link 03", unit="NETIR_LINK_EVT", fatal=True, link=3)
         stage.xid(node, 0, 74, "NVLink: fatal error detected on link 3", link=3)
         node.up = False
-        stage.run(60)
+        stage.run(10)
+        stage.run(50, pace=PACE)
         stage.boot(node)
         _links(node, 0, 2.0)
         for gpu in range(8):
@@ -64,8 +65,8 @@ def nvlink_down_on_planned_reboot(stage: Stage) -> None:
         stage.run(25)
         _links(node, 18, 3.0)
         stage.event(EventKind.LINK_UP, node, node.ports[0].id, link="mlx5_0:1", since_down=25.0)
-        stage.run(20)
-    stage.run(120)
+        stage.run(20, pace=PACE)
+    stage.run(120, pace=PACE)
 
 
 @_quiet("aicr#2641: IMEX unhealthy for 13 days on healthy idle nodes")
@@ -204,19 +205,22 @@ def service_restart(stage: Stage) -> None:
         node.load(0.9)
     stage.run(150, pace=PACE)
     stage.restart()
-    stage.run(150)
+    stage.run(30)
+    stage.run(120, pace=PACE)
 
 
 @_quiet("a rack is switched off in order, and comes back", count=8)
 def rack_maintenance(stage: Stage) -> None:
-    stage.run(60)
+    stage.run(60, pace=PACE)
     rack = [node for node in stage.nodes.values() if node.rack == "r1"]
     for node in rack:
         stage.shut_down(node)
-    stage.run(180)
+    stage.run(60)
+    stage.run(120, pace=PACE)
     for node in rack:
         stage.boot(node)
-    stage.run(120)
+    stage.run(30)
+    stage.run(90, pace=PACE)
 
 
 @_quiet("a cold aisle warms up: all nodes are hotter, none is sick")

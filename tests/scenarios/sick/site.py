@@ -105,10 +105,10 @@ class Site:
 
 
 @contextmanager
-def serving(directory: Path) -> Iterator[Stack]:
+def serving(directory: Path, make: Callable[..., Stack] = Stack) -> Iterator[Stack]:
     """A service, with a token for jobs in the file ``job-token``."""
     directory.mkdir(parents=True, exist_ok=True)
-    stack = Stack(directory, free_port())
+    stack = make(directory, free_port())
     try:
         stack.start_service("serve")
         token = directory / "job-token"
