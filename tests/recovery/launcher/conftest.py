@@ -64,8 +64,7 @@ class FakeNode:
 
     answers = True
     """Whether it answers when it is asked for stacks."""
-    process_state = "stopped"
-    """What it says of the processes then."""
+    process_state = "stopped"  # what it says of them then
     bring_problem = ""
     """Why its agent cannot fetch what the coordinator requests."""
     fenced_bring_problem = ""
