@@ -289,7 +289,7 @@ def _outcome(extra_copy: ExtraCopy, before: int, place: Path, shape: str) -> str
     return f"back {source}" if equal(place / "saved", reference(place / "saved", shape)) else f"wrong bits {source}"
 
 
-def measure(place: Path, tally: Tally, points: int, seed: int, seconds: float) -> Tally:
+def measure(place: Path, tally: Tally, points: int, seed: int, seconds: float) -> None:
     """Job after job, until there are ``points`` or the time is over."""
     until = time.monotonic() + seconds
     number = 0
@@ -302,7 +302,6 @@ def measure(place: Path, tally: Tally, points: int, seed: int, seconds: float) -
         for disk in (True, False):
             if time.monotonic() < until:
                 beyond(place / f"beyond-{scheme}-{disk}", scheme, tally, disk=disk)
-    return tally
 
 
 def _one(killer: Killer, points: int, until: float) -> None:

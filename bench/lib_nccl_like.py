@@ -43,7 +43,6 @@ _TEARS_DOWN: Final = ("1", "3")
 class _Call:
     """One kernel: in its communicator's stream until it is done."""
 
-    name: str
     tensors: list[torch.Tensor]
     """What it uses."""
     kernel: Callable[[list[torch.Tensor]], Any]
@@ -200,12 +199,10 @@ class NcclLike(ProcessGroup):
             own.reduceOp = op
             return self._group.gloo.allreduce(copies, own)
 
-        return self._call("allreduce", tensors, kernel, asynchronous=opts.asyncOp)
+        return self._call(tensors, kernel, asynchronous=opts.asyncOp)
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any) -> Work | None:  # type: ignore[override]
-        return self._call(
-            "broadcast", tensors, lambda copies: self._group.gloo.broadcast(copies, opts), asynchronous=opts.asyncOp
-        )
+        return self._call(tensors, lambda copies: self._group.gloo.broadcast(copies, opts), asynchronous=opts.asyncOp)
 
     def allgather(  # type: ignore[override]
         self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
@@ -215,11 +212,11 @@ class NcclLike(ProcessGroup):
         def kernel(copies: list[torch.Tensor]) -> Any:
             return self._group.gloo.allgather([copies[:count]], copies[count:])
 
-        return self._call("allgather", [*outputs[0], *inputs], kernel, asynchronous=opts.asyncOp)
+        return self._call([*outputs[0], *inputs], kernel, asynchronous=opts.asyncOp)
 
     def barrier(self, opts: Any = None) -> Work:  # noqa: ARG002 - torch's
         """The host waits for it, too."""
-        work = self._call("barrier", [], lambda _: self._group.gloo.barrier(), asynchronous=True)
+        work = self._call([], lambda _: self._group.gloo.barrier(), asynchronous=True)
         assert isinstance(work, _Pending)
         work.call.done.wait()
         return work
@@ -228,13 +225,13 @@ class NcclLike(ProcessGroup):
         def kernel(copies: list[torch.Tensor]) -> Any:
             return self._pair(dst).gloo.send(copies, int(dst > self.rank()), tag)
 
-        return self._exchange("send", dst, tensors, kernel)
+        return self._exchange(dst, tensors, kernel, writes=False)
 
     def recv(self, tensors: list[torch.Tensor], src: int, tag: int) -> Work:
         def kernel(copies: list[torch.Tensor]) -> Any:
             return self._pair(src).gloo.recv(copies, int(src > self.rank()), tag)
 
-        return self._exchange("recv", src, tensors, kernel)
+        return self._exchange(src, tensors, kernel, writes=True)
 
     # Ends
 
@@ -244,13 +241,11 @@ class NcclLike(ProcessGroup):
         if how == "hang":
             threading.Event().wait()
         time.sleep(float(how))
-        self._aborted = True
-        for communicator in list(self._communicators.values()):
-            communicator.abort()
+        self.shutdown()
 
     def shutdown(self) -> None:
         self._aborted = True
-        for communicator in self._communicators.values():
+        for communicator in list(self._communicators.values()):
             communicator.abort()
 
     def _watch(self) -> None:
@@ -279,38 +274,37 @@ class NcclLike(ProcessGroup):
         return found
 
     def _call(
-        self,
-        name: str,
-        tensors: Sequence[torch.Tensor],
-        kernel: Callable[[list[torch.Tensor]], Any],
-        *,
-        asynchronous: bool,
+        self, tensors: Sequence[torch.Tensor], kernel: Callable[[list[torch.Tensor]], Any], *, asynchronous: bool
     ) -> Work | None:
         communicator = self._meet("all", self.rank(), self.size())
-        work = self._launch(communicator, name, tensors, kernel, writes=True)
+        work = self._launch(communicator, tensors, kernel, writes=True)
         if asynchronous:
             return work
         work.wait()
         return None
 
     def _exchange(
-        self, name: str, peer: int, tensors: Sequence[torch.Tensor], kernel: Callable[[list[torch.Tensor]], Any]
+        self,
+        peer: int,
+        tensors: Sequence[torch.Tensor],
+        kernel: Callable[[list[torch.Tensor]], Any],
+        *,
+        writes: bool,
     ) -> Work:
         low, high = sorted((self.rank(), peer))
         communicator = self._meet(f"{low}:{high}", int(self.rank() == high), 2)
-        return self._launch(communicator, name, tensors, kernel, writes=name == "recv")
+        return self._launch(communicator, tensors, kernel, writes=writes)
 
     @staticmethod
     def _launch(
         communicator: _Communicator,
-        name: str,
         tensors: Sequence[torch.Tensor],
         kernel: Callable[[list[torch.Tensor]], Any],
         *,
         writes: bool,
     ) -> _Pending:
         assert NcclLike.stream is not None
-        call = _Call(name, list(tensors), kernel, writes, list(NcclLike.stream.awaited))
+        call = _Call(list(tensors), kernel, writes, list(NcclLike.stream.awaited))
         communicator.launch(call)
         return _Pending(call, NcclLike.stream)
 

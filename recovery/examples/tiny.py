@@ -228,7 +228,7 @@ class _Pipeline:
     def forward(self, task: PipelinePass) -> None:
         data = next(self.data)
         x = data[:, :-1] if task.source is None else self.receive(task.source).requires_grad_()
-        # Of dropout. torch.manual_seed would format a stack for each device that is not there.
+        # For dropout. torch.manual_seed is slower: it also seeds every kind of device that could be here.
         torch.default_generator.manual_seed((self.opts.seed * 1_000_003 + self.step) * 1009 + task.micro_batch)
         y = self.stage(x)
         if task.target is None:

@@ -268,11 +268,8 @@ class Coordinator:
         self.members.reassign(self.options.world_size)
         self.generation = 1
         self.started_at = time.time()
-        data = {
-            "command": [self.options.script, *self.options.argv],
-            "world_size": self.options.world_size,
-            "run": self.disk.run,
-        }
+        command = [self.options.script, *self.options.argv]
+        data = {"command": command, "world_size": self.options.world_size, "run": self.disk.run}
         self.reporter.event(EventKind.JOB_STARTED, generation=1, data=data)
         self.store = self.new_store()
         self.orders.replicate_state()

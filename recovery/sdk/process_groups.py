@@ -204,7 +204,7 @@ class Communicator:
             if self._before is not None:
                 close_now(connections() - self._before)
             elif self.on_device:
-                close_now(self._meeting)  # a communicator's first call meets its peers there
+                close_now(self._sockets)  # a communicator's first call meets its peers through the store
                 self._begin_abort()
             else:
                 close_between_messages(self._sockets, lambda: self.inside() is not None)

@@ -32,16 +32,17 @@ class Children:
         """Start ``command`` in a session of its own and return its process id."""
         self.log_dir.mkdir(parents=True, exist_ok=True)
         with (self.log_dir / f"{name}.log").open("ab") as log:
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **(env or {})},
-                start_new_session=True,
-            )
+            child = self._begin(name, command, {**os.environ, **(env or {})}, log.fileno())
         self.running[name] = child
         return child.pid
+
+    def _begin(
+        self, _: str, command: Sequence[str], environment: Mapping[str, str], log: int
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
 
     def tail(self, name: str, lines: int = 12) -> str:
         """The last lines of a child's log."""

@@ -98,15 +98,11 @@ class WarmChildren(Children):
     services: Warm
     launchers: Warm
 
-    def start(self, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> int:
+    def _begin(self, name: str, command: Sequence[str], environment: Mapping[str, str], log: int) -> Any:
         if list(command[:2]) != [sys.executable, "-m"]:
-            return super().start(name, command, env)
+            return super()._begin(name, command, environment, log)
         warm = self.launchers if name.startswith("run-") else self.services
-        self.log_dir.mkdir(parents=True, exist_ok=True)
-        with (self.log_dir / f"{name}.log").open("ab") as log:
-            child: Any = Launched(warm.path, command[1:], {**os.environ, **(env or {})}, log.fileno())
-        self.running[name] = child
-        return int(child.pid)
+        return Launched(warm.path, command[1:], environment, log)
 
 
 def warm_stack(services: Warm, launchers: Warm, *what: Any) -> Stack:

@@ -222,7 +222,7 @@ def _sockets_of_agents(launcher: int) -> set[str]:
 
 
 def end_after(program: Callable[[], object]) -> NoReturn:
-    """End as the interpreter does after ``program``, but for the tear-down of modules and memory.
+    """End as the interpreter does after ``program``, but for the tear-down of modules and memory, unless it raises.
 
     That alone is half a second of a core for each fork of a process that has imported torch: it writes to, and so
     copies, most of the memory that a fork shares.
@@ -232,11 +232,6 @@ def end_after(program: Callable[[], object]) -> NoReturn:
         program()
     except SystemExit as ended:
         code = ended.code
-    except KeyboardInterrupt:
-        raise
-    except BaseException:  # noqa: BLE001 - as the interpreter does
-        sys.excepthook(*sys.exc_info())
-        code = 1
     if isinstance(code, str):  # the interpreter prints it
         print(code, file=sys.stderr)
     threading._shutdown()  # type: ignore[attr-defined]

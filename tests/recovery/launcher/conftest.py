@@ -64,7 +64,8 @@ class FakeNode:
 
     answers = True
     """Whether it answers when it is asked for stacks."""
-    process_state = "stopped"  # what it says of them then
+    process_state = "stopped"
+    """What it says of the processes then."""
     bring_problem = ""
     """Why its agent cannot fetch what the coordinator requests."""
     fenced_bring_problem = ""
@@ -231,10 +232,8 @@ class FakeNode:
         self.asked.append(message)
         for rank in message.ranks if self.answers else ():
             stack = ThreadStack(thread="main", frames=("wait (work.py:3)", "main (train.py:9)"))
-            pid, request = self.pids[rank], message.request
-            self.stream.send(
-                Stacks(request=request, rank=rank, pid=pid, tool="py-spy", stacks=(stack,), state=self.process_state)
-            )
+            of: dict[str, Any] = {"request": message.request, "rank": rank, "pid": self.pids[rank]}
+            self.stream.send(Stacks(**of, tool="py-spy", stacks=(stack,), state=self.process_state))
 
     def _regroup(self, message: RegroupRank) -> None:
         rank, restore = message.rank, message.order.restore

@@ -26,7 +26,7 @@ def test_torchruns_options_and_the_scripts_own(script: str) -> None:
     assert len(found.token) == 32
 
 
-def test_a_hang_is_only_reported_unless_asked(script: str) -> None:
+def test_a_hang_is_recovered_from_unless_only_a_report_is_asked_for(script: str) -> None:
     assert parse([script]).on_hang is OnHang.RECOVER
     assert parse(["--on-hang", "report", script]).on_hang is OnHang.REPORT
 

@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore
 
 from bench import lib_nccl_like
 from mainstay.recovery.mesh_shape import GenerationRanks, MeshShape
@@ -31,14 +30,6 @@ from tests.recovery.sdk.ranks import Peer
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 WORLD = GenerationRanks.whole(MeshShape(dp=2, pp=1))
-
-
-@pytest.fixture
-def store() -> Iterator[int]:
-    """Port of a store that no rank hosts."""
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    yield server.port
-    del server
 
 
 @pytest.fixture

@@ -7,13 +7,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import TCPStore
 
 from mainstay.recovery.mesh_shape import GenerationRanks, MeshShape
 from mainstay.recovery.sdk.abortable_gloo import WaitAbortedError
@@ -23,14 +21,6 @@ from tests.recovery.sdk.ranks import Peer
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes]
 WORLD = GenerationRanks.whole(MeshShape(dp=2, pp=2))
-
-
-@pytest.fixture
-def store() -> Iterator[int]:
-    """Port of a store that no rank hosts."""
-    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    yield server.port
-    del server
 
 
 def form(rank: int, port: int, generation: int = 1) -> Communicator:
