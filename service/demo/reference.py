@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import filecmp
+import os
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import mainstay.recovery
+from mainstay.recovery.launcher.fork_server import preload
 from mainstay.service.demo.processes import Children
 
 WORLD_SIZE = 4
@@ -17,17 +22,36 @@ def examples_dir() -> Path:
     return Path(mainstay.recovery.__path__[0]) / "examples"
 
 
-def start_reference(children: Children, directory: Path, *, port: int, steps: int, seed: int) -> list[str]:
-    """Start the plain script on every rank with the environment that torchrun would give it; return the child names."""
+def start_reference(children: Children, directory: Path, *, port: int, steps: int, seed: int) -> str:
+    """Start the plain script on every rank with the environment that torchrun would give; return the child's name."""
     directory.mkdir(parents=True, exist_ok=True)
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(WORLD_SIZE)}
+    environment = {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(WORLD_SIZE), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
     arguments = ["--steps", str(steps), "--seed", str(seed), "--save", str(directory)]
-    names = [f"reference-{rank}" for rank in range(WORLD_SIZE)]
-    for rank, name in enumerate(names):
-        own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(examples_dir() / "train_plain.py"), *arguments]
-        children.start(name, command, {**shared, **own})
-    return names
+    children.start("reference", [sys.executable, "-m", "mainstay.service.demo.reference", *arguments], environment)
+    return "reference"
+
+
+def main() -> None:
+    """Train on ``WORLD_SIZE`` ranks: one process imports torch, which takes most of the time, and forks them."""
+    preload(["mainstay.recovery.examples.train_plain"])
+    from mainstay.recovery.examples import train_plain  # noqa: PLC0415 - the service runs without torch
+
+    ranks = {os.fork() or _train(rank, train_plain.main) for rank in range(WORLD_SIZE)}
+    while ranks:
+        pid, status = os.wait()
+        ranks.remove(pid)
+        if status:
+            for other in ranks:
+                os.kill(other, signal.SIGKILL)
+            sys.exit(1)
+
+
+def _train(rank: int, train: Callable[[], None]) -> NoReturn:
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    train()
+    sys.exit()
 
 
 def compare_parameters(one: Path, other: Path) -> list[str]:
@@ -37,3 +61,7 @@ def compare_parameters(one: Path, other: Path) -> list[str]:
         return ["nothing was saved"]
     _, differing, missing = filecmp.cmpfiles(one, other, names, shallow=False)
     return sorted(differing + missing)
+
+
+if __name__ == "__main__":
+    main()

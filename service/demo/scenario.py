@@ -133,12 +133,11 @@ class Scenario:
         directory, children = self.options.directory / "reference", self.stack.children
         started = time.monotonic()
         options = self.options
-        names = start_reference(children, directory, port=free_port(), steps=options.steps, seed=options.seed)
+        name = start_reference(children, directory, port=free_port(), steps=options.steps, seed=options.seed)
         patience = 60.0 + _SECONDS_A_STEP * self.options.steps
-        self._until(lambda: self._ended(names), patience, "the end of the undisturbed run")
-        for name in names:
-            if children.exit_code(name):
-                raise DemoError(f"the undisturbed run failed:\n{children.tail(name)}")
+        self._until(lambda: self._ended([name]), patience, "the end of the undisturbed run")
+        if children.exit_code(name):
+            raise DemoError(f"the undisturbed run failed:\n{children.tail(name)}")
         self.story.reference_s = time.monotonic() - started
         differing = compare_parameters(self.options.directory / "job", directory)
         self.story.bit_equal = not differing

@@ -21,7 +21,7 @@ from mainstay.service.demo.reference import examples_dir
 JOB = "demo"
 NODES = ("demo-a", "demo-b")
 RANKS_PER_NODE = 2
-POLL_SECONDS = 0.02
+POLL_SECONDS = 0.1
 _MEMORY = "/dev/shm"  # noqa: S108 - where snapshots live; the directory in it is made safely
 
 

@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300),
 
 STEPS = 40
 RANKS = 3
-ARGUMENTS = ["--steps", str(STEPS), "--seed", "5", "--width", "32", "--batch", "1", "--dp", str(RANKS), "--pp", "1"]
+SMALL = ["--width", "32", "--layers", "1", "--batch", "1"]
+ARGUMENTS = ["--steps", str(STEPS), "--seed", "5", *SMALL, "--dp", str(RANKS), "--pp", "1"]
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,7 @@
-"""Node health as whole stories: telemetry and events in, incidents and proposals out, with the clock moved by hand."""
+"""Node health as whole stories: telemetry and events in, incidents and proposals out, with the clock moved by hand.
+
+Faults that take hours to show are played by ``bench.health`` only, and their detectors' tests play them faster.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from tests.scenarios.health.quiet import QUIET, Quiet
 from tests.scenarios.health.stage import CALM_PACE_S, stage
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+SOON_S = 600.0
 
 
 @pytest.mark.parametrize("story", QUIET, ids=lambda story: story.name)
@@ -21,7 +25,7 @@ def test_nobody_cries_wolf(story: Quiet, tmp_path: Path) -> None:
         assert len(played.incidents()) <= story.incidents, played.describe()
 
 
-@pytest.mark.parametrize("story", FAULTS, ids=lambda story: story.name)
+@pytest.mark.parametrize("story", [story for story in FAULTS if story.within <= SOON_S], ids=lambda story: story.name)
 def test_the_fault_is_found(story: Fault, tmp_path: Path) -> None:
     with stage(tmp_path, **story.stage) as played:
         onset = story.play(played)
@@ -29,11 +33,10 @@ def test_the_fault_is_found(story: Fault, tmp_path: Path) -> None:
         assert not [f for f in played.findings() if f.time < began - 1], (
             "something was found before it broke\n" + played.describe()
         )
-        pace = 30 if story.within >= 600 else 1  # what may take hours need not be asked for each second
-        took = played.until(lambda: any(f.kind in story.kinds for f in played.findings()), onset.seconds, pace=pace)
+        took = played.until(lambda: any(f.kind in story.kinds for f in played.findings()), onset.seconds)
         assert took is not None, f"not found\n{played.describe()}"
         assert took <= story.within, f"took {took} s\n{played.describe()}"
-        rest = pace if "node_lost" in story.kinds else max(pace, CALM_PACE_S)  # nothing new happens from here on
+        rest = 1 if "node_lost" in story.kinds else CALM_PACE_S  # nothing new happens from here on
         played.run(max(0, onset.seconds - int(took)), pace=rest)
         blamed = {(f.node, f.device) for f in played.findings() if f.severity != "info"}
         nodes = {node for node, _ in onset.culprits}

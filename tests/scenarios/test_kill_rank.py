@@ -18,7 +18,7 @@ from tests.scenarios.same_bits import assert_same_bits
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
 STEPS = 40
-ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--batch", "1"]
+ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--layers", "2", "--batch", "1"]
 SEED = 20260729
 
 

@@ -27,7 +27,9 @@ pytestmark = [
     pytest.mark.xdist_group("control"),
 ]
 
-SMALL = ("--width", 32, "--layers", 2, "--batch", 1, "--pp", 1)
+SMALL = ("--width", 32, "--layers", 1, "--batch", 1, "--pp", 1)
+PACE = ("--faults", "sleep:rank=0,ms=25")
+"""A job that trains until the story ends leaves the cores to others."""
 FOR_EVER = 100_000
 HANGS = ("noncomm_hang", "comm_hang", "collective_mismatch")
 DEVICE_MS = 25
@@ -91,7 +93,7 @@ def incident_of(here: Site, finding: Json) -> Json:
 
 
 def test_a_rank_that_is_stopped_hangs_the_job(site: Start) -> None:
-    with site("--steps", FOR_EVER, "--dp", 3, *SMALL, ranks=3, options=("--on-hang", "report")) as here:
+    with site("--steps", FOR_EVER, "--dp", 3, *SMALL, *PACE, ranks=3, options=("--on-hang", "report")) as here:
         here.until(learned(here, "hang"), 120.0, "a learned period")
         assert here.findings(*HANGS, active=None) == []
         here.stop(1)
@@ -118,7 +120,7 @@ def test_a_rank_that_is_stopped_hangs_the_job(site: Start) -> None:
 
 def test_a_stopped_rank_is_replaced_by_default(site: Start) -> None:
     """That such a job then ends well: ``tests/recovery/launcher/test_processes.py``."""
-    with site("--steps", FOR_EVER, "--dp", 2, *SMALL, ranks=2) as here:
+    with site("--steps", FOR_EVER, "--dp", 2, *SMALL, *PACE, ranks=2) as here:
         here.until(learned(here, "hang"), 120.0, "a learned period")
         before = here.job.pids()
         here.stop(1)

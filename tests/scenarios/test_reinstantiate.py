@@ -19,38 +19,34 @@ from tests.scenarios.whole_model import parameters
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(900), pytest.mark.xdist_group("training")]
 
 SCRIPT = ANY_SHAPE
-WORDS = ["--width", "32", "--layers", "6", "--micro-batches", "5"]
+WORDS = ["--width", "32", "--layers", "3", "--micro-batches", "5"]
 SIX = ["--dp", "2", "--pp", "3"]
-STEPS = 130
+STEPS = 60
 PATIENCE = 300.0
 """Seconds: six launchers, agents and fork servers start on any host."""
 
 
-def script_arguments(steps: int, saved: Path, *more: str) -> list[str]:
-    return ["--steps", str(steps), *WORDS, "--save", str(saved), *more]
-
-
-def undisturbed(warm: Warm, directory: Path, steps: int) -> Path:
-    """Final parameters of six ranks that nothing happens to."""
-    arguments = script_arguments(steps, directory / "saved")
-    with warm.job(
-        directory=directory / "job", script=SCRIPT, arguments=arguments, nodes=1, per_node=6, options=SIX
-    ) as job:
-        assert job.wait(PATIENCE) == [0], job.tail()
-    return directory / "saved"
+def script_arguments(saved: Path, *more: str) -> list[str]:
+    return ["--steps", str(STEPS), *WORDS, "--save", str(saved), *more]
 
 
 @pytest.fixture(scope="module")
 def expected(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Made once for all stories of as many steps."""
-    return parameters(undisturbed(warm, tmp_path_factory.mktemp("undisturbed"), STEPS))
+    """Final parameters of six ranks that nothing happens to."""
+    directory = tmp_path_factory.mktemp("undisturbed")
+    arguments = script_arguments(directory / "saved")
+    with warm.job(
+        directory=directory / "job", script=SCRIPT, arguments=arguments, nodes=1, per_node=6, options=SIX
+    ) as job:
+        assert job.wait(PATIENCE) == [0], job.tail()
+    return parameters(directory / "saved")
 
 
-def six_nodes(warm: Warm, directory: Path, steps: int) -> Job:
+def six_nodes(warm: Warm, directory: Path) -> Job:
     """A rank each, nothing spare; not started yet."""
     disk = ["--checkpoint-interval", "1000", "--checkpoint-dir", str(directory / "checkpoints")]
     options = [*SIX, "--standbys", "0", "--on-loss", "reinstantiate", "--parity-interval", "0", *disk]
-    arguments = script_arguments(steps, directory / "saved", "--pause", "0.1", "--journal", str(directory / "journal"))
+    arguments = script_arguments(directory / "saved", "--pause", "0.25", "--journal", str(directory / "journal"))
     return warm.job(
         directory=directory / "job", script=SCRIPT, arguments=arguments, nodes=6, per_node=1, options=options,
         port=free_port(),
@@ -77,7 +73,7 @@ def stages(job: Job) -> list[int]:
 
 def test_nodes_die_and_come_back(warm: Warm, tmp_path: Path, expected: dict[str, bytes]) -> None:
     """One of each pipeline; ``bench/strategy_predictions.py`` measures it."""
-    job = six_nodes(warm, tmp_path, STEPS)
+    job = six_nodes(warm, tmp_path)
     with job:
         nodes = dict(enumerate(job.launchers))
         seen, count = [], 0
@@ -96,7 +92,7 @@ def test_nodes_die_and_come_back(warm: Warm, tmp_path: Path, expected: dict[str,
         assert seen == [[3, 2], [3, 3]] * 2
         assert job.wait(PATIENCE) == [0] * 6, job.tail()
         assert job.state()["last_step"] == STEPS
-    told = account([tmp_path / "journal"], steps=STEPS, layers=6)
+    told = account([tmp_path / "journal"], steps=STEPS, layers=3)
     assert (told.lost, told.doubled) == (0, 0), "every sample once in every layer"
     assert all(event["data"]["steps_lost"] <= 1 for event in job.events("recovery_completed"))
     assert parameters(tmp_path / "saved") == expected
@@ -105,7 +101,7 @@ def test_nodes_die_and_come_back(warm: Warm, tmp_path: Path, expected: dict[str,
 def test_the_node_that_coordinates_dies_and_its_successor_forms_the_pipelines(
     warm: Warm, tmp_path: Path, expected: dict[str, bytes]
 ) -> None:
-    job = six_nodes(warm, tmp_path, STEPS)
+    job = six_nodes(warm, tmp_path)
     with job:
         job.wait_step(4, PATIENCE)
         kill_node(job, job.launchers[0], 0)
@@ -113,6 +109,29 @@ def test_the_node_that_coordinates_dies_and_its_successor_forms_the_pipelines(
         assert stages(job) == [3, 2]
         assert job.wait(PATIENCE) == [0] * 5, job.tail()
         assert job.state()["last_step"] == STEPS
-    told = account([tmp_path / "journal"], steps=STEPS, layers=6)
+    told = account([tmp_path / "journal"], steps=STEPS, layers=3)
     assert (told.lost, told.doubled) == (0, 0)
+    assert parameters(tmp_path / "saved") == expected
+
+
+def test_where_nothing_is_spare_and_repairs_are_long_other_pipelines_are_formed(
+    warm: Warm, tmp_path: Path, expected: dict[str, bytes]
+) -> None:
+    """With ``--on-loss auto``: repairs take a quarter of an hour at least, of which 3+2 stages lose less than 3 do."""
+    job = six_nodes(warm, tmp_path)
+    job.options[job.options.index("reinstantiate")] = "auto"
+    with job:
+        launcher = job.launchers[4]
+        job.wait_step(6)
+        kill_node(job, launcher, 4)
+        job.wait_recoveries(1, 120.0)
+        assert stages(job) == [3, 2]
+        job.wait_step(job.step() + 4)
+        job.launchers.append(job._start(4, job.port))
+        job.wait_recoveries(2, 120.0)
+        assert stages(job) == [3, 3]
+        assert job.wait(300.0) == [0] * 6, job.tail()
+    lost = job.events("recovery_completed")[0]["data"]
+    assert lost["decision"]["chosen"] == ["reinstantiate"]
+    assert lost["outcome"]["strategy"] == "reinstantiate"
     assert parameters(tmp_path / "saved") == expected

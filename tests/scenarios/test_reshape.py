@@ -20,9 +20,9 @@ from tests.scenarios.whole_model import parameters
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
 SCRIPT = ANY_SHAPE
-STEPS = 120
+STEPS = 60
 SMALL = ["--steps", str(STEPS), "--width", "32"]
-SLOW = ["--pause", "0.1"]
+SLOW = ["--pause", "0.2"]
 """So that there are steps left when whoever asks has asked."""
 ENDLESS = ["--steps", "100000", "--width", "32", *SLOW]
 

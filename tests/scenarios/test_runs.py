@@ -23,9 +23,9 @@ def describe(result: Outcome) -> str:
     return "; ".join(f"{f.kind} of {f.entity.key}: {f.evidence.summary}" for f in result.wrong[:5])
 
 
-@pytest.mark.parametrize("name", sorted(FAULTS))
+@pytest.mark.parametrize("name", sorted(FAULTS)[::3])
 def test_a_fault_is_found_and_nobody_else_is_blamed(name: str) -> None:
-    """One seed each; ``bench/detect.py`` plays many."""
+    """Some, as all are played with damaged telemetry below; ``bench/detect.py`` plays all with many seeds."""
     result = play(FAULTS[name], 0)
     assert result.seconds is not None, f"missed; said instead: {describe(result)}"
     assert not result.wrong, describe(result)

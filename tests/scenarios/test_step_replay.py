@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(400),
 
 SLOW = "sleep:rank=0,ms=15"
 """Steps of a small model outrun a coordinator that waits for a core; here it must act before the next thing happens."""
-SMALL = ("--seed", "5", "--width", "32", "--layers", "2", "--batch", "1")
+SMALL = ("--seed", "5", "--width", "32", "--batch", "1")
 Start = Callable[..., Job]
 
 
@@ -45,7 +45,7 @@ def assert_as_undisturbed(warm: Warm, job: Job, words: tuple[str, ...], tmp_path
 
 def test_a_rank_whose_updates_are_wrong_now_and_then(start: Start, warm: Warm, tmp_path: Path) -> None:
     """Digests agree at step 50 and not at step 100; replays from step 50 name the rank, which gets another device."""
-    words = ("--steps", "125", "--dp", "4", "--pp", "1")
+    words = ("--steps", "125", "--dp", "4", "--pp", "1", "--layers", "1")
     options = ("--on-numeric-anomaly", "replay", "--checkpoint-interval", "25")
     with start(*words, fault=f"flip_update:rank=2,step=60,p=0.4;{SLOW},step=95", ranks=4, options=options) as job:
         job.until(lambda: job.step() >= 1, 120.0, "the first step")
@@ -68,7 +68,7 @@ def test_wrong_gradients_that_all_replicas_average_are_found_by_the_timetable(
     start: Start, warm: Warm, tmp_path: Path
 ) -> None:
     """No digest and no norm shows it. Two pipelines of two stages, cut along and across."""
-    words = ("--steps", "55", "--dp", "2", "--pp", "2")
+    words = ("--steps", "55", "--dp", "2", "--pp", "2", "--layers", "2")
     options = ("--step-replay-every", "20", "--checkpoint-interval", "10")
     with start(*words, fault=f"flip:rank=1,step=35,p=0.5;{SLOW}", ranks=4, options=options) as job:
         job.until(lambda: len(job.events("step_replay_finished")) >= 2, 200.0, "two replays")
@@ -87,7 +87,7 @@ def test_wrong_gradients_that_all_replicas_average_are_found_by_the_timetable(
 
 def test_asked_by_hand_in_a_healthy_job_and_a_rank_dies_in_it(start: Start, warm: Warm, tmp_path: Path) -> None:
     """No rank is blamed, and the job recovers from any failure in a replay as always."""
-    words = ("--steps", "60", "--dp", "2", "--pp", "1")
+    words = ("--steps", "60", "--dp", "2", "--pp", "1", "--layers", "1")
     with start(*words, fault="sleep:rank=0,ms=20", ranks=2, options=("--checkpoint-interval", "20")) as job:
         job.until(lambda: job.step() >= 5, 120.0, "step 5")
         job.launchers[0].send_signal(signal.SIGUSR2)

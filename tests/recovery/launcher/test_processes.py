@@ -15,6 +15,7 @@ from bench.lib_job import descendants
 from tests.fork_server.processes import Warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("control")]
+SMALL = ["--width", "32", "--layers", "1", "--batch", "1"]
 
 PLAIN = """
 import os, sys
@@ -78,7 +79,7 @@ def test_a_module_that_cannot_be_preloaded(warm: Warm, tmp_path: Path) -> None:
 
 def test_two_runs_of_the_same_name(warm: Warm, tmp_path: Path) -> None:
     """The second one must not see fences and snapshots of the first."""
-    arguments = ["--steps", "60", "--width", "32", "--batch", "1", "--dp", "2", "--pp", "1"]
+    arguments = ["--steps", "60", *SMALL, "--dp", "2", "--pp", "1"]
     for number in (1, 2):
         with warm.job(directory=tmp_path / "job", arguments=arguments, nodes=1, per_node=2) as job:
             job.wait_step(4)
@@ -91,11 +92,11 @@ def test_two_runs_of_the_same_name(warm: Warm, tmp_path: Path) -> None:
 def test_a_stopped_rank_is_seen_and_replaced_without_any_service(warm: Warm, tmp_path: Path) -> None:
     """The coordinator's own detector, real ranks, real stacks; SIGKILL reaches a process that SIGSTOP has frozen."""
     faults = "sleep:rank=0,ms=10;sleep:rank=1,ms=10"  # so that the job is still there when its period is learned
-    words = ["--steps", "320", "--width", "32", "--batch", "1", "--dp", "2", "--pp", "1", "--faults", faults]
+    words = ["--steps", "140", *SMALL, "--dp", "2", "--pp", "1", "--faults", faults]
     with warm.job(
         directory=tmp_path / "job", arguments=words, nodes=1, per_node=2, options=["--on-hang", "recover"]
     ) as job:  # fmt: skip
-        job.wait_step(200)
+        job.wait_step(80)
         before = job.pids()
         job.kill(1, signal.SIGSTOP)
         recovered = job.wait_recoveries(1, 60.0)
@@ -111,7 +112,7 @@ def test_a_stopped_rank_is_seen_and_replaced_without_any_service(warm: Warm, tmp
 
 
 def test_nothing_outlives_a_launcher_that_is_killed(warm: Warm, tmp_path: Path) -> None:
-    arguments = ["--steps", "10000", "--width", "32", "--batch", "1", "--dp", "2", "--pp", "1"]
+    arguments = ["--steps", "10000", *SMALL, "--dp", "2", "--pp", "1"]
     with warm.job(directory=tmp_path / "job", arguments=arguments, nodes=1, per_node=2) as job:
         job.wait_step(2)
         below = descendants(job.launchers[0].pid)
