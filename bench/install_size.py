@@ -37,6 +37,7 @@ COMMANDS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
         ("-m", "mainstay", "doctor", "--json"),
         ("-c", "import mainstay.probes.daemon"),
     ),
+    "relay": (("-m", "mainstay", "relay", "--help"), ("-c", "import mainstay.probes.relay")),
     "bench": (
         ("-m", "mainstay", "validate", "--help"),
         ("-c", "import mainstay.detectors.validation.validator, mainstay.detectors.superbench.rules"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mainstay import __version__
 
-if TYPE_CHECKING:  # mainstay run and mainstay agent work without cyclopts
+if TYPE_CHECKING:  # the commands of training nodes and node daemons work without cyclopts
     from cyclopts import CycloptsError
     from rich.text import Text
 
@@ -88,18 +88,18 @@ def _usage_error(error: CycloptsError) -> Text:
     return Text(f"{command}: {problem} Run '{command} --help'.", no_wrap=True, overflow="ignore")
 
 
-# These commands parse their own arguments with argparse, so a training environment needs no cyclopts.
-_PLAIN = {"run", "agent"}
+# These commands parse their own arguments with argparse: training nodes and node daemons need no cyclopts.
+PLAIN = frozenset({"run", "agent", "node", "relay", "doctor"})
 
 
 def main() -> None:
     """Run one command; a missing extra or invalid input gives one clear line and a non-zero exit code."""
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     try:
-        if command in _PLAIN:
-            module = COMMANDS[command][0].partition(":")[0]
-            sys.exit(import_module(module).main(sys.argv[2:]))
-        build_app()()
+        if command in PLAIN:
+            module, _, name = COMMANDS[command][0].partition(":")
+            sys.exit(getattr(import_module(module), name)(sys.argv[2:]))
+        build_app()(sys.argv[1:])
     except ImportError as error:
         missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__  # cyclopts wraps it
         if not isinstance(missing, ModuleNotFoundError):

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import logging
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
-from cyclopts import Parameter
-
-from mainstay.probes.command_options import NodeOptions, RelayOptions, ServiceOptions, fail
+from mainstay.probes.command_options import (
+    CommandParser,
+    NodeOptions,
+    RelayOptions,
+    ServiceOptions,
+    build_parser,
+    fail,
+    parse,
+)
 
 if TYPE_CHECKING:  # commands import what they need when they run
     from mainstay.probes.daemon import NodeDaemon
@@ -22,12 +29,27 @@ _ONCE_S: Final = 30.0
 """How long ``--once`` tries."""
 _RELAY_ANSWER_S: Final = 5.0
 """A relay answers after one write to its disk; one that takes longer is better left alone."""
+_NODE: Final = "Run the node daemon: sample this machine, send the samples, and run the tasks of the service."
+_RELAY: Final = "Run a rack relay: take frames of nodes, store them, and send them to the service in bundles."
+_DOCTOR: Final = "Check this machine for missing requirements; the exit code is 0 if the essentials are present."
 
 
-def node(options: NodeOptions = NodeOptions()) -> None:
-    """Run the node daemon: sample this machine, send the samples, and run the tasks of the service."""
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """Return the parser of each command of this module."""
+    doctor = CommandParser(prog="mainstay doctor", description=_DOCTOR, allow_abbrev=False)
+    doctor.add_argument("--json", action="store_true", help="Print the checks as JSON.")
+    return {
+        "node": build_parser("node", _NODE, NodeOptions),
+        "relay": build_parser("relay", _RELAY, RelayOptions),
+        "doctor": doctor,
+    }
+
+
+def node(words: Sequence[str]) -> None:
+    """Run ``mainstay node`` with these words of the command line."""
     from mainstay.probes.spool import SpoolError
 
+    options = parse(parsers()["node"], NodeOptions, words)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     try:
         daemon = _daemon(options)
@@ -41,12 +63,13 @@ def node(options: NodeOptions = NodeOptions()) -> None:
         fail("node", f"{options.service} did not receive the report and a frame within {_ONCE_S:.0f} s", 1)
 
 
-def relay(options: RelayOptions = RelayOptions()) -> None:
-    """Run a rack relay: take frames of nodes, store them, and send them to the service in bundles."""
+def relay(words: Sequence[str]) -> None:
+    """Run ``mainstay relay`` with these words of the command line."""
     from mainstay.probes.relay import check_options, run_relay
     from mainstay.probes.spool import SpoolError
     from mainstay.probes.transport import Transport
 
+    options = parse(parsers()["relay"], RelayOptions, words)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     try:
         check_options(options)
@@ -58,15 +81,16 @@ def relay(options: RelayOptions = RelayOptions()) -> None:
         fail("relay", str(error))
 
 
-def doctor(*, json: Annotated[bool, Parameter(negative="", help="Print the checks as JSON.")] = False) -> None:
-    """Check this machine for missing requirements; the exit code is 0 if the essentials are present."""
+def doctor(words: Sequence[str]) -> None:
+    """Run ``mainstay doctor`` with these words of the command line."""
     from mainstay.probes.doctor import examine, healthy, render, to_json
 
+    as_json = parsers()["doctor"].parse_args(list(words)).json
     checks = examine()
-    if json:
+    if as_json:
         print(to_json(checks))
     else:
-        render(checks)
+        print(render(checks))
     sys.exit(0 if healthy(checks) else 1)
 
 

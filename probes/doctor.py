@@ -28,7 +28,7 @@ _DISK_WANTED: Final = 2 * _GIB
 """A day of telemetry of a small fleet, and a full spool."""
 _WAITS: Final = ("nvmlEventSetWait_v2", "nvmlEventSetWait")
 _INFINIBAND: Final = Path("/sys/class/infiniband")
-_NODE_MODULES: Final = ("msgspec", "urllib3", "cyclopts", "rich")
+_NODE_MODULES: Final = ("msgspec", "urllib3")
 _SERVICE_MODULES: Final = ("fastapi", "sqlalchemy", "alembic", "celery", "uvicorn")
 _BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -60,21 +60,15 @@ def to_json(checks: list[Check]) -> str:
     return msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
 
 
-def render(checks: list[Check]) -> None:
-    """A table for people, then what to do."""
-    from rich.console import Console  # noqa: PLC0415 - the JSON form does without
-    from rich.markup import escape  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table("", "check", "found", "needed for")
+def render(checks: list[Check]) -> str:
+    """Return a table for people, then what to do."""
+    rows = [("", "check", "found", "needed for")]
     for check in checks:
-        mark = "[green]ok[/]" if check.ok else "[red]missing[/]" if check.essential else "[yellow]missing[/]"
-        table.add_row(mark, escape(check.name), escape(check.found), escape(check.needed_for))
-    console = Console()
-    console.print(table)
-    for check in checks:
-        if check.fix:
-            console.print(f"{check.name}: {check.fix}", markup=False)
+        mark = "ok" if check.ok else "MISSING" if check.essential else "missing"
+        rows.append((mark, check.name, check.found, check.needed_for))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join([*lines, "", *(f"{check.name}: {check.fix}" for check in checks if check.fix)])
 
 
 def _check(name: str, ok: bool, found: str, needed_for: str, fix: str, *, essential: bool = False) -> Check:

@@ -18,7 +18,7 @@ def run_here(*arguments: object) -> subprocess.CompletedProcess[str]:
     code: object = 0
     with patch.object(sys, "argv", words), redirect_stdout(out), redirect_stderr(err):
         try:
-            cli.build_app()(words[1:])
+            cli.main()
         except SystemExit as ended:
             code = ended.code
     if isinstance(code, str):  # the interpreter prints it

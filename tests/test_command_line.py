@@ -66,8 +66,8 @@ def test_the_sdk_is_lent_lazily() -> None:
     assert "no attribute 'nothing'" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["run", "agent"])
-def test_training_commands_need_no_command_line_library(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(cli.PLAIN))
+def test_commands_of_training_nodes_and_node_daemons_need_no_command_line_library(name: str) -> None:
     code = f"import sys; sys.modules['cyclopts'] = None; sys.argv = ['mainstay', '{name}', '--help']\n"
     code += "from mainstay.cli import main; main()"
     done = subprocess.run(

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from mainstay import cli
-from mainstay.probes.command_options import NodeOptions, RelayOptions
+from mainstay.probes.command_options import NodeOptions, RelayOptions, options_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -94,9 +93,7 @@ def test_settings_named_in_the_environment_exist(compose: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize("name", ["relay", "node"])
 def test_variables_of_nodes_and_relays_exist(compose: dict[str, Any], name: str) -> None:
-    assert set(compose["services"][name]["environment"]) <= set(
-        variables(RelayOptions if name == "relay" else NodeOptions)
-    )
+    assert set(compose["services"][name]["environment"]) <= variables(RelayOptions if name == "relay" else NodeOptions)
 
 
 def test_the_relay_reaches_both_gateways_under_a_name_that_they_allow(compose: dict[str, Any]) -> None:
@@ -108,10 +105,9 @@ def test_the_relay_reaches_both_gateways_under_a_name_that_they_allow(compose: d
         assert host in services[name]["environment"]["MAINSTAY_ALLOWED_HOSTS"].split(",")
 
 
-def variables(options: type) -> Iterator[str]:
+def variables(options: type) -> set[str]:
     """The environment variables that set the options of a command."""
-    for hint in get_type_hints(options, include_extras=True).values():
-        yield from hint.__metadata__[0].env_var
+    return {option.variable for _, option in options_of(options).values()}
 
 
 def test_the_image_is_built_from_what_is_here() -> None:

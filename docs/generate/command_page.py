@@ -12,6 +12,7 @@ from cyclopts import App
 
 from docs.generate.markdown import code, page, plain, prose, sentence, table
 from mainstay.cli import COMMANDS, build_app
+from mainstay.probes import cli as node_cli
 from mainstay.recovery.agent import server
 from mainstay.recovery.launcher import options
 
@@ -43,7 +44,7 @@ class CommandReference:
 def command_references() -> dict[tuple[str, ...], CommandReference]:
     """Return every command that ``mainstay`` has, by its words."""
     app = build_app()
-    parsers = {"run": options.build_parser(), "agent": server.build_parser()}
+    parsers = {"run": options.build_parser(), "agent": server.build_parser(), **node_cli.parsers()}
     found: dict[tuple[str, ...], CommandReference] = {}
     for name, entry in COMMANDS.items():
         parser = parsers.get(name)
