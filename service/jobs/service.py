@@ -40,7 +40,7 @@ def report(session: WriteSession, job_id: str, said: JobReport, *, now: float) -
         JobStaleGenerationError: a later generation of the same run has reported already (the reporter is fenced), or
             this one has reported its end.
     """
-    row = session.get(JobRow, job_id)
+    row = session.get(JobRow, job_id, with_for_update=True)  # the report that is compared is the one replaced
     if row is not None and row.started_at == said.started_at and _progress(said) < _progress(row):
         raise JobStaleGenerationError(
             f"job {job_id!r} is {row.state} at generation {row.generation}; a report of generation {said.generation}"

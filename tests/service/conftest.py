@@ -136,6 +136,16 @@ def migrated_template(databases: Any) -> Iterator[str]:
     databases.drop(url)
 
 
+@pytest.fixture
+def postgres(databases: Any, migrated_template: str) -> Iterator[Database]:
+    """A fresh PostgreSQL database with today's schema."""
+    url = databases.make(template=migrated_template)
+    made = Database(url)
+    yield made
+    made.close()
+    databases.drop(url)
+
+
 def _migrated(url: str) -> Path:
     database = Database(url)
     migrate.upgrade(database)

@@ -30,15 +30,6 @@ def database(database_url: str) -> Iterator[Database]:
     made.close()
 
 
-@pytest.fixture
-def postgres(databases, migrated_template: str) -> Iterator[Database]:
-    url = databases.make(template=migrated_template)
-    made = Database(url)
-    yield made
-    made.close()
-    databases.drop(url)
-
-
 def change(session: WriteSession, name: str) -> None:
     record_change(session, Topic.NODE, {"id": name})
 
