@@ -166,7 +166,7 @@ class Job:
                 raise JobError(f"waiting for {what}: a launcher ended with {ended[0]}\n{self.tail()}")
             if time.monotonic() > deadline:
                 raise JobError(f"{what} did not come within {seconds:g} s\n{self.tail()}")
-            time.sleep(0.01)
+            time.sleep(0.02)
         return found
 
     def wait_step(self, step: int, seconds: float = 120.0) -> None:

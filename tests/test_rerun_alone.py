@@ -24,7 +24,8 @@ def test_fails_once():
 def run(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
     (folder / "test_it.py").write_text(source)
     (folder / "pytest.ini").write_text("[pytest]\n")
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""}
+    only = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "-p xdist"}  # the others take a second to import
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), **only}
     command = [sys.executable, "-m", "tests.rerun_alone", "-n", "1"]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 

@@ -263,10 +263,11 @@ class FrameMaker:
 
 def wait_until(check: Callable[[], Any], seconds: float = 60.0) -> Any:
     """What ``check`` returns once it is true."""
-    deadline = time.monotonic() + seconds
+    deadline, pause = time.monotonic() + seconds, 0.01
     while not (found := check()):
         assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(1.5 * pause, 0.1)  # most checks are requests: what takes seconds need not be asked for so often
     return found
 
 

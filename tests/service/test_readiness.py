@@ -85,6 +85,7 @@ def wait_for(service: Any, check: str) -> httpx.Response:
     deadline = time.monotonic() + 30
     while (answer := ready(service)).json()["checks"][check] == "ok":
         assert time.monotonic() < deadline
+        time.sleep(0.1)
     return answer
 
 

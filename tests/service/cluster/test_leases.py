@@ -19,6 +19,7 @@ from mainstay.service.common.db import Database, fenced
 from mainstay.service.incidents.detector_status import DetectorStatusCache, JobAccount, SharedDetectorStatus
 from mainstay.service.stream.changes import Topic, record_change
 from mainstay.service.stream.models import ChangeRow
+from tests.service.conftest import wait_until
 
 SECONDS = 1.0
 
@@ -64,13 +65,6 @@ def written(leases: Leases) -> list[str]:
         return [data["id"] for data in session.scalars(select(ChangeRow.data))]
 
 
-def until(happened: Callable[[], Any], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
-
-
 @pytest.mark.postgres
 def test_one_of_two_processes_works(two) -> None:
     made: list[str] = []
@@ -97,7 +91,7 @@ def test_another_takes_over_when_the_holder_is_silent_and_starts_anew(two) -> No
         turns[1]()
         return "http://1" in made
 
-    until(taken)
+    wait_until(taken)
     first.renew()
     turns[0]()
     assert first.epoch("work") is None
@@ -120,7 +114,7 @@ def test_a_holder_that_was_stopped_past_its_lease_writes_nothing(two) -> None:
         second.renew()
         return second.epoch("work") is not None
 
-    until(taken)
+    wait_until(taken)
     assert second.epoch("work") == epoch + 1
     with first.database.session() as session, pytest.raises(LeaseLostError, match="another process holds the lease"):
         first.check(session, "work", epoch)
@@ -146,7 +140,7 @@ def test_a_holder_that_stops_within_a_transaction_keeps_nothing(two) -> None:
         with fenced(lambda session: first.check(session, "work", epoch)), first.database.session() as session:
             record_change(session, Topic.EVENT, {"id": "stopped"})
             session.flush()
-            until(taken)  # PostgreSQL ends the idle transaction, and its lock on the lease with it
+            wait_until(taken)  # PostgreSQL ends the idle transaction, and its lock on the lease with it
 
     with pytest.raises(DBAPIError):
         write_and_stop()

@@ -6,7 +6,6 @@ The texts follow the exporter's default counters and DCGM 4.6's header; values a
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -136,14 +135,3 @@ class Exporter:
         self.over.set()
         self.server.shutdown()
         self.server.server_close()
-
-
-def wait_for(what: Callable[[], Any], seconds: float = 60.0) -> Any:
-    """The first true value of ``what``."""
-    deadline = time.monotonic() + seconds
-    while True:
-        found = what()
-        if found:
-            return found
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.02)

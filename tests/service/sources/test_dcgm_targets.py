@@ -12,7 +12,8 @@ import pytest
 from mainstay.probes.signals import SignalSource
 from mainstay.service.sources import targets
 from mainstay.service.telemetry.blocks import BlockKind
-from tests.service.sources.exporter import UUIDS, Exporter, new_text, old_labels, old_text, wait_for
+from tests.service.conftest import wait_until
+from tests.service.sources.exporter import UUIDS, Exporter, new_text, old_labels, old_text
 
 TIME = [BlockKind.TIME]
 
@@ -46,11 +47,11 @@ def test_a_target_fills_ring_blocks_and_fleet(service: Any, exporter: Exporter, 
     assert set(made) == {
         "id", "url", "node", "interval_seconds", "enabled", "last_scrape_at", "last_error", "samples"
     }  # fmt: skip
-    wait_for(lambda: latest(service, "gpu_temperature_celsius") == 47.0)
+    wait_until(lambda: latest(service, "gpu_temperature_celsius") == 47.0)
     node = service.client().get("/v1/nodes/dgx-07").json()
     assert [(d["id"], d["uuid"]) for d in node["devices"]] == [("gpu0", UUIDS[0]), ("gpu1", UUIDS[1])]
     assert node["version"] == "dcgm-exporter"
-    seen = wait_for(lambda: (found := the_target(service))["samples"] and found)
+    seen = wait_until(lambda: (found := the_target(service))["samples"] and found)
     assert seen["last_error"] is None
     assert abs(seen["last_scrape_at"] - time.time()) < 30
     blocks = list(service.services.blocks.read(time.time() - 60, time.time() + 60, subject="dgx-07", kinds=TIME))
@@ -69,9 +70,9 @@ def test_sequences_grow_by_one_and_counters_become_rates(service: Any, exporter:
 
     exporter.answer = answer
     add_target(service, exporter)
-    wait_for(lambda: latest(service, "gpu_energy_millijoules_total"))
+    wait_until(lambda: latest(service, "gpu_energy_millijoules_total"))
     read = service.services.blocks.read
-    blocks = wait_for(
+    blocks = wait_until(
         lambda: len(b := list(read(time.time() - 60, time.time() + 60, subject="dgx-07", kinds=TIME))) >= 3 and b
     )
     sequences = sorted(block.sequence for block in blocks)
@@ -80,7 +81,7 @@ def test_sequences_grow_by_one_and_counters_become_rates(service: Any, exporter:
 
 def test_the_target_may_name_the_node(service: Any, exporter: Exporter) -> None:
     add_target(service, exporter, node="rack3-n1")
-    wait_for(lambda: latest(service, "gpu_power_watts", node="rack3-n1"))
+    wait_until(lambda: latest(service, "gpu_power_watts", node="rack3-n1"))
     assert service.client().get("/v1/nodes/dgx-07").status_code == 404
 
 
@@ -88,13 +89,13 @@ def test_one_exporter_may_tell_of_two_nodes(service: Any, exporter: Exporter) ->
     exporter.answer = old_text("dgx-07") + old_text("dgx-08").replace(UUIDS[0], "GPU-x").replace(UUIDS[1], "GPU-y")
     add_target(service, exporter)
     for node in ("dgx-07", "dgx-08"):
-        wait_for(lambda node=node: latest(service, "gpu_power_watts", node=node))
+        wait_until(lambda node=node: latest(service, "gpu_power_watts", node=node))
 
 
 def test_a_node_with_a_daemon_is_left_to_it(service: Any, exporter: Exporter, report: dict[str, Any]) -> None:
     assert service.node_client("dgx-07").put("/v1/nodes/dgx-07", json=report).status_code == 200
     add_target(service, exporter)
-    target = wait_for(lambda: (found := the_target(service))["last_error"] and found)
+    target = wait_until(lambda: (found := the_target(service))["last_error"] and found)
     assert "has a daemon of its own" in target["last_error"]
     assert target["samples"] == 0
     assert [d["id"] for d in service.client().get("/v1/nodes/dgx-07").json()["devices"]] == ["host"]
@@ -103,13 +104,13 @@ def test_a_node_with_a_daemon_is_left_to_it(service: Any, exporter: Exporter, re
 
 def test_a_node_is_fed_from_one_target_only(service: Any, exporter: Exporter) -> None:
     add_target(service, exporter)
-    wait_for(lambda: the_target(service)["samples"])
+    wait_until(lambda: the_target(service)["samples"])
     second = Exporter(new_text())
     try:
         made = add_target(service, second)
         items = lambda: service.client().get("/v1/ingest/dcgm-targets").json()["items"]  # noqa: E731
-        emitted_events = wait_for(lambda: next((t for t in items() if t["id"] == made["id"] and t["last_error"]), None))
-        assert "fed from another target" in emitted_events["last_error"]
+        told = wait_until(lambda: next((t for t in items() if t["id"] == made["id"] and t["last_error"]), None))
+        assert "fed from another target" in told["last_error"]
     finally:
         second.close()
 
@@ -119,22 +120,22 @@ def test_a_target_that_fails_leaves_its_node_unknown(start: Any, exporter: Expor
     service = start(fleet={"heartbeat_timeout_seconds": 3.0})
     add_target(service, exporter)
     state = lambda: service.client().get("/v1/nodes/dgx-07").json().get("state")  # noqa: E731
-    wait_for(lambda: state() == "healthy")
+    wait_until(lambda: state() == "healthy")
 
     def broken(handler: Any) -> None:
         handler.send_response(503)
         handler.end_headers()
 
     exporter.answer = broken
-    wait_for(lambda: state() == "unknown")
+    wait_until(lambda: state() == "unknown")
     assert "503" in the_target(service)["last_error"]
-    (silent,) = wait_for(lambda: emitted_events(service))
+    (silent,) = wait_until(lambda: emitted_events(service))
     assert (silent["node"], silent["data"]["sampler"], "cleared" in silent["data"]) == ("dgx-07", "dcgm", False)
     kinds = {finding["kind"] for finding in service.client().get("/v1/findings").json()["items"]}
     assert "node_lost" not in kinds, "an exporter that is away says nothing of the node"
     exporter.answer = old_text()
-    wait_for(lambda: state() == "healthy", seconds=30)
-    wait_for(lambda: the_target(service)["last_error"] is None)
+    wait_until(lambda: state() == "healthy", seconds=30)
+    wait_until(lambda: the_target(service)["last_error"] is None)
     assert [event["data"].get("cleared", False) for event in emitted_events(service)] == [True, False]
 
 
@@ -150,7 +151,7 @@ def test_between_two_scrapes_a_node_is_not_silent(start: Any, exporter: Exporter
     service = start(fleet={"heartbeat_timeout_seconds": 4.0})
     add_target(service, exporter, interval_seconds=8)
     state = lambda: service.client().get("/v1/nodes/dgx-07").json().get("state")  # noqa: E731
-    wait_for(lambda: state() == "healthy")
+    wait_until(lambda: state() == "healthy")
     until = time.monotonic() + 6.5
     while time.monotonic() < until:
         assert state() == "healthy"
@@ -163,10 +164,10 @@ def test_a_hanging_target_holds_up_no_other(start: Any, exporter: Exporter) -> N
     try:
         add_target(service, stuck)
         add_target(service, exporter)
-        wait_for(lambda: latest(service, "gpu_power_watts"), seconds=5)
+        wait_until(lambda: latest(service, "gpu_power_watts"), seconds=5)
         items = lambda: service.client().get("/v1/ingest/dcgm-targets").json()["items"]  # noqa: E731
-        emitted_events = wait_for(lambda: next((t for t in items() if t["url"] == stuck.url and t["last_error"]), None))
-        assert "within 1 s" in emitted_events["last_error"]
+        told = wait_until(lambda: next((t for t in items() if t["url"] == stuck.url and t["last_error"]), None))
+        assert "within 1 s" in told["last_error"]
         assert not any(loop.failures for loop in service.app.state.loops)
     finally:
         stuck.close()
@@ -175,7 +176,7 @@ def test_a_hanging_target_holds_up_no_other(start: Any, exporter: Exporter) -> N
 def test_a_huge_target_is_refused(start: Any, exporter: Exporter) -> None:
     service = start(sources={"max_scrape_bytes": 2048})
     add_target(service, exporter)
-    target = wait_for(lambda: (found := the_target(service))["last_error"] and found)
+    target = wait_until(lambda: (found := the_target(service))["last_error"] and found)
     assert "more than 2048 bytes" in target["last_error"]
 
 
@@ -183,16 +184,16 @@ def test_a_huge_target_is_refused(start: Any, exporter: Exporter) -> None:
 def test_a_host_label_that_is_no_name_is_told(service: Any, exporter: Exporter, host: str) -> None:
     exporter.answer = old_text(host)
     add_target(service, exporter)
-    assert "no node is named" in wait_for(lambda: the_target(service)["last_error"])
+    assert "no node is named" in wait_until(lambda: the_target(service)["last_error"])
 
 
 def test_xids_that_the_exporter_counts_become_events(service: Any, exporter: Exporter) -> None:
     window = f'{{{old_labels(1)},xid="79",window_size_in_ms="300000"}}'
     exporter.answer = old_text() + f"DCGM_EXP_XID_ERRORS_COUNT{window} 0\n"
     add_target(service, exporter)
-    wait_for(lambda: the_target(service)["samples"])
+    wait_until(lambda: the_target(service)["samples"])
     exporter.answer = old_text(XID_ERRORS=79) + f"DCGM_EXP_XID_ERRORS_COUNT{window} 1\n"
-    events = wait_for(lambda: service.client().get("/v1/events", params={"kind": "xid"}).json()["items"])
+    events = wait_until(lambda: service.client().get("/v1/events", params={"kind": "xid"}).json()["items"])
     assert [(e["node"], e["device"], e["data"]["code"], e["data"]["source"]) for e in events] == [
         ("dgx-07", "gpu1", 79, "dcgm")
     ]
@@ -201,7 +202,7 @@ def test_xids_that_the_exporter_counts_become_events(service: Any, exporter: Exp
 @pytest.mark.slow
 def test_a_deleted_target_is_scraped_no_more(service: Any, exporter: Exporter) -> None:
     made = add_target(service, exporter)
-    wait_for(lambda: exporter.asked)
+    wait_until(lambda: exporter.asked)
     assert service.client().delete(f"/v1/ingest/dcgm-targets/{made['id']}").status_code == 204
     assert service.client().delete(f"/v1/ingest/dcgm-targets/{made['id']}").status_code == 404
     time.sleep(0.2)  # a scrape that is under way may end

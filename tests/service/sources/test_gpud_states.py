@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.service.sources.exporter import wait_for
+from tests.service.conftest import wait_until
 
 PATH = "/v1/ingest/gpud-states"
 
@@ -111,9 +111,9 @@ def test_a_report_holds_until_it_is_healthy_again(node: Any) -> None:
         return [(finding["severity"], finding["recommended_action"], finding["active"]) for finding in found]
 
     send(node, reboot("2026-11-20T10:00:00Z"))
-    wait_for(lambda: findings() == [("critical", "reboot_node", True)])
+    wait_until(lambda: findings() == [("critical", "reboot_node", True)])
     send(node, states(at="2026-11-20T10:01:00Z"))
-    wait_for(lambda: findings() == [("critical", "reboot_node", False)])
+    wait_until(lambda: findings() == [("critical", "reboot_node", False)])
 
 
 @pytest.mark.parametrize(

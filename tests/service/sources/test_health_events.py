@@ -163,10 +163,10 @@ def test_what_is_only_to_be_stored_is_never_severe(lasting_node: Any, body: dict
 
 
 def test_what_is_only_to_be_stored_opens_nothing(node: Any) -> None:
-    from tests.service.sources.exporter import wait_for
+    from tests.service.conftest import wait_until
 
     send(node, WATCH | {"isFatal": True, "processingStrategy": "STORE_ONLY"}, 1)
-    findings = wait_for(lambda: node.get("/v1/findings").json()["items"])
+    findings = wait_until(lambda: node.get("/v1/findings").json()["items"])
     assert [(finding["severity"], finding["recommended_action"]) for finding in findings] == [("info", "none")]
     assert node.get("/v1/incidents").json()["items"] == []
 
@@ -282,9 +282,9 @@ def test_xids_are_counted_by_the_card_once_for_each_time(service: Any, node: Any
 
 
 def incident_of(client: Any) -> str:
-    from tests.service.sources.exporter import wait_for
+    from tests.service.conftest import wait_until
 
-    (found, *_) = wait_for(lambda: client.get("/v1/incidents").json()["items"])
+    (found, *_) = wait_until(lambda: client.get("/v1/incidents").json()["items"])
     return str(found["id"])
 
 
