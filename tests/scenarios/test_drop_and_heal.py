@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300),
 
 STEPS = 50
 OPTIONS = ["--standbys", "0", "--on-loss", "drop", "--parity-interval", "5"]
-PACE = ["--faults", "sleep:rank=0,step=0,ms=40"]
+PACE = ["--faults", "sleep:rank=0,step=0,ms=50"]
 """So that a process is there again long before the end, on any machine."""
 ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--layers", "2", "--batch", "1", "--canonical"]
 

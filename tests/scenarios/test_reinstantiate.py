@@ -46,7 +46,7 @@ def six_nodes(warm: Warm, directory: Path) -> Job:
     """A rank each, nothing spare; not started yet."""
     disk = ["--checkpoint-interval", "1000", "--checkpoint-dir", str(directory / "checkpoints")]
     options = [*SIX, "--standbys", "0", "--on-loss", "reinstantiate", "--parity-interval", "0", *disk]
-    arguments = script_arguments(directory / "saved", "--pause", "0.25", "--journal", str(directory / "journal"))
+    arguments = script_arguments(directory / "saved", "--pause", "0.5", "--journal", str(directory / "journal"))
     return warm.job(
         directory=directory / "job", script=SCRIPT, arguments=arguments, nodes=6, per_node=1, options=options,
         port=free_port(),

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300),
 SCRIPT = ANY_SHAPE
 STEPS = 60
 SMALL = ["--steps", str(STEPS), "--width", "32"]
-SLOW = ["--pause", "0.2"]
+SLOW = ["--pause", "0.3"]
 """So that there are steps left when whoever asks has asked."""
 ENDLESS = ["--steps", "100000", "--width", "32", *SLOW]
 

@@ -17,7 +17,7 @@ from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(400), pytest.mark.xdist_group("training")]
 
-SLOW = "sleep:rank=0,ms=15"
+SLOW = "sleep:rank=0,ms=20"
 """Steps of a small model outrun a coordinator that waits for a core; here it must act before the next thing happens."""
 SMALL = ("--seed", "5", "--width", "32", "--batch", "1")
 Start = Callable[..., Job]
@@ -88,7 +88,7 @@ def test_wrong_gradients_that_all_replicas_average_are_found_by_the_timetable(
 def test_asked_by_hand_in_a_healthy_job_and_a_rank_dies_in_it(start: Start, warm: Warm, tmp_path: Path) -> None:
     """No rank is blamed, and the job recovers from any failure in a replay as always."""
     words = ("--steps", "60", "--dp", "2", "--pp", "1", "--layers", "1")
-    with start(*words, fault="sleep:rank=0,ms=20", ranks=2, options=("--checkpoint-interval", "20")) as job:
+    with start(*words, fault="sleep:rank=0,ms=30", ranks=2, options=("--checkpoint-interval", "20")) as job:
         job.until(lambda: job.step() >= 5, 120.0, "step 5")
         job.launchers[0].send_signal(signal.SIGUSR2)
         job.until(lambda: job.state()["state"] == "recovering", 30.0, "a replay")

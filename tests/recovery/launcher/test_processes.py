@@ -91,7 +91,7 @@ def test_two_runs_of_the_same_name(warm: Warm, tmp_path: Path) -> None:
 
 def test_a_stopped_rank_is_seen_and_replaced_without_any_service(warm: Warm, tmp_path: Path) -> None:
     """The coordinator's own detector, real ranks, real stacks; SIGKILL reaches a process that SIGSTOP has frozen."""
-    faults = "sleep:rank=0,ms=10;sleep:rank=1,ms=10"  # so that the job is still there when its period is learned
+    faults = "sleep:rank=0,ms=25;sleep:rank=1,ms=25"  # so that the job is still there when its period is learned
     words = ["--steps", "140", *SMALL, "--dp", "2", "--pp", "1", "--faults", faults]
     with warm.job(
         directory=tmp_path / "job", arguments=words, nodes=1, per_node=2, options=["--on-hang", "recover"]
