@@ -124,6 +124,13 @@ class RelayOptions(ServiceOptions):
     ] = False
 
 
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Names each default that is not empty."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return super()._get_help_string(action) if action.default else action.help
+
+
 class CommandParser(argparse.ArgumentParser):
     """Ends the command with one line where argparse prints its usage as well."""
 
@@ -132,15 +139,17 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def build_parser(command: str, about: str, options: type) -> argparse.ArgumentParser:
-    """Build the parser of ``mainstay COMMAND`` from a data class whose fields are made by ``_option``."""
-    parser = CommandParser(prog=f"mainstay {command}", description=about, allow_abbrev=False)
+    """Build the parser of ``mainstay COMMAND`` from a data class whose fields carry an ``Option``."""
+    parser = CommandParser(
+        prog=f"mainstay {command}", description=about, allow_abbrev=False, formatter_class=_HelpFormatter
+    )
+    defaults = options()
     for name, (kind, option) in options_of(options).items():
-        default = getattr(options(), name)
         text = option.text.replace("%", "%%") + (f" [{option.variable}]" if option.variable else "")
         if kind is bool:
             parser.add_argument(_flag(name), action="store_true", help=text)
             continue
-        text += "" if default in {None, ""} else " (default: %(default)s)"
+        default = getattr(defaults, name)
         parser.add_argument(_flag(name), type=kind, default=default, help=text, metavar=_METAVARS[kind])
     return parser
 

@@ -175,6 +175,10 @@ def test_every_mainstay_command_exists(commands: Commands) -> None:
     assert problems == []
 
 
+def test_descriptions_of_options_are_not_formats(commands: Commands) -> None:
+    assert [words for words, found in commands.items() for option in found.options if "%(" in option.description] == []
+
+
 def test_an_unknown_command_and_an_unknown_option_are_found(commands: Commands) -> None:
     assert wrong_use("mainstay frobnicate x", commands) == "no command frobnicate x"
     assert wrong_use("mainstay up --loud", commands) == "up has no option --loud"
