@@ -28,8 +28,9 @@ pytestmark = [
 ]
 
 SMALL = ("--width", 32, "--layers", 1, "--batch", 1, "--pp", 1)
-PACE = ("--faults", "sleep:rank=0,ms=25")
-"""A job that trains until the story ends leaves the cores to others."""
+PACE = ("--faults", "sleep:rank=1,ms=25")
+"""A job that trains until the story ends leaves the cores to others. The slow rank is the one that is to be stopped: it
+is stopped outside a collective then, in which it would be like all that wait there."""
 FOR_EVER = 100_000
 HANGS = ("noncomm_hang", "comm_hang", "collective_mismatch")
 DEVICE_MS = 25
@@ -55,6 +56,7 @@ def site(warm: Warm, stack: Stack, request: pytest.FixtureRequest) -> Start:
 
     def start(*arguments: object, **how: Any) -> AbstractContextManager[Site]:
         name = request.node.name.removeprefix("test_").replace("_", "-")[:40]
+        name += f"-{again}" if (again := getattr(request.node, "execution_count", 1)) > 1 else ""
         return training(stack, *arguments, warm=warm, name=name, **how)
 
     return start
