@@ -9,19 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from mainstay.probes.transport import Transport, TransportError
 from mainstay.recovery.admission import Admission, AdmissionPolicy, read
+from mainstay.recovery.launcher.job import Job
+from mainstay.recovery.launcher.launcher_commands import LauncherCommands
 from mainstay.recovery.launcher.membership import NodeMember
+from mainstay.recovery.launcher.participation import ParticipationPolicy
+from mainstay.recovery.launcher.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.node_warning import NodeWarning
-
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.coordinator import Coordinator
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -39,9 +40,20 @@ _NOT_ANSWERED: Final = "the service has not answered the admission check yet"
 class AdmissionGate:
     """One a coordinator."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._c = coordinator
-        options = coordinator.options
+    def __init__(
+        self,
+        job: Job,
+        commands: LauncherCommands,
+        participation: ParticipationPolicy,
+        inputs: PlannerInputBuilder,
+        form: Callable[[], None],
+    ) -> None:
+        self._job = job
+        self._commands = commands
+        self._participation = participation
+        self._inputs = inputs
+        self._form = form
+        options = job.options
         asks = options.service is not None and options.admission is not AdmissionPolicy.OFF
         self._transport = Transport(options.service or "", options.service_token) if asks else None
         self._enforces = asks and options.admission is AdmissionPolicy.ENFORCE
@@ -52,36 +64,36 @@ class AdmissionGate:
     def open(self) -> None:
         """All nodes are here: form the job, or end it if those that are not refused lack places."""
         if self._transport is None:
-            self._c.form()
+            self._form()
         elif not self._opening:
             self._opening = True
-            self._c.spawn(self._open())
+            self._job.spawn(self._open())
 
     async def _open(self) -> None:
-        c, members, asked = self._c, self._c.members, set[str]()
+        job, members, asked = self._job, self._job.members, set[str]()
         while members.complete and asked != members.nodes.keys():  # one may leave, and another come, meanwhile
             asked = set(members.nodes)
             await self._check_start(asked)
         self._opening = False
-        if not members.complete or c.over:
+        if not members.complete or job.over:
             return
         if self._lacks_places:
-            c.fail(self._no_room())
+            job.events.fail(self._no_room())
             return
-        c.form()
-        c.executor.survey.log_last_resort({rank.number: rank.node for rank in members.ranks})
+        self._form()
+        self._inputs.log_last_resort({rank.number: rank.node for rank in members.ranks})
 
     async def _check_start(self, nodes: Collection[str]) -> None:
         """Ask until no validation refuses a node, the others lack places anyway, or ``--join-timeout`` is over."""
-        loop, warnings, waiting = asyncio.get_running_loop(), self._c.members.warnings, set[str]()
-        until = loop.time() + self._c.options.join_seconds
+        loop, warnings, waiting = asyncio.get_running_loop(), self._job.members.warnings, set[str]()
+        until = loop.time() + self._job.options.join_seconds
         while (found := await self._ask(nodes)) is not None and self._enforces:
             warnings.refused = _cordon(found.refused)
-            if not found.validating or self._lacks_places or loop.time() >= until or self._c.over:
+            if not found.validating or self._lacks_places or loop.time() >= until or self._job.over:
                 break
             if waiting != found.validating.keys():
                 waiting = set(found.validating)
-                log.warning("job %s waits for validations: %s", self._c.options.job, _named(found.validating))
+                log.warning("job %s waits for validations: %s", self._job.options.job, _named(found.validating))
             await asyncio.sleep(VALIDATION_SECONDS)
         if found is not None:
             self._log(found)
@@ -92,14 +104,14 @@ class AdmissionGate:
 
     @property
     def _lacks_places(self) -> bool:
-        return self._c.members.places(last_resort=True) < self._c.options.world_size
+        return self._job.members.places(last_resort=True) < self._job.options.world_size
 
     def _no_room(self) -> str:
-        members, refused = self._c.members, self._c.members.warnings.refused
+        members, refused = self._job.members, self._job.members.warnings.refused
         named = _named({node: warning.reason for node, warning in refused.items()})
         return (
             f"the service refuses {named}; the other nodes have {members.places(last_resort=True)} of "
-            f"{self._c.options.world_size} places (see --standbys). Return the node to service, use another one, or "
+            f"{self._job.options.world_size} places (see --standbys). Return the node to service, use another one, or "
             "start with --admission warn"
         )
 
@@ -108,27 +120,27 @@ class AdmissionGate:
     def rejoin(self, node: NodeMember) -> None:
         """A node came back to a job that runs: it takes a rank once the service has answered."""
         if self._enforces:
-            self._refuse({node.name: _warn(_NOT_ANSWERED, cordoned=True), **self._c.members.warnings.refused})
-            self._c.orders.replicate_state()  # its launcher has to know whom to follow
+            self._refuse({node.name: _warn(_NOT_ANSWERED, cordoned=True), **self._job.members.warnings.refused})
+            self._commands.replicate_state()  # its launcher has to know whom to follow
         else:
-            self._c.executor.participation.is_restored(node)
+            self._participation.is_restored(node)
         if self._transport is not None:
-            self._c.spawn(self._check_again({node.name}))
+            self._job.spawn(self._check_again({node.name}))
 
     async def run(self) -> None:
         """Ask again about what is refused, so that a node which returned to service can take ranks."""
         if not self._enforces:
-            self._c.members.warnings.refused = {}  # of the last coordinator, which had other options
+            self._job.members.warnings.refused = {}  # of the last coordinator, which had other options
         while self._enforces:
             await asyncio.sleep(RECHECK_SECONDS)
-            refused = self._c.members.warnings.refused
-            if refused and self._c.members.ranks:
+            refused = self._job.members.warnings.refused
+            if refused and self._job.members.ranks:
                 await self._check_again(set(refused))
 
     async def _check_again(self, nodes: Collection[str]) -> None:
         """Refused nodes stay so without an answer, except those whose first answer does not come."""
         found = await self._ask(nodes)
-        before = self._c.members.warnings.refused
+        before = self._job.members.warnings.refused
         if found is not None:
             self._log(found, {node: warning.reason for node, warning in before.items()})
         if not self._enforces:
@@ -140,19 +152,19 @@ class AdmissionGate:
             self._refuse(others | _cordon(found.refused | found.validating))
 
     def _refuse(self, refused: dict[str, NodeWarning]) -> None:
-        members, before = self._c.members, self._c.members.warnings.refused
+        members, before = self._job.members, self._job.members.warnings.refused
         closed = members.by_trust().cordoned
         members.warnings.refused = refused
         if refused.keys() != before.keys():
-            self._c.orders.replicate_state()
-        self._c.executor.participation.reopen(closed)
+            self._commands.replicate_state()
+        self._participation.reopen(closed)
 
     # The service
 
     async def _ask(self, nodes: Collection[str]) -> Admission | None:
         """The service's answer; None, with one line in the log for an outage, where it does not give one in time."""
         assert self._transport is not None
-        body = {"job": self._c.options.job, "nodes": sorted(nodes)}
+        body = {"job": self._job.options.job, "nodes": sorted(nodes)}
         ask = self._transport.json
         try:
             async with asyncio.timeout(ASK_SECONDS):
@@ -166,7 +178,7 @@ class AdmissionGate:
             self._failed = False
             return found
         if not self._failed:
-            log.warning("admission of job %s is unknown, the job continues: %s", self._c.options.job, problem)
+            log.warning("admission of job %s is unknown, the job continues: %s", self._job.options.job, problem)
         self._failed = True
         return None
 
@@ -176,7 +188,7 @@ class AdmissionGate:
             if reason != known.get(node):
                 log.warning("the service refuses node %s, %s: %s", node, what, reason)
         if others := found.suspect | found.remarks:
-            log.warning("admission of job %s with reservations: %s", self._c.options.job, _named(others))
+            log.warning("admission of job %s with reservations: %s", self._job.options.job, _named(others))
 
 
 def _warn(reason: str, *, cordoned: bool = False) -> NodeWarning:

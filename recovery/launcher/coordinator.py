@@ -8,11 +8,9 @@ raised, and ``executor`` starts over with what is there then.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from mainstay.detectors.hang.detector import HangDetector
 from mainstay.detectors.job.numeric_anomalies import NumericAnomalyDetector
@@ -23,11 +21,14 @@ from mainstay.recovery.launcher.coordinator_election import EXIT_LOST, ElectionR
 from mainstay.recovery.launcher.coordinator_lease import CoordinatorLease
 from mainstay.recovery.launcher.coordinator_server import CoordinatorServer
 from mainstay.recovery.launcher.coordinator_takeover import CoordinatorTakeover
+from mainstay.recovery.launcher.durability_monitor import DurabilityMonitor
 from mainstay.recovery.launcher.exit_handler import ExitHandler
+from mainstay.recovery.launcher.failure import GenerationFailure, WorkflowName
 from mainstay.recovery.launcher.hang_monitor import HangMonitor
 from mainstay.recovery.launcher.interval_tuning import IntervalTuner
+from mainstay.recovery.launcher.job import Job
 from mainstay.recovery.launcher.launcher_commands import LauncherCommands
-from mainstay.recovery.launcher.membership import MOVES, CoordinatorJobState, GenerationFailure, Members, NodeMember
+from mainstay.recovery.launcher.membership import CoordinatorJobState, NodeMember, misfit
 from mainstay.recovery.launcher.messages import (
     AgentUp,
     Dying,
@@ -35,6 +36,7 @@ from mainstay.recovery.launcher.messages import (
     Fenced,
     FromLauncher,
     FromRank,
+    LauncherHello,
     NodeProgress,
     PrefetchResult,
     RankReports,
@@ -47,58 +49,82 @@ from mainstay.recovery.launcher.messages import (
 from mainstay.recovery.launcher.migration_controller import MigrationController
 from mainstay.recovery.launcher.numeric_monitor import NumericMonitor
 from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.launcher.participation import ParticipationPolicy
+from mainstay.recovery.launcher.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.launcher.rank_message_handler import RankMessageHandler
 from mainstay.recovery.launcher.recovery_executor import RecoveryExecutor
+from mainstay.recovery.launcher.reinstantiation import PipelineReinstantiation
 from mainstay.recovery.launcher.report import job_report
 from mainstay.recovery.launcher.reporter import Reporter
+from mainstay.recovery.launcher.reshape_controller import ReshapeController
 from mainstay.recovery.launcher.step_replay import StepReplayController
+from mainstay.recovery.launcher.strategy_controller import StrategyController
 
 log = logging.getLogger("mainstay.coordinator")
 
-STEP_SECONDS: Final = 600.0
-"""A step that takes longer is taken for a hang, and a planned change stops no rank."""
 _FUTILE: Final = 3
 """Failures of the script's own in a row without a single committed step: what failed will fail again."""
 
 
 class Coordinator:
-    """One job. ``start`` listens; ``outcome`` is set when the job is over."""
+    """One job: it builds the parts, and decides what follows from what they tell (``JobEvents``, ``LauncherEvents``).
+
+    ``start`` listens; ``outcome`` is set when the job is over.
+    """
 
     def __init__(self, options: RunOptions, reporter: Reporter, term: int = 1) -> None:
-        self.options = options
-        self.term = term
-        """How many coordinators this job has had; see ``election``."""
-        self.reporter = reporter
-        self.store = ("", 0)
-        self.new_store: Callable[[], tuple[str, int]] = lambda: ("", 0)
-        """Gives an empty store; set by whoever can start one before ``start``."""
-        self.members = Members(options.nnodes, options.nproc)
-        self.generation = 0
-        self.state = CoordinatorJobState.FORMING
-        self.started_at = time.time()
-        self.finished_at: float | None = None
-        self.steps_total: int | None = None
-        self.recoveries = 0
-        self.changed = asyncio.Condition()
+        self.job = job = Job(options, reporter, self, term)
         self.outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self.tuning = IntervalTuner(self)
-        self.disk = CheckpointManager(self)
-        self.orders = LauncherCommands(self)
-        self.executor = RecoveryExecutor(self)
-        self.exits = ExitHandler(self)
-        self.hangs = HangMonitor(self, HangDetector())
-        self.replays = StepReplayController(self)
-        self.sick = NumericMonitor(self, NumericAnomalyDetector())
-        self.migrations = MigrationController(self)
-        self.lease = CoordinatorLease(self)
-        self.admission = AdmissionGate(self)
-        self.inheritance: CoordinatorTakeover | None = None
-        self._inbox = RankMessageHandler(self)
-        self._coordinator_server = CoordinatorServer(self)
+        self.checkpoints = CheckpointManager(job)
+        self.commands = LauncherCommands(job, self.checkpoints)
+        self.inputs = PlannerInputBuilder(job, self.checkpoints, self.commands)
+        self.participation = ParticipationPolicy(job, self.commands, self.inputs)
+        self.durability = DurabilityMonitor(job, self.commands, self.participation, self.inputs)
+        self.intervals = IntervalTuner(job, self.checkpoints, self.inputs, self.durability)
+        self.strategies = StrategyController(job, self.inputs, self.participation, self.durability)
+        self.lease = CoordinatorLease(job)
+        self.executor = RecoveryExecutor(
+            job,
+            commands=self.commands,
+            checkpoints=self.checkpoints,
+            inputs=self.inputs,
+            participation=self.participation,
+            durability=self.durability,
+            strategies=self.strategies,
+            lease=self.lease,
+        )
+        self.replays = StepReplayController(job, self.commands, self.inputs)
+        self.migrations = MigrationController(job)
+        self.reshaping = ReshapeController(job, self.checkpoints, self.participation)
+        self.pipelines = PipelineReinstantiation(job, self.checkpoints, self.inputs, self.reshaping)
+        self.hangs = HangMonitor(job, HangDetector())
+        self.numerics = NumericMonitor(job, NumericAnomalyDetector(), self.replays.request_replay)
+        self.exits = ExitHandler(job, self.hangs)
+        self.admission = AdmissionGate(job, self.commands, self.participation, self.inputs, self.form)
+        self.takeover: CoordinatorTakeover | None = None
+        self._register_workflows()
+        self._rank_messages = RankMessageHandler(
+            job,
+            commands=self.commands,
+            checkpoints=self.checkpoints,
+            executor=self.executor,
+            durability=self.durability,
+            numerics=self.numerics,
+            replays=self.replays,
+        )
+        self._server = CoordinatorServer(job, self, self.lease)
         self._futile = 0
         self._resigned = False
         self._epoch_at_failure = -1
-        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _register_workflows(self) -> None:
+        executor = self.executor
+        executor.workflows[WorkflowName.REPLAY] = self.replays
+        executor.workflows[WorkflowName.MIGRATE] = self.migrations
+        executor.workflows[WorkflowName.RESHAPE] = self.reshaping
+        executor.pipelines = self.pipelines
+        executor.request_replay = self.replays.request_replay
+        executor.on_rollback += [self.numerics.went_back, self.replays.went_back]
 
     async def start(self, host: str, port: int) -> int:
         """Listen for launchers; returns the port.
@@ -106,10 +132,10 @@ class Coordinator:
         Raises:
             OSError: the port is taken.
         """
-        port = await self._coordinator_server.open(host, port)
-        self.spawn(self.hangs.run())
-        self.spawn(self.tuning.run())
-        self.spawn(self.admission.run())
+        port = await self._server.open(host, port)
+        self.job.spawn(self.hangs.run())
+        self.job.spawn(self.intervals.run())
+        self.job.spawn(self.admission.run())
         return port
 
     async def succeed(self, won: ElectionResult, host: str) -> int:
@@ -118,79 +144,40 @@ class Coordinator:
         Raises:
             OSError: this node cannot listen on ``host``.
         """
-        self.inheritance = CoordinatorTakeover(self, won)
+        self.takeover = CoordinatorTakeover(self.job, self.executor, self.exits, won)
         port = await self.start(host, 0)
-        self.spawn(self.inheritance.run())
+        self.job.spawn(self.takeover.run())
         return port
 
     async def close(self) -> None:
-        self._coordinator_server.close()
-        for task in self._tasks:
-            task.cancel()
-        for node in self.members.nodes.values():
+        self._server.close()
+        self.job.close()
+        for node in self.job.members.nodes.values():
             node.hang_up()
 
-    # State
-
-    def move(self, state: CoordinatorJobState) -> None:
-        """Go to ``state``; asking for what the table does not have is a bug."""
-        if state is self.state and state is not CoordinatorJobState.RECOVERING:
-            return
-        assert state in MOVES[self.state], f"{self.state} -> {state} is not in the table"
-        self.state = state
-        self.report()
-
-    @property
-    def over(self) -> bool:
-        return self.disk.saving or not MOVES[self.state]
-
-    @property
-    def inheriting(self) -> bool:
-        """It takes over, and does not know yet what is left."""
-        return self.inheritance is not None and self.inheritance.open
-
-    @property
-    def committed(self) -> int:
-        """The newest epoch that any rank is known to have committed."""
-        return max((rank.epoch for rank in self.members.ranks), default=0)
-
-    @property
-    def disturbed(self) -> bool:
-        """Whether something comes before any planned change of the job."""
-        return self.over or self.state is not CoordinatorJobState.RUNNING or any(r.gone for r in self.members.ranks)
-
-    async def next_step(self) -> str:
-        """Wait for the next step to be committed by all: then the least is thrown away. Why not, or nothing."""
-        target = self.committed + 1
-
-        def over() -> bool:
-            return min(rank.epoch for rank in self.members.ranks) >= target or self.disturbed
-
-        if not await self.executor.until(over, STEP_SECONDS):
-            return f"no step was committed within {STEP_SECONDS:g} s"
-        return "something failed meanwhile, which comes first" if self.disturbed else ""
+    # The end
 
     def report(self) -> None:
         """Tell where the job stands, once ranks and their places are known."""
-        if self.members.ranks and not self.inheriting and not self._resigned:
-            self.reporter.job(job_report(self))
+        if self.job.members.ranks and not self.job.inheriting and not self._resigned:
+            self.job.reporter.job(job_report(self.job, self.durability.report(), self.migrations.answers()))
 
     def end(self, state: CoordinatorJobState, exit_code: int, reason: str) -> None:
         """The job is over, well or not; what would be lost is saved before the ranks learn of it."""
-        if self.over:
+        if self.job.over:
             return
         self.executor.cancel()
-        if self.disk.should_save():
-            self.disk.saving = True
-            self.spawn(self._save_and_end(state, exit_code, reason))
+        if self.checkpoints.should_save():
+            self.job.saving = True
+            self.job.spawn(self._save_and_end(state, exit_code, reason))
         else:
             self._end(state, exit_code, reason)
 
     async def _save_and_end(self, state: CoordinatorJobState, exit_code: int, reason: str) -> None:
         try:
-            await self.disk.save_last(END_SECONDS if state is CoordinatorJobState.FINISHED else STOP_SECONDS)
+            await self.checkpoints.save_last(END_SECONDS if state is CoordinatorJobState.FINISHED else STOP_SECONDS)
         finally:
-            self.disk.saving = False
+            self.job.saving = False
             self._end(state, exit_code, reason)
 
     def finish(self) -> None:
@@ -198,24 +185,26 @@ class Coordinator:
         self.end(CoordinatorJobState.FINISHED, 0, "")
 
     def _end(self, state: CoordinatorJobState, exit_code: int, reason: str) -> None:
-        self.finished_at = time.time()
-        self.move(state)
-        data = {"state": state.value, "exit_code": exit_code, "reason": reason, "epoch": self.committed}
-        self.reporter.event(EventKind.JOB_FINISHED, generation=self.generation, data=data)
-        for node in self.members.alive():
+        job = self.job
+        job.finished_at = time.time()
+        job.move(state)
+        data = {"state": state.value, "exit_code": exit_code, "reason": reason, "epoch": job.committed}
+        job.reporter.event(EventKind.JOB_FINISHED, generation=job.generation, data=data)
+        for node in job.members.alive():
             node.send(StopJob(exit_code=exit_code, reason=reason))
         if not self.outcome.done():
             self.outcome.set_result(exit_code)
 
     def resign(self, reason: str) -> None:
         """Another launcher coordinates this job, or may: end this node's part, and say nothing of the job."""
-        if self.over:
+        job = self.job
+        if job.over:
             return
-        self._resigned, self.state = True, CoordinatorJobState.FAILED
-        log.warning("node %s coordinates no more: %s", self.options.node, reason)
+        self._resigned, job.state = True, CoordinatorJobState.FAILED
+        log.warning("node %s coordinates no more: %s", job.options.node, reason)
         self.executor.cancel()
-        for node in self.members.alive():
-            if node.name == self.options.node:
+        for node in job.members.alive():
+            if node.name == job.options.node:
                 node.send(StopJob(exit_code=EXIT_LOST, reason=f"{reason}: this node ends its ranks"))
             else:
                 node.hang_up()
@@ -224,29 +213,49 @@ class Coordinator:
 
     def fail(self, reason: str, exit_code: int = 1) -> None:
         """Give the job up, in one clear line."""
-        self.end(CoordinatorJobState.FAILED, exit_code or 1, f"job {self.options.job} failed: {reason}")
+        self.end(CoordinatorJobState.FAILED, exit_code or 1, f"job {self.job.options.job} failed: {reason}")
 
     def stopped(self, exit_code: int) -> None:
         """This launcher was asked to end."""
-        self.end(CoordinatorJobState.FAILED, exit_code, f"job {self.options.job} was stopped at step {self.committed}")
+        reason = f"job {self.job.options.job} was stopped at step {self.job.committed}"
+        self.end(CoordinatorJobState.FAILED, exit_code, reason)
 
     # Nodes
 
+    def misfit(self, hello: LauncherHello) -> str:
+        """Why a launcher is none of this job's; empty when it is."""
+        if self.takeover is not None:
+            return self.takeover.misfit(hello)
+        return misfit(hello, self.job.options, self.job.members)
+
+    def joined(self, node: NodeMember) -> None:
+        """A launcher is part of the job from now on: it is the last one to come, or it comes back."""
+        if self.job.members.ranks and not self.job.inheriting:
+            self.admission.rejoin(node)
+        elif self.takeover is None and self.job.members.complete:
+            self.admission.open()
+
+    def run_once(self) -> None:
+        """Called every second or so, while this coordinator may act."""
+        self.migrations.run_once()
+        self.reshaping.run_once(self.pipelines.grown)
+        self.report()
+
     def lose_node(self, node: NodeMember, reason: str) -> None:
         """A node is gone with its memory; its launcher ends its ranks as soon as it notices the same."""
-        if not node.alive or (self.over and not self.disk.saving):
+        if not node.alive or (self.job.over and not self.job.saving):
             return
         node.alive = False
         node.hang_up()
-        if self.disk.saving:  # what is saved is saved without it
-            self.spawn(self._notify())
+        if self.job.saving:  # what is saved is saved without it
+            self.job.spawn(self.job.notify())
             return
-        if self.inheriting:
+        if self.job.inheriting:
             return
-        if not self.members.ranks:
-            del self.members.nodes[node.name]
+        if not self.job.members.ranks:
+            del self.job.members.nodes[node.name]
         elif self.lease.is_uncertain:
-            self.spawn(self._lose_after_a_look(node, reason))
+            self.job.spawn(self._lose_after_a_look(node, reason))
         else:
             self._lose(node, reason)
 
@@ -255,9 +264,9 @@ class Coordinator:
             self._lose(node, reason)
 
     def _lose(self, node: NodeMember, reason: str) -> None:
-        ranks = {rank.number for rank in self.members.on(node.name)}
+        ranks = {rank.number for rank in self.job.members.on(node.name)}
         data = {"reason": reason, "ranks": sorted(ranks)}
-        self.reporter.event(EventKind.NODE_LOST, node=node.name, generation=self.generation, data=data)
+        self.job.reporter.event(EventKind.NODE_LOST, node=node.name, generation=self.job.generation, data=data)
         log.warning("node %s is lost: %s", node.name, reason)
         self.failed(GenerationFailure(ranks=ranks, time=time.time(), reason=f"node {node.name} was lost: {reason}"))
 
@@ -265,24 +274,16 @@ class Coordinator:
 
     def form(self) -> None:
         """All nodes are here: hand out the ranks."""
-        self.members.reassign(self.options.world_size)
-        self.generation = 1
-        self.started_at = time.time()
-        command = [self.options.script, *self.options.argv]
-        data = {"command": command, "world_size": self.options.world_size, "run": self.disk.run}
-        self.reporter.event(EventKind.JOB_STARTED, generation=1, data=data)
-        self.store = self.new_store()
-        self.orders.replicate_state()
-        for rank in self.members.ranks:
-            self.orders.start(rank)
-
-    def formed(self) -> None:
-        """Every rank has voted for its epoch: training runs, and what protects it is set up for this membership."""
-        self.move(CoordinatorJobState.RUNNING)
-        self.orders.protect()
-        self.disk.configure()
-        self.executor.prepare()
-        self.orders.replicate_state()
+        self.job.members.reassign(self.job.options.world_size)
+        self.job.generation = 1
+        self.job.started_at = time.time()
+        command = [self.job.options.script, *self.job.options.argv]
+        data = {"command": command, "world_size": self.job.options.world_size, "run": self.job.run}
+        self.job.reporter.event(EventKind.JOB_STARTED, generation=1, data=data)
+        self.job.store = self.job.new_store()
+        self.commands.replicate_state()
+        for rank in self.job.members.ranks:
+            self.commands.start(rank)
 
     # Messages
 
@@ -290,7 +291,7 @@ class Coordinator:
         """One message of a launcher."""
         match message:
             case FromRank():
-                self._inbox.handle(message)
+                self._rank_messages.handle(message)
             case NodeProgress():
                 self.hangs.progress(message)
                 return  # no caller waits for it
@@ -301,7 +302,7 @@ class Coordinator:
             case Fenced():
                 node.confirms_fence(message.generation, message.inventory)
             case Saved():
-                self.disk.saved[node.name] = message.problem
+                self.checkpoints.saved[node.name] = message.problem
             case PrefetchResult():
                 self.migrations.brought(message)
             case StandbysReady():
@@ -311,12 +312,7 @@ class Coordinator:
                 self._agent_up(node)
             case _:
                 return
-        await self._notify()
-
-    async def _notify(self) -> None:
-        """A task may wait for what just became true."""
-        async with self.changed:
-            self.changed.notify_all()
+        await self.job.notify()
 
     def _hear_of_processes(self, node: NodeMember, message: Dying | Exited | WorkerUp | RankReports) -> None:
         if isinstance(message, Dying):
@@ -324,74 +320,57 @@ class Coordinator:
         elif isinstance(message, Exited):
             self.exits.exited(node, message)
         elif isinstance(message, WorkerUp):
-            self.members.up(message.rank, message.pid)
+            self.job.members.up(message.rank, message.pid)
             self.report()
-        elif self.inheritance is not None and self.inheriting:
-            self.inheritance.add_reports(node, message)
+        elif self.takeover is not None and self.job.inheriting:
+            self.takeover.add_reports(node, message)
 
     def _agent_up(self, node: NodeMember) -> None:
         """A new agent must be told of its group again, and the others of its new address."""
-        if self.state is CoordinatorJobState.RUNNING and self.members.shape is not None:
+        if self.job.state is CoordinatorJobState.RUNNING and self.job.members.shape is not None:
             log.info("node %s has a new agent at %s", node.name, node.endpoint)
-            self.orders.replicate_state()
-            self.orders.protect()
-            self.disk.configure()
+            self.commands.replicate_state()
+            self.durability.protect()
+            self.checkpoints.configure()
 
     # Failures
 
     def failed(self, failure: GenerationFailure) -> None:
         """Something is lost. The generation ends in any case and recovery begins, unless it is hopeless."""
-        if self.over:
+        if self.job.over:
             return None
         for number in failure.ranks:
-            self.members.ranks[number].lost = True
-            self.members.ranks[number].live = False
-        if self.inheriting or self.executor.participation.can_absorb(failure):
+            self.job.members.ranks[number].lost = True
+            self.job.members.ranks[number].live = False
+        if self.job.inheriting or self.participation.can_absorb(failure):
             return None  # recovered with all that is lost, as soon as that is known; or no rank waits for it
-        self.recoveries += failure.counts
-        if self.committed > self._epoch_at_failure:
+        self.job.recoveries += failure.counts
+        if self.job.committed > self._epoch_at_failure:
             self._futile = 0
         self._futile += failure.own
-        self._epoch_at_failure = self.committed
-        if self.recoveries > self.options.max_restarts:
+        self._epoch_at_failure = self.job.committed
+        if self.job.recoveries > self.job.options.max_restarts:
             return self.fail(
-                f"{failure.reason}; --max-restarts {self.options.max_restarts} are used up", failure.exit_code
+                f"{failure.reason}; --max-restarts {self.job.options.max_restarts} are used up", failure.exit_code
             )
         if self._futile >= _FUTILE:
             why = f"{failure.reason}; the script failed {_FUTILE} times in a row without a committed step between"
             return self.fail(why, failure.exit_code)
         log.warning("%s", failure.reason)
-        self.move(CoordinatorJobState.RECOVERING)
-        self.generation += 1
+        self.job.move(CoordinatorJobState.RECOVERING)
+        self.job.generation += 1
         self.executor.begin_recovery(failure)
         return None
 
     def store_ended(self, status: str) -> None:
         """Nothing is lost: all ranks meet again, in another store."""
-        if self.over:
+        if self.job.over:
             return
-        self.store = self.new_store()
+        self.job.store = self.job.new_store()
         self.failed(GenerationFailure(ranks=set(), time=time.time(), reason=f"the store ended ({status})"))
 
     def replay(self, failure: GenerationFailure) -> None:
         """Nothing is lost: the generation ends so that all ranks can replay. No recovery that counts."""
-        self.move(CoordinatorJobState.RECOVERING)
-        self.generation += 1
+        self.job.move(CoordinatorJobState.RECOVERING)
+        self.job.generation += 1
         self.executor.begin_recovery(failure)
-
-    # Tasks
-
-    def spawn(self, work: Any) -> asyncio.Task[None]:
-        """Run ``work`` beside everything else; its failure is the job's."""
-        task: asyncio.Task[None] = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_done)
-        return task
-
-    def _task_done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        with contextlib.suppress(asyncio.CancelledError):
-            error = task.exception()
-            if error is not None:
-                log.error("the coordinator failed", exc_info=error)
-                self.fail(f"the coordinator failed: {error}")

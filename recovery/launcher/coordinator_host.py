@@ -25,7 +25,7 @@ class CoordinatorHost:
     @property
     def held(self) -> bool:
         """Whether the job is coordinated from here."""
-        return self.coordinator is not None and bool(MOVES[self.coordinator.state])
+        return self.coordinator is not None and bool(MOVES[self.coordinator.job.state])
 
     async def open(self, host: str, port: int) -> Endpoint:
         """Coordinate a job that begins; gives where.
@@ -46,7 +46,7 @@ class CoordinatorHost:
     def _coordinate(self, options: RunOptions, host: str, term: int = 1) -> Coordinator:
         self._reporter = Reporter(options)
         self.coordinator = Coordinator(options, self._reporter, term)
-        self.coordinator.new_store = lambda: self.new_store(host)
+        self.coordinator.job.new_store = lambda: self.new_store(host)
         return self.coordinator
 
     def resign(self, reason: str) -> None:
@@ -67,9 +67,9 @@ class CoordinatorHost:
         """This launcher was asked to end. Whether it may at once: a first signal waits for the last save."""
         if self.coordinator is None:
             return True
-        again = self.coordinator.disk.saving
+        again = self.coordinator.job.saving
         self.coordinator.stopped(exit_code)
-        return again or not self.coordinator.disk.saving
+        return again or not self.coordinator.job.saving
 
     async def close(self) -> None:
         if self.coordinator is not None:

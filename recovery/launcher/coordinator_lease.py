@@ -9,13 +9,11 @@ says nothing of the job: where it stands is another's to say. Its own launcher v
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mainstay.recovery.launcher.election_server import CoordinatorQuery, RequestStatus, send_election_request
-
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.coordinator import Coordinator
-    from mainstay.recovery.launcher.membership import NodeMember
+from mainstay.recovery.launcher.job import Job
+from mainstay.recovery.launcher.membership import NodeMember
 
 LEASE: Final = 0.8
 """Of the node time-out, which has ten looks at it; the rest is for ranks to end before another coordinator begins."""
@@ -24,8 +22,8 @@ LEASE: Final = 0.8
 class CoordinatorLease:
     """One a coordinator."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._c = coordinator
+    def __init__(self, job: Job) -> None:
+        self._job = job
         self._busy = asyncio.Lock()
 
     def unknown(self, generation: int = 0) -> list[NodeMember]:
@@ -33,8 +31,8 @@ class CoordinatorLease:
         now = asyncio.get_running_loop().time()
         return [
             node
-            for node in self._c.members.nodes.values()
-            if node.name != self._c.options.node
+            for node in self._job.members.nodes.values()
+            if node.name != self._job.options.node
             and not node.ended
             and (not node.alive or node.leased_until < now or node.fenced < generation)
         ]
@@ -42,17 +40,17 @@ class CoordinatorLease:
     @property
     def is_uncertain(self) -> bool:
         """Whether ``check`` must be asked before anything is done."""
-        return len(self.unknown()) >= self._c.options.quorum
+        return len(self.unknown()) >= self._job.options.quorum
 
     async def check(self, generation: int = 0) -> bool:
         """Whether it may act; resigns where it may not."""
-        c = self._c
+        job = self._job
         async with self._busy:
-            if c.inheriting or not c.members.ranks or len(self.unknown(generation)) < c.options.quorum:
-                return not c.over
+            if job.inheriting or not job.members.ranks or len(self.unknown(generation)) < job.options.quorum:
+                return not job.over
             lost = [node for node in self.unknown() if not node.alive]
-            call = CoordinatorQuery(token=c.options.token, job=c.options.job, term=c.term)
-            seconds = c.options.node_seconds / 10
+            call = CoordinatorQuery(token=job.options.token, job=job.options.job, term=job.term)
+            seconds = job.options.node_seconds / 10
             for node, found in zip(
                 lost,
                 await asyncio.gather(*(send_election_request(n.hello.election_endpoint, call, seconds) for n in lost)),
@@ -60,11 +58,11 @@ class CoordinatorLease:
             ):
                 node.ended = found is RequestStatus.REFUSED
             away = self.unknown(generation)
-        if len(away) < c.options.quorum or c.over:
-            return not c.over
+        if len(away) < job.options.quorum or job.over:
+            return not job.over
         names = ", ".join(sorted(node.name for node in away))
-        c.resign(
-            f"nothing is known of {names}: {len(away)} of {c.options.nnodes} launchers may have chosen another "
-            f"coordinator (--quorum {c.options.quorum})"
+        job.events.resign(
+            f"nothing is known of {names}: {len(away)} of {job.options.nnodes} launchers may have chosen another "
+            f"coordinator (--quorum {job.options.quorum})"
         )
         return False

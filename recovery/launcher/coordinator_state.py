@@ -6,7 +6,7 @@ here. It is sent before every order that follows from it, on the same connection
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -14,9 +14,6 @@ from mainstay.recovery.agent.messages import Group
 from mainstay.recovery.calibration import PredictionAccuracy
 from mainstay.recovery.node_warning import NodeWarnings
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.coordinator import Coordinator
 
 CANDIDATES: Final = 16
 """Launchers with a copy of the state, in order of node rank: at 2,048 nodes it has 300 KB, and every recovery sends
@@ -76,45 +73,3 @@ class CoordinatorState(_Record, frozen=True):
     @property
     def age(self) -> tuple[int, int]:
         return self.term, self.version
-
-
-def capture_state(c: Coordinator, version: int) -> CoordinatorState:
-    """The coordinator state of ``c`` as it stands now."""
-    nodes = sorted(c.members.nodes.values(), key=lambda node: node.hello.node_rank)
-    index = {node.name: i for i, node in enumerate(nodes)}
-    survey = c.executor.survey
-    return CoordinatorState(
-        term=c.term,
-        version=version,
-        generation=c.generation,
-        electors=tuple(
-            ElectionMember(
-                node=node.name,
-                node_rank=node.hello.node_rank,
-                nproc=node.hello.nproc,
-                spares=node.hello.spares,
-                pid=node.hello.pid,
-                election_endpoint=node.hello.election_endpoint,
-                agent_endpoint=node.endpoint,
-                domain=node.hello.domain,
-                excluded=node.excluded,
-                alive=node.alive,
-            )
-            for node in nodes
-        ),
-        homes=tuple(index[rank.node] for rank in c.members.ranks),
-        recoveries=c.recoveries,
-        started_at=c.started_at,
-        formed_once=c.executor.formed_once,
-        returns=survey.history.returns,
-        parameters_equal=survey.parameters_equal,
-        replicated=survey.replicated,
-        groups=c.orders.groups,
-        run=c.disk.run,
-        resumed=None if c.disk.source is None else c.disk.source.manifest.run,
-        disk_every=c.tuning.disk_every,
-        parity_every=c.tuning.parity_every,
-        warnings=msgspec.structs.replace(c.members.warnings),
-        prices=survey.prices.observed,
-        accuracy=c.executor.judge.calibration.strategies,
-    )

@@ -13,14 +13,13 @@ import time
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from mainstay.recovery.launcher.membership import GenerationFailure
+from mainstay.recovery.launcher.failure import GenerationFailure
+from mainstay.recovery.launcher.job import Job
 from mainstay.recovery.launcher.options import CorruptionPolicy
+from mainstay.recovery.launcher.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.work_assignment import LossPolicy
-
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.coordinator import Coordinator
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -114,8 +113,9 @@ class CorruptionRecord:
 class CorruptionTracker:
     """One a coordinator. Pass all verdicts to ``apply_verdicts``, also repeatedly; each is acted upon once."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._c = coordinator
+    def __init__(self, job: Job, inputs: PlannerInputBuilder) -> None:
+        self._job = job
+        self._inputs = inputs
         self._ledger: EpochWriters | None = None
         self._corrupt_steps: dict[str, CorruptionRecord] = {}
 
@@ -123,13 +123,13 @@ class CorruptionTracker:
     def ledger(self) -> EpochWriters:
         """Begun with the first step, when it is known where the job continues from."""
         if self._ledger is None:
-            self._ledger = EpochWriters(self._c.disk.begun_at, self._c.started_at)
+            self._ledger = EpochWriters(self._job.begun_at, self._job.started_at)
         return self._ledger
 
     def committed(self, epoch: int) -> None:
         """A rank has committed ``epoch``; the first to report it gives the time."""
         if epoch > self.ledger.newest:
-            self.ledger.committed(epoch, time.time(), frozenset(rank.node for rank in self._c.members.ranks))
+            self.ledger.committed(epoch, time.time(), frozenset(rank.node for rank in self._job.members.ranks))
 
     def went_back(self, epoch: int) -> None:
         """The job begins again at ``epoch``."""
@@ -139,7 +139,7 @@ class CorruptionTracker:
             if wanted is not None and epoch > wanted:
                 log.error(
                     "DEGRADED %s: no snapshot of step %d or before is left; it continues from corrupt step %d",
-                    self._c.options.job,
+                    self._job.options.job,
                     wanted,
                     epoch,
                 )
@@ -153,24 +153,26 @@ class CorruptionTracker:
                 self._judge(verdict)
 
     def _judge(self, taint: CorruptionRecord) -> None:
-        c, node = self._c, taint.node
+        job, node = self._job, taint.node
         clean, newest = self._clean(taint), self.ledger.newest
         if clean == newest:
             log.warning("node %s computes wrongly (%s), but took part in no step since", node, taint.reason)
             return
         what = "no step is known to be clean" if clean is None else f"steps after {clean} are corrupt"
-        log.error("CORRUPT %s: node %s computes wrongly (%s): %s", c.options.job, node, taint.reason, what)
-        if c.options.on_corruption is not CorruptionPolicy.ROLLBACK or c.over or c.members.shape is None:
+        log.error("CORRUPT %s: node %s computes wrongly (%s): %s", job.options.job, node, taint.reason, what)
+        if job.options.on_corruption is not CorruptionPolicy.ROLLBACK or job.over or job.members.shape is None:
             return
-        ranks = frozenset(rank.number for rank in c.members.ranks if rank.node == node)
-        homes = c.executor.survey.homes(set(ranks), ranks) if c.options.on_loss is LossPolicy.WAIT else {}
+        ranks = frozenset(rank.number for rank in job.members.ranks if rank.node == node)
+        homes = self._inputs.homes(set(ranks), ranks) if job.options.on_loss is LossPolicy.WAIT else {}
         problem = "nothing to go back to" if clean is None else homes if isinstance(homes, str) else ""
         if problem:
-            log.error("DEGRADED %s: %s; training continues, on corrupt steps", c.options.job, problem)
+            log.error("DEGRADED %s: %s; training continues, on corrupt steps", job.options.job, problem)
             return
         taint.wanted, taint.handled = clean, time.time()
         reason = f"steps after {clean} are corrupt by node {node}: {taint.reason}"
-        c.failed(GenerationFailure(ranks=set(ranks), time=time.time(), reason=reason, exclude=ranks, before=clean))
+        job.events.failed(
+            GenerationFailure(ranks=set(ranks), time=time.time(), reason=reason, exclude=ranks, before=clean)
+        )
 
     def _clean(self, taint: CorruptionRecord) -> int | None:
         return self.ledger.last_clean_epoch(taint.node, taint.since - SKEW_SECONDS, taint.handled)

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.agent.messages import GetInventory, Group, GroupMember, Inventory
@@ -22,15 +22,17 @@ from mainstay.recovery.agent.peer import Credentials, Peer
 from mainstay.recovery.durability import DurabilityEstimate, describe, durability, hourly
 from mainstay.recovery.launcher.corruption_tracker import CorruptionRecord, CorruptionTracker
 from mainstay.recovery.launcher.grouping import arrange
+from mainstay.recovery.launcher.job import Job
+from mainstay.recovery.launcher.launcher_commands import LauncherCommands
 from mainstay.recovery.launcher.membership import CoordinatorJobState
+from mainstay.recovery.launcher.messages import ConfigureJobParity
+from mainstay.recovery.launcher.participation import ParticipationPolicy
+from mainstay.recovery.launcher.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.launcher.snapshot_corruption import CorruptionStats
 from mainstay.recovery.launcher.snapshot_inventory import JobLayout, SnapshotInventory, build_inventory
 from mainstay.recovery.node_warning import OWN_SECONDS, NodeWarning, read
 from mainstay.recovery.placement import holders
 from mainstay.recovery.protection_scheme import SchemeKind
-
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.coordinator import Coordinator
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -57,34 +59,49 @@ class _Look:
 class DurabilityMonitor:
     """One a coordinator."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._c = coordinator
-        self.corrupt_steps = CorruptionTracker(coordinator)
-        self._damages = CorruptionStats(coordinator.reporter.event)
+    def __init__(
+        self, job: Job, commands: LauncherCommands, participation: ParticipationPolicy, inputs: PlannerInputBuilder
+    ) -> None:
+        self._job = job
+        self._commands = commands
+        self._participation = participation
+        self.corrupt_steps = CorruptionTracker(job, inputs)
+        self._damages = CorruptionStats(job.reporter.event)
+        self._exposed: tuple[str, ...] = ()
+        """What may not be lost, as was last said."""
         self._extra_copies: dict[int, str] = {}
         """Rank -> node that keeps an extra copy of it."""
         self._inventories: dict[str, Inventory] = {}
         self._look: _Look | None = None
         self._task: asyncio.Task[None] | None = None
         loop = asyncio.get_running_loop()
-        coordinator.reporter.listen(lambda answer: _from_thread(loop, self.answered, answer))
+        job.reporter.listen(lambda answer: _from_thread(loop, self.answered, answer))
 
-    def start(self) -> None:
-        """The job is protected from now on: keep looking."""
-        if self._task is None:
-            self._task = self._c.spawn(self._run())
+    def protect(self) -> None:
+        """Tell the agents who protects whom in this membership."""
+        self._job.groups, exposed = arrange(self._job.members, self._job.options)
+        for warning in exposed if exposed != self._exposed else ():
+            log.warning("DEGRADED %s: %s", self._job.options.job, warning)
+        self._exposed = exposed
+        job, groups, extra_copies = self._job, self._job.groups, self.extra_copies()
+        every, scheme = job.parity_every if groups else 0, str(job.options.protection)
+        for node in job.members.alive():
+            kept = extra_copies.get(node.name, ())
+            node.send(ConfigureJobParity(groups=groups, every=every, scheme=scheme, extra_copies=kept))
+        if self._task is None:  # from now on: keep looking
+            self._task = job.spawn(self._run())
 
     # What is heard
 
     def answered(self, answer: Any) -> None:
         """The service's answer to a job report."""
-        found = read(answer, self._c.members.nodes)
-        if found is not None and not self._c.over:
+        found = read(answer, self._job.members.nodes)
+        if found is not None and not self._job.over:
             self.set_warnings(found)
 
     def set_warnings(self, found: dict[str, NodeWarning]) -> None:
         """These nodes, and no others, are not trusted, by an external report."""
-        c, members = self._c, self._c.members
+        members = self._job.members
         before = members.warnings.reported or {}
         for node in found.keys() - before.keys():
             log.warning("HAZARD node %s: %s", node, found[node].reason)
@@ -93,8 +110,8 @@ class DurabilityMonitor:
         closed = members.by_trust().cordoned
         members.warnings.reported = found
         if {n: w.cordoned for n, w in found.items()} != {n: w.cordoned for n, w in before.items()}:
-            c.orders.replicate_state()
-        c.executor.participation.reopen(closed)
+            self._commands.replicate_state()
+        self._participation.reopen(closed)
         if self._task is not None:
             verdicts = ((node, warning) for node, warning in found.items() if warning.corrupt)
             self.corrupt_steps.apply_verdicts(CorruptionRecord(n, w.since, w.reason) for n, w in verdicts)
@@ -102,16 +119,16 @@ class DurabilityMonitor:
 
     def _renew(self) -> None:
         """Give new orders where other copies are wanted. Not in a recovery: it may be about to need the old ones."""
-        quiet = self._c.state is CoordinatorJobState.RUNNING and not self._c.executor.active
+        quiet = self._job.state is CoordinatorJobState.RUNNING and not self._job.active
         if quiet and self._choose() != self._extra_copies:
-            self._c.orders.protect()
+            self.protect()
 
     # Extra copies
 
     def extra_copies(self) -> dict[str, Group]:
         """Node -> ranks of which it is to keep extra copies. Called with every order to protect."""
         self._extra_copies = self._choose()
-        members, found = self._c.members, dict[str, list[GroupMember]]()
+        members, found = self._job.members, dict[str, list[GroupMember]]()
         for rank, holder in sorted(self._extra_copies.items()):
             home = members.nodes[members.ranks[rank].node]
             found.setdefault(holder, []).append(GroupMember(node=home.name, endpoint=home.endpoint, rank=rank))
@@ -119,7 +136,7 @@ class DurabilityMonitor:
 
     def _choose(self) -> dict[int, str]:
         """A good node for each rank of a bad one, the same as before where it still is good."""
-        members, warned = self._c.members, self._c.members.warnings.current()
+        members, warned = self._job.members, self._job.members.warnings.current()
         good = [n.name for n in members.alive() if n.name not in warned and n.endpoint]
         bad = {node: warning for node, warning in warned.items() if warning.factor > 1.0}
         chosen, load = dict[int, str](), Counter[str]()
@@ -137,30 +154,30 @@ class DurabilityMonitor:
 
     def _replicated(self, rank: int, bad: dict[str, NodeWarning]) -> bool:
         """Whether a good node holds the same state anyway."""
-        members = self._c.members
+        members = self._job.members
         twins = next((ranks for ranks in self._twins() if rank in ranks), ())
         peers = [members.ranks[twin] for twin in twins if not members.ranks[twin].away]
         return any(peer.node not in bad and members.nodes[peer.node].alive for peer in peers)
 
     def _holders(self, rank: int) -> set[str]:
         """Nodes that the scheme itself has keep the rank's slots: one arena cannot be two copies."""
-        if self._c.options.protection.kind is not SchemeKind.COPIES:
+        if self._job.options.protection.kind is not SchemeKind.COPIES:
             return set()
-        group = next((g for g in self._c.orders.groups if any(m.rank == rank for m in g)), ())
+        group = next((g for g in self._job.groups if any(m.rank == rank for m in g)), ())
         place = next((at for at, member in enumerate(group) if member.rank == rank), None)
-        kept = () if place is None else holders(self._c.options.protection, len(group), place)
+        kept = () if place is None else holders(self._job.options.protection, len(group), place)
         return {group[at].node for at in kept}
 
     def _together(self, node: str, other: str) -> bool:
         """Whether both fail together, as far as is known."""
-        nodes, named = self._c.members.nodes, dict(self._c.options.domains)
+        nodes, named = self._job.members.nodes, dict(self._job.options.domains)
         one, two = (named.get(name, nodes[name].hello.domain) for name in (node, other))
         return bool(one) and one == two
 
     def _twins(self) -> tuple[tuple[int, ...], ...]:
         """Ranks with equal state."""
-        shape = self._c.members.shape
-        if shape is None or not self._c.executor.survey.replicated or self._c.options.shard_snapshots:
+        shape = self._job.members.shape
+        if shape is None or not self._job.replicated or self._job.options.shard_snapshots:
             return ()
         return tuple({tuple(shape.dp_peers(rank)) for rank in range(shape.world_size)})
 
@@ -174,64 +191,64 @@ class DurabilityMonitor:
     async def _run(self) -> None:
         pool = ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="mainstay-guard")
         try:
-            while not self._c.over:
+            while not self._job.over:
                 await asyncio.sleep(LOOK_SECONDS)
-                if self._c.state is CoordinatorJobState.RUNNING and not self._c.executor.active:
+                if self._job.state is CoordinatorJobState.RUNNING and not self._job.active:
                     await self.refresh(pool)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def refresh(self, pool: ThreadPoolExecutor) -> None:
         """Ask all agents, judge, and tell."""
-        c, loop = self._c, asyncio.get_running_loop()
-        where = {node.name: node.endpoint for node in c.members.alive() if node.endpoint}
-        shown = Credentials(c.options.token, c.options.job, c.generation)
+        job, loop = self._job, asyncio.get_running_loop()
+        where = {node.name: node.endpoint for node in job.members.alive() if node.endpoint}
+        shown = Credentials(job.options.token, job.options.job, job.generation)
         asked = [loop.run_in_executor(pool, _ask, endpoint, shown) for endpoint in where.values()]
         answers = dict(zip(where, await asyncio.gather(*asked), strict=True))
-        if c.state is not CoordinatorJobState.RUNNING or shown.generation != c.generation:
+        if job.state is not CoordinatorJobState.RUNNING or shown.generation != job.generation:
             return
         inventories = {node: told for node, told in answers.items() if told is not None}
-        job = self._job()
-        kept = build_inventory(job, inventories)
+        layout = self._layout()
+        kept = build_inventory(layout, inventories)
         figure = None if kept.holding is None else await loop.run_in_executor(pool, durability, kept.holding)
         self._inventories = inventories
         self.note_damage(inventories)
         self._look = _Look(time.time(), kept, figure)
         self._renew()
-        c.report()
+        job.events.report()
 
     def note_damage(self, inventories: dict[str, Inventory]) -> None:
         """Hear all agents: memory that has flipped bits is not trusted for a while."""
         self._damages.note(inventories)
         for node, damage in self._damages.flipped(time.time() - OWN_SECONDS).items():
             reason = f"its memory flips bits: {damage.what}"
-            self._c.members.warnings.note(node, NodeWarning(reason=reason, factor=FLIP_FACTOR, since=damage.at))
+            self._job.members.warnings.note(node, NodeWarning(reason=reason, factor=FLIP_FACTOR, since=damage.at))
 
-    def _job(self) -> JobLayout:
-        c, bad = self._c, self._c.members.warnings.current()
-        factors = {node.name: bad[node.name].factor if node.name in bad else 1.0 for node in c.members.alive()}
+    def _layout(self) -> JobLayout:
+        job, bad = self._job, self._job.members.warnings.current()
+        factors = {node.name: bad[node.name].factor if node.name in bad else 1.0 for node in job.members.alive()}
         twins = self._twins()
-        serving = {rank.number for rank in c.members.present}
+        serving = {rank.number for rank in job.members.present}
         stand_ins = {rank: next((r for r in ranks if r in serving), rank) for ranks in twins for rank in ranks}
         return JobLayout(
-            home=tuple(rank.node for rank in c.members.ranks),
+            home=tuple(rank.node for rank in job.members.ranks),
             replicas=twins,
-            scheme=c.options.protection,
-            groups=tuple(tuple(member.rank for member in group) for group in c.orders.groups),
-            loss={node: hourly(c.options.mtbf_hours, factor) for node, factor in factors.items()},
-            away={rank.number: stand_ins[rank.number] for rank in c.members.ranks if rank.away},
+            scheme=job.options.protection,
+            groups=tuple(tuple(member.rank for member in group) for group in job.groups),
+            loss={node: hourly(job.options.mtbf_hours, factor) for node, factor in factors.items()},
+            away={rank.number: stand_ins[rank.number] for rank in job.members.ranks if rank.away},
         )
 
     # Reports
 
     def report(self) -> dict[str, Any] | None:
         """The durability of the job as its report tells it; None before the first look."""
-        look, c = self._look, self._c
+        look, job = self._look, self._job
         if look is None:
             return None
         kept, figure = look.held, look.figure
-        disk = max((e for e in (kept.disk, c.disk.begun_at or None) if e is not None), default=None)
-        nodes = [rank.node for rank in c.members.ranks]
+        disk = max((e for e in (kept.disk, job.begun_at or None) if e is not None), default=None)
+        nodes = [rank.node for rank in job.members.ranks]
         survival = None if figure is None else figure.survival
         return {
             "time": look.at,
@@ -251,15 +268,15 @@ class DurabilityMonitor:
         }
 
     def _degraded(self) -> list[str]:
-        _, exposed = arrange(self._c.members, self._c.options)
+        _, exposed = arrange(self._job.members, self._job.options)
         told = [f"{node}: {words}" for node, held_ in sorted(self._inventories.items()) for words in held_.degraded]
         return [*exposed, *told]
 
     def _suspected(self) -> list[dict[str, Any]]:
-        look, ranks = self._look, self._c.members.ranks
+        look, ranks = self._look, self._job.members.ranks
         extra = look.held.holding.extra if look and look.held.holding else {}
         found = []
-        for node, hazard in sorted(self._c.members.warnings.current().items()):
+        for node, hazard in sorted(self._job.members.warnings.current().items()):
             here = [rank.number for rank in ranks if rank.node == node]
             in_place = [rank for rank in here if self._extra_copies.get(rank) in extra.get(rank, frozenset())]
             wanted = [rank for rank in here if rank in self._extra_copies]

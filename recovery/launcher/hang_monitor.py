@@ -17,7 +17,7 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -25,16 +25,15 @@ from mainstay.detectors.base import ArrayDetector, Samples
 from mainstay.detectors.finding import Entity, Finding, FindingKind
 from mainstay.detectors.job.mesh import JobMesh, mesh_of
 from mainstay.probes.core_types import EventKind, StepPhase
-from mainstay.recovery.launcher.membership import CoordinatorJobState, GenerationFailure, NodeMember
+from mainstay.recovery.launcher.failure import GenerationFailure
+from mainstay.recovery.launcher.job import Job
+from mainstay.recovery.launcher.membership import CoordinatorJobState, NodeMember
 from mainstay.recovery.launcher.messages import DumpStacks, NodeProgress, Stacks
 from mainstay.recovery.launcher.options import OnHang
 from mainstay.recovery.launcher.progress import CATALOG, ProgressSample, ProgressTable
-from mainstay.recovery.launcher.report import job_report
+from mainstay.recovery.launcher.report import topology
 from mainstay.recovery.launcher.stacks import DEBUGGED, DUMP_SECONDS
 from mainstay.recovery.launcher.wire import WireError
-
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.coordinator import Coordinator
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -55,11 +54,11 @@ _SIGNALS: Final = (*CATALOG.narrow, *CATALOG.wide)
 class HangMonitor:
     """One a job; ``run`` is its loop. Its input comes from the coordinator's event loop, as everything there."""
 
-    def __init__(self, coordinator: Coordinator, detector: ArrayDetector | None) -> None:
-        self._c = coordinator
+    def __init__(self, job: Job, detector: ArrayDetector | None) -> None:
+        self._job = job
         self.detector = detector
         """None: progress is only passed on."""
-        self._board = ProgressTable(coordinator.options.world_size)
+        self._board = ProgressTable(job.options.world_size)
         self._sample: ProgressSample | None = None
         self._formed: tuple[int, JobMesh, tuple[Entity, ...], tuple[str, ...]] | None = None
         self._present: list[int] = []
@@ -80,18 +79,18 @@ class HangMonitor:
         Raises:
             WireError: these are no rows.
         """
-        c = self._c
-        if not c.members.ranks:
+        job = self._job
+        if not job.members.ranks:
             return
-        forming = c.state is not CoordinatorJobState.RUNNING
+        forming = job.state is not CoordinatorJobState.RUNNING
 
         def holds(rank: int, pid: int) -> bool:
-            return c.members.held_by(rank, pid) is not None
+            return job.members.held_by(rank, pid) is not None
 
         try:
             self._board.ingest(
                 message.rows,
-                c.generation,
+                job.generation,
                 holds,
                 forming=forming,
             )
@@ -105,9 +104,9 @@ class HangMonitor:
     def stacks(self, node: NodeMember, message: Stacks) -> None:
         """An answer to what was asked."""
         why, suspects, missing = self._asked.get(message.request, ("", set(), set()))
-        if message.rank not in missing or message.rank >= len(self._c.members.ranks):
+        if message.rank not in missing or message.rank >= len(self._job.members.ranks):
             return
-        if self._c.members.ranks[message.rank].node != node.name:
+        if self._job.members.ranks[message.rank].node != node.name:
             return
         missing.discard(message.rank)
         if message.state == DEBUGGED:
@@ -122,22 +121,22 @@ class HangMonitor:
         }
         if message.problem:
             data["problem"] = message.problem
-        self._c.reporter.event(
-            EventKind.STACK_DUMP, node=node.name, rank=message.rank, generation=self._c.generation, data=data
+        self._job.reporter.event(
+            EventKind.STACK_DUMP, node=node.name, rank=message.rank, generation=self._job.generation, data=data
         )
 
     # The loop
 
     async def run(self) -> None:
         """Take samples and judge them, until the job is over."""
-        while not self._c.over:
+        while not self._job.over:
             seconds = self._board.seconds
             # Just behind the grid's next point, so that the sample of a point holds what was heard up to it.
             await asyncio.sleep(seconds - time.time() % seconds + 0.01)
             sample = self._board.sample()
             if sample is not None:
                 self._sample = sample
-                self._c.reporter.progress(sample)
+                self._job.reporter.progress(sample)
                 await self._judge(sample)
 
     async def _judge(self, sample: ProgressSample) -> None:
@@ -155,24 +154,30 @@ class HangMonitor:
         )
         # A thread of its own: naming culprits among 16,384 ranks may take a second, and heartbeats continue meanwhile.
         findings = await asyncio.to_thread(self.detector.update, samples)
-        if generation == self._c.generation:
+        if generation == self._job.generation:
             self._take(findings)
 
     def _form(self) -> tuple[int, JobMesh, tuple[Entity, ...], tuple[str, ...]] | None:
         """Who the ranks are, while there is something to watch; what it learned of the job outlives a generation."""
-        c = self._c
-        ranks = c.members.ranks
-        if c.state is not CoordinatorJobState.RUNNING or c.members.shape is None or any(rank.gone for rank in ranks):
+        job = self._job
+        ranks = job.members.ranks
+        if (
+            job.state is not CoordinatorJobState.RUNNING
+            or job.members.shape is None
+            or any(rank.gone for rank in ranks)
+        ):
             self._held.clear()
             return None
-        if self._formed is None or self._formed[0] != c.generation:
-            topology = job_report(c)["topology"]
-            places = [place for place in topology["ranks"] if not ranks[place["rank"]].away]
-            mesh = mesh_of(c.options.job, {**topology, "ranks": places})
+        if self._formed is None or self._formed[0] != job.generation:
+            told = topology(job)
+            places = [place for place in told["ranks"] if not ranks[place["rank"]].away]
+            mesh = mesh_of(job.options.job, {**told, "ranks": places})
             self._present = mesh.ranks.tolist()
-            entities = tuple(Entity(job=c.options.job, rank=rank.number, node=rank.node) for rank in c.members.present)
+            entities = tuple(
+                Entity(job=job.options.job, rank=rank.number, node=rank.node) for rank in job.members.present
+            )
             groups = tuple(f"stage-{stage}" for stage in mesh.on("pp").tolist())
-            self._formed = (c.generation, mesh, entities, groups)
+            self._formed = (job.generation, mesh, entities, groups)
             self._held.clear()
         return self._formed
 
@@ -191,53 +196,50 @@ class HangMonitor:
         if begun:
             for finding in begun:
                 log.warning("HANG %s: %s", finding.kind.value, finding.evidence.summary)
-            self._c.spawn(self._examine(begun))
+            self._job.spawn(self._examine(begun))
 
     async def _examine(self, findings: list[Finding]) -> None:
         """Have the stacks taken; then act, if that was asked for."""
         request, begun = next(self._requests), time.monotonic()
-        generation = self._c.generation
+        generation = self._job.generation
         suspects = self._suspects(findings)
         asked = set(suspects) | set(self._healthy(suspects)[: 1 if suspects else 2])
         why = findings[0].evidence.summary
         self._asked[request] = (why, set(suspects), set(asked))
         self._debugged -= asked
-        for node in self._c.members.alive():
-            mine = tuple(rank.number for rank in self._c.members.on(node.name) if rank.number in asked and rank.pid)
+        for node in self._job.members.alive():
+            mine = tuple(rank.number for rank in self._job.members.on(node.name) if rank.number in asked and rank.pid)
             if mine:
                 node.send(DumpStacks(request=request, ranks=mine))
         await self._answered(request)
         del self._asked[request]
-        if self._c.options.on_hang is OnHang.RECOVER:
+        if self._job.options.on_hang is OnHang.RECOVER:
             await asyncio.sleep(begun + CONFIRM_SECONDS - time.monotonic())
-            if generation == self._c.generation:
+            if generation == self._job.generation:
                 self._act(findings)
 
     async def _answered(self, request: int) -> None:
         """Wait for every answer, for a bounded time."""
-        try:
-            async with asyncio.timeout(STACK_SECONDS), self._c.changed:
-                await self._c.changed.wait_for(lambda: not self._asked[request][2])
-        except TimeoutError:
+        if not await self._job.until(lambda: not self._asked[request][2], STACK_SECONDS):
             log.warning("no stacks came from ranks %s", sorted(self._asked[request][2]))
 
     def _suspects(self, findings: Sequence[Finding]) -> list[int]:
         """Ranks that are named, the surest first, each once."""
-        size = len(self._c.members.ranks)
+        size = len(self._job.members.ranks)
         ordered = sorted(findings, key=lambda finding: -finding.confidence)
         named = [rank for f in ordered for rank in (f.entity.rank, f.entity.peer) if rank is not None and rank < size]
         return list(dict.fromkeys(named))[:SUSPECTS]
 
     def _healthy(self, suspects: Sequence[int]) -> list[int]:
         """The other ranks, those first that say what they do."""
-        heard = self._sample.has_reported if self._sample is not None else np.zeros(len(self._c.members.ranks), bool)
-        others = [rank.number for rank in self._c.members.ranks if rank.pid and rank.number not in suspects]
+        heard = self._sample.has_reported if self._sample is not None else np.zeros(len(self._job.members.ranks), bool)
+        others = [rank.number for rank in self._job.members.ranks if rank.pid and rank.number not in suspects]
         return sorted(others, key=lambda rank: not heard[rank])
 
     def _act(self, findings: Sequence[Finding]) -> None:
         """Fence the culprits, if all that is asked for holds."""
         sure = [f for f in findings if f.key in self._held and f.confidence >= CONFIDENCE and f.entity.peer is None]
-        size = len(self._c.members.ranks)
+        size = len(self._job.members.ranks)
         culprits = {f.entity.rank for f in sure if f.entity.rank is not None and f.entity.rank < size}
         if not culprits:
             log.warning("the hang is only reported: it names no rank with a confidence of %g", CONFIDENCE)
@@ -247,11 +249,11 @@ class HangMonitor:
             log.warning("the hang is only reported: a debugger has stopped ranks %s", sorted(self._debugged & culprits))
         elif self._masked():
             log.warning("the hang is only reported: a rank is in a phase that may be long")
-        elif self._c.state is CoordinatorJobState.RUNNING:
+        elif self._job.state is CoordinatorJobState.RUNNING:
             reason = f"ranks {sorted(culprits)} hang: {sure[0].evidence.summary}"
-            for node in {self._c.members.ranks[rank].node for rank in culprits}:
-                self._c.members.warnings.suspect(node, reason)
-            self._c.failed(GenerationFailure(ranks=culprits, time=min(f.time for f in sure), reason=reason))
+            for node in {self._job.members.ranks[rank].node for rank in culprits}:
+                self._job.members.warnings.suspect(node, reason)
+            self._job.events.failed(GenerationFailure(ranks=culprits, time=min(f.time for f in sure), reason=reason))
 
     def _masked(self) -> bool:
         phases = self._sample.narrow[0] if self._sample is not None else np.empty(0)

@@ -10,15 +10,15 @@ import asyncio
 import contextlib
 import logging
 import threading
-import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mainstay.recovery.checkpoint.catalog import find
 from mainstay.recovery.checkpoint.manifest import CheckpointError
-from mainstay.recovery.save_intervals import FailureRate, ProtectionTier, SaveCosts, levels
-
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.coordinator import Coordinator
+from mainstay.recovery.launcher.checkpointing import CheckpointManager
+from mainstay.recovery.launcher.durability_monitor import DurabilityMonitor
+from mainstay.recovery.launcher.job import Job
+from mainstay.recovery.launcher.planner_input_builder import PlannerInputBuilder
+from mainstay.recovery.save_intervals import ProtectionTier, SaveCosts, levels
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -29,16 +29,19 @@ CHANGE: Final = 0.25
 
 
 class IntervalTuner:
-    """One a coordinator: the intervals in force."""
+    """One a coordinator: keeps the intervals of the job."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._c = coordinator
-        self.disk_every = coordinator.options.disk_every
-        self.parity_every = coordinator.options.parity_every
+    def __init__(
+        self, job: Job, checkpoints: CheckpointManager, inputs: PlannerInputBuilder, durability: DurabilityMonitor
+    ) -> None:
+        self._job = job
+        self._checkpoints = checkpoints
+        self._inputs = inputs
+        self._durability = durability
 
     async def run(self) -> None:
         """Keep the intervals at what prices and failures say, for as long as the job runs."""
-        options = self._c.options
+        options = self._job.options
         while options.disk_auto or options.parity_auto:
             await asyncio.sleep(LOOK_SECONDS)
             self.retune(await self._disk_rate() if options.disk_auto else 0.0)
@@ -49,41 +52,34 @@ class IntervalTuner:
         Args:
             disk_rate: bytes a second at which the slowest rank was written; 0: not known yet.
         """
-        c = self._c
-        if not c.executor.survey.step_seconds or c.over or c.executor.active:
+        job = self._job
+        if not self._inputs.step_seconds or job.over or job.active:
             return
         best = {level.name: level for level in self._levels(disk_rate)}
-        if c.options.disk_auto and disk_rate and _apart(best["disk"].every, self.disk_every):
-            self._say("the disk level saves", self.disk_every, best["disk"])
-            self.disk_every = best["disk"].every
-            c.disk.configure()
-        if c.options.parity_auto and self.parity_every and _apart(best["parity"].every, self.parity_every):
-            self._say("parity is made", self.parity_every, best["parity"])
-            self.parity_every = best["parity"].every
-            c.orders.protect()
+        if job.options.disk_auto and disk_rate and _apart(best["disk"].every, self._job.disk_every):
+            self._say("the disk level saves", self._job.disk_every, best["disk"])
+            self._job.disk_every = best["disk"].every
+            self._checkpoints.configure()
+        if job.options.parity_auto and self._job.parity_every and _apart(best["parity"].every, self._job.parity_every):
+            self._say("parity is made", self._job.parity_every, best["parity"])
+            self._job.parity_every = best["parity"].every
+            self._durability.protect()
 
     def _say(self, what: str, before: int, level: ProtectionTier) -> None:
         log.info(
             "%s every %d steps from now on (before: %d; it takes %.2f s)", what, level.every, before, level.takes_s
         )
 
-    @property
-    def failure_rate(self) -> FailureRate:
-        """How often nodes fail: as was assumed, and as this job has seen."""
-        c = self._c
-        hours = (time.time() - c.started_at) / 3600.0
-        return FailureRate(len(c.members.nodes), c.options.mtbf_hours, c.recoveries, hours)
-
     def _levels(self, disk_rate: float) -> tuple[ProtectionTier, ...]:
-        c, step_s, costs = self._c, self._c.executor.survey.step_seconds, self._c.executor.survey.costs
+        job, step_s, costs = self._job, self._inputs.step_seconds, self._inputs.costs
         prices = SaveCosts(
-            state_bytes=max((r.attached.state_bytes for r in c.members.ranks if r.attached), default=0),
+            state_bytes=max((r.attached.state_bytes for r in job.members.ranks if r.attached), default=0),
             ranks_per_node=1,  # the rate is that of a rank while its neighbors wrote too
             step_s=step_s,
             parity_Bps=min(costs.net_Bps, costs.xor_Bps),  # of the slower of the two, on the slowest node
             disk_Bps=disk_rate or costs.disk_Bps,
         )
-        return levels(prices, self.failure_rate)
+        return levels(prices, self._job.failure_rate)
 
     async def _disk_rate(self) -> float:
         """In a thread that the end of the job does not wait for: a directory may hang."""
@@ -102,10 +98,10 @@ class IntervalTuner:
         return rate
 
     def _measured_rate(self) -> float:
-        directory = self._c.options.checkpoint_dir
+        directory = self._job.options.checkpoint_dir
         assert directory is not None
         try:
-            source = find(directory, self._c.disk.run)
+            source = find(directory, self._job.run)
             parts = [source.run.part(source.manifest.epoch, p.rank, p.generation) for p in source.manifest.parts]
         except CheckpointError:
             return 0.0

@@ -13,10 +13,10 @@ from mainstay.probes.spool import SpoolError
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.launcher import launcher_discovery
 from mainstay.recovery.launcher.coordinator_host import CoordinatorHost
+from mainstay.recovery.launcher.failure import ReplayTrigger
 from mainstay.recovery.launcher.launcher import Launcher
 from mainstay.recovery.launcher.option_values import OptionsError
 from mainstay.recovery.launcher.options import RunOptions, parse
-from mainstay.recovery.launcher.step_replay import ReplayTrigger
 
 log = logging.getLogger("mainstay.launcher")
 

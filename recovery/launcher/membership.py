@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from mainstay.recovery.agent.messages import Inventory
-from mainstay.recovery.launcher.messages import CoordinatorHeartbeat, Exited, FromLauncher, LauncherHello, ToLauncher
+from mainstay.recovery.launcher.messages import CoordinatorHeartbeat, FromLauncher, LauncherHello, ToLauncher
 from mainstay.recovery.launcher.options import RunOptions
 from mainstay.recovery.launcher.wire import MessageStream
 from mainstay.recovery.launcher.worker_messages import Attached, Ready, Resumed, ScriptFailed
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.node_warning import NodeWarnings
 from mainstay.recovery.work_assignment import LossPolicy
-
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.step_replay import ReplayTrigger
 
 
 class CoordinatorJobState(StrEnum):
@@ -175,60 +172,6 @@ class RankMember:
         return "running" if (self.live or self.finished) and not self.away else "restoring"
 
 
-@dataclass(eq=False, slots=True)
-class GenerationFailure:
-    """Why a generation ends."""
-
-    ranks: set[int]
-    time: float
-    """Unix seconds of the first sign."""
-    reason: str
-    exit_code: int = 1
-    own: bool = False
-    """The script's own doing: an exception, or an exit code that it chose."""
-    exclude: frozenset[int] = frozenset()
-    """Of ``ranks``: those whose devices compute wrongly."""
-    replay: ReplayTrigger | None = None
-    """Nothing is lost, but all ranks are to replay."""
-    counts: bool = True
-    """Whether ``--max-restarts`` counts it."""
-    before: int | None = None
-    """The newest epoch that may be gone back to; None: any."""
-    odd: frozenset[int] = frozenset()
-    """Ranks whose state is unlike their replicas'."""
-
-    erred: int | None = None
-    """Rank whose process lives and raised, or first told of a broken collective."""
-    migrates: bool = False
-    """Nothing is lost: ranks are to move to other nodes."""
-    reshapes: bool = False
-    """Nothing is lost: ranks are to be started in another (dp, pp)."""
-    changes: bool = False
-    """Nothing is lost: ranks that were away take part again, or work is assigned again."""
-
-    @property
-    def quiet(self) -> bool:
-        """Nothing has failed, and there is nothing to report."""
-        return (not self.counts and not self.changes) or (self.replay is not None and self.replay.asked)
-
-    @classmethod
-    def of_exit(cls, rank: RankMember, message: Exited) -> GenerationFailure:
-        """A rank's process ended when it should not have."""
-        if message.signal is not None:
-            return cls.of_signal(rank, message.pid, message.signal, message.time)
-        why = f": {rank.error.error}" if rank.error is not None else ""
-        reason = f"rank {rank.number} (pid {message.pid}) ended, exit code {message.exit_code}{why}"
-        code = message.exit_code or 1
-        return cls(ranks={rank.number}, time=message.time, reason=reason, exit_code=code, own=True)
-
-    @classmethod
-    def of_signal(cls, rank: RankMember, pid: int, number: int, time: float) -> GenerationFailure:
-        """A rank's process was killed, or is being killed."""
-        why = f": {rank.error.error}" if rank.error is not None else ""
-        reason = f"rank {rank.number} (pid {pid}) ended, killed by signal {number}{why}"
-        return cls(ranks={rank.number}, time=time, reason=reason, exit_code=128 + number)
-
-
 class NodesByTrust(NamedTuple):
     """Living nodes by whether they take a rank (decision 51)."""
 
@@ -259,6 +202,25 @@ class Members:
     def present(self) -> list[RankMember]:
         """Ranks that take part in this generation."""
         return [rank for rank in self.ranks if not rank.away]
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """Ranks that take no part, rising."""
+        return tuple(rank.number for rank in self.ranks if rank.away)
+
+    def fixed_shape(self) -> str:
+        """Why the script cannot be started in another shape; empty: it can.
+
+        Of a lost rank a coordinator that took over has heard nothing; it runs the script of the others.
+        """
+        known = [rank for rank in self.ranks if rank.attached or not rank.lost]
+        ranks = [rank.number for rank in known if not (rank.attached and rank.attached.adapts)]
+        if not ranks:
+            return ""
+        return (
+            f"the script of ranks {ranks} cannot be started in another shape: it must leave dp and pp of mainstay.init "
+            "to mainstay run --dp --pp, and give mainstay.attach names="
+        )
 
     def reassign(self, count: int) -> None:
         """The job has ``count`` ranks from now on, none with a process, on nodes that live, in order of node rank.

@@ -20,18 +20,17 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from mainstay.probes.core_types import EventKind
 from mainstay.recovery.agent.messages import NEWEST
-from mainstay.recovery.launcher.membership import CoordinatorJobState, GenerationFailure
+from mainstay.recovery.launcher.failure import EndedGeneration, GenerationFailure, WorkflowName
+from mainstay.recovery.launcher.job import Job
+from mainstay.recovery.launcher.membership import CoordinatorJobState
 from mainstay.recovery.launcher.messages import Prefetch, PrefetchResult
+from mainstay.recovery.launcher.recovery_executor import RecoveryExecutor
+from mainstay.recovery.launcher.recovery_record import RecoveryRecord
 from mainstay.recovery.migration_request import MigrationRequest, MigrationResult, MigrationState, read, read_requests
-
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.coordinator import Coordinator
-    from mainstay.recovery.launcher.recovery_executor import RecoveryExecutor
-    from mainstay.recovery.launcher.recovery_record import RecoveryRecord
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -108,8 +107,8 @@ def choose(
 class MigrationController:
     """One a coordinator: one migration at a time, only while the job runs."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._c = coordinator
+    def __init__(self, job: Job) -> None:
+        self._job = job
         self._waiting: dict[str, MigrationRequest] = {}
         self._answers: dict[str, MigrationResult] = {}
         self._brought: dict[int, PrefetchResult] = {}
@@ -120,7 +119,7 @@ class MigrationController:
             if (given := read(answer)) and not loop.is_closed():
                 loop.call_soon_threadsafe(self.submit, given)
 
-        coordinator.reporter.listen(answered)
+        job.reporter.listen(answered)
 
     # Advice
 
@@ -132,15 +131,9 @@ class MigrationController:
 
     def run_once(self) -> None:
         """Called every second or so: follow the next advice if the job has time for it."""
-        c = self._c
-        self.submit(read_requests(c.options.state_dir))
-        if (
-            not self._waiting
-            or self._current
-            or c.state is not CoordinatorJobState.RUNNING
-            or c.executor.busy
-            or c.over
-        ):
+        job = self._job
+        self.submit(read_requests(job.options.state_dir))
+        if not self._waiting or self._current or job.state is not CoordinatorJobState.RUNNING or job.busy or job.over:
             return
         advice = self._waiting.pop(next(iter(self._waiting)))
         try:
@@ -152,8 +145,8 @@ class MigrationController:
         if not moves:
             self._answer(advice, MigrationState.COMPLETED, f"no rank of this job is on {advice.subject}")
             return
-        self._current = _Current(advice, moves, {rank: c.members.ranks[rank].node for rank in moves})
-        c.spawn(self._ahead(self._current))
+        self._current = _Current(advice, moves, {rank: job.members.ranks[rank].node for rank in moves})
+        job.spawn(self._ahead(self._current))
 
     def answers(self) -> list[MigrationResult]:
         """What became of advice, for the job report; the oldest are forgotten first."""
@@ -164,12 +157,12 @@ class MigrationController:
         self._answers[advice.id] = MigrationResult(id=advice.id, state=state, detail=detail[:500], **figures)
         while len(self._answers) > 2 * REMEMBERED:
             del self._answers[next(iter(self._answers))]
-        self._c.report()
+        self._job.events.report()
 
     # The plan
 
     def _plan(self, advice: MigrationRequest) -> dict[int, str]:
-        members = self._c.members
+        members = self._job.members
         shape = members.shape
         if shape is None:
             raise MigrationRejectedError("the script does not use the SDK: its ranks have no state that could move")
@@ -186,7 +179,7 @@ class MigrationController:
         return choose(moving, homes, members.standbys(), shape.dp_peers, advice.target, warned=warned)
 
     def _moving(self, advice: MigrationRequest) -> list[int]:
-        members = self._c.members
+        members = self._job.members
         if advice.rank is not None:
             if not 0 <= advice.rank < len(members.ranks):
                 raise MigrationRejectedError(
@@ -202,15 +195,15 @@ class MigrationController:
     # Before any rank stops
 
     async def _ahead(self, current: _Current) -> None:
-        c, moves = self._c, current.moves
+        job, moves = self._job, current.moves
         where = ", ".join(f"rank {rank} to {node}" for rank, node in sorted(moves.items()))
         log.warning("MIGRATION of %s: %s (%s)", current.advice.subject, where, current.advice.reason or "no reason")
         told = {"reason": current.advice.reason, "finding": current.advice.finding}
         self._event(EventKind.MIGRATION_STARTED, current, told)
         self._answer(current.advice, MigrationState.ACCEPTED, where)
         problem = await self._bring(moves, current.sources, NEWEST)
-        problem = problem or await c.next_step()
-        warned = c.members.warnings.current()
+        problem = problem or await job.next_step()
+        warned = job.members.warnings.current()
         problem = problem or "; ".join(
             f"{n} is not trusted now: {warned[n].reason}" for n in warned.keys() & moves.values()
         )
@@ -218,11 +211,13 @@ class MigrationController:
             self._finish(current, f"no rank was stopped and nothing has moved: {problem}")
             return
         reason = f"migration of {current.advice.subject}: {current.advice.reason}"
-        c.replay(GenerationFailure(ranks=set(), time=time.time(), reason=reason, counts=False, migrates=True))
+        job.events.replay(
+            GenerationFailure(ranks=set(), time=time.time(), reason=reason, counts=False, workflow=WorkflowName.MIGRATE)
+        )
 
     async def _bring(self, moves: Mapping[int, str], sources: Mapping[int, str], epoch: int) -> str:
         """Have the targets fetch the slots; why one cannot be had, or nothing."""
-        members = self._c.members
+        members = self._job.members
         self._brought.clear()
         for rank, node in moves.items():
             endpoint = members.nodes[sources[rank]].endpoint
@@ -232,7 +227,7 @@ class MigrationController:
         def over() -> bool:
             return moves.keys() <= self._brought.keys() or not all(node.alive for node in nodes)
 
-        await self._c.executor.until(over, FETCH_SECONDS)
+        await self._job.until(over, FETCH_SECONDS)
         problems = [f"rank {b.rank}: {b.problem}" for b in self._brought.values() if b.problem]
         late = sorted(moves.keys() - self._brought.keys())
         return "; ".join([*problems, *([f"the slots of ranks {late} did not come"] if late else [])])
@@ -243,26 +238,24 @@ class MigrationController:
 
     # While everybody waits
 
-    async def carry_out(
-        self, executor: RecoveryExecutor, recovery: RecoveryRecord, victims: set[int], waiting: set[int]
-    ) -> None:
+    async def carry_out(self, executor: RecoveryExecutor, recovery: RecoveryRecord, ended: EndedGeneration) -> None:
         """All ranks are fenced by ``executor``; what follows ends like a recovery, with ranks moved or without."""
         current = self._current
         assert current is not None
         problem = "something failed meanwhile, which came first"
         try:
-            if victims:  # lost in the very moment: a recovery like any other
-                await executor.recover_job(recovery, victims, waiting)
+            if ended.victims:  # lost in the very moment: a recovery like any other
+                await executor.recover_job(recovery, ended.victims, ended.waiting)
             else:
-                problem = await self._move(executor, recovery, waiting, current) or problem
+                problem = await self._move(executor, recovery, ended.waiting, current) or problem
         finally:  # cancelled too: by any failure meanwhile, or by the end of the job
             self._finish(current, problem, recovery)
 
     async def _move(
         self, executor: RecoveryExecutor, recovery: RecoveryRecord, waiting: set[int], current: _Current
     ) -> str:
-        c, moves = self._c, current.moves
-        if not await executor.fenced(recovery, waiting):
+        job, moves = self._job, current.moves
+        if not await executor.fencing.wait_for_survivors(recovery, waiting):
             return "not all ranks left their collectives"
         # The fence may have cut the copy of the step that has just ended: then the one before it moves.
         recovery.before = self._newest_whole(executor, current)
@@ -277,15 +270,15 @@ class MigrationController:
             return problem
         recovery.marks.clear()
         recovery.acted_at = time.time()  # what came before is not the price of a fence
-        c.generation += 1
-        if executor.replace(set(moves), moves=moves):
+        job.generation += 1
+        if executor.fencing.replace(set(moves), moves=moves):
             await executor.recover_job(recovery, set(moves), waiting - moves.keys())
         return ""
 
     def _newest_whole(self, executor: RecoveryExecutor, current: _Current) -> int | None:
         """The newest epoch that the sources still hold of all ranks that move; None: there is none."""
         newest: dict[int, int] = {}
-        for hold in executor.survey.situation(set()).slots:
+        for hold in executor.inputs.situation(set()).slots:
             if current.sources.get(hold.rank) == hold.node:
                 newest[hold.rank] = max(hold.epoch, newest.get(hold.rank, 0))
         return min(newest.values()) if newest.keys() == current.moves.keys() else None
@@ -295,8 +288,8 @@ class MigrationController:
         if self._current is not current:
             return
         self._current = None
-        c = self._c
-        ranks = [c.members.ranks[number] for number in current.moves]
+        job = self._job
+        ranks = [job.members.ranks[number] for number in current.moves]
         went_on = recovery is not None and any(phase == "first_step" for phase, _ in recovery.marks)
         done = went_on and all(rank.live and rank.node == current.moves[rank.number] for rank in ranks)
         seconds = recovery.seconds() if recovery is not None and went_on else {}
@@ -309,7 +302,7 @@ class MigrationController:
             detail = f"ranks {sorted(current.moves)} moved, training stood still for {seconds['total']:.3f} s"
         log.warning("MIGRATION of %s: %s", current.advice.subject, detail)
         if done and current.advice.node is not None:
-            c.members.warnings.suspect(current.advice.node, f"its ranks left it: {current.advice.reason}")
+            job.members.warnings.suspect(current.advice.node, f"its ranks left it: {current.advice.reason}")
         told = {"ok": done, "detail": detail[:500], "phases": seconds, **figures}
         self._event(EventKind.MIGRATION_FINISHED, current, told)
         self._answer(current.advice, MigrationState.COMPLETED if done else MigrationState.FAILED, detail, **figures)
@@ -318,4 +311,4 @@ class MigrationController:
         advice = current.advice
         moves = [{"rank": r, "from": current.sources[r], "to": to} for r, to in sorted(current.moves.items())]
         told = {"migration": advice.id, "subject": advice.subject, "moves": moves, **data}
-        self._c.reporter.event(kind, node=advice.node, rank=advice.rank, generation=self._c.generation, data=told)
+        self._job.reporter.event(kind, node=advice.node, rank=advice.rank, generation=self._job.generation, data=told)

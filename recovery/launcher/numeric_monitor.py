@@ -9,8 +9,8 @@ speaks against a faulty device.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 
@@ -18,14 +18,12 @@ from mainstay.detectors.base import ArrayDetector, Samples
 from mainstay.detectors.finding import Entity, Finding, FindingKind
 from mainstay.detectors.job.mesh import JobMesh, mesh_of
 from mainstay.probes.core_types import Severity
+from mainstay.recovery.launcher.failure import ReplayTrigger
+from mainstay.recovery.launcher.job import Job
 from mainstay.recovery.launcher.membership import CoordinatorJobState
 from mainstay.recovery.launcher.options import NumericAnomalyPolicy
-from mainstay.recovery.launcher.report import job_report
-from mainstay.recovery.launcher.step_replay import ReplayTrigger
+from mainstay.recovery.launcher.report import topology
 from mainstay.recovery.launcher.worker_messages import StepRecord
-
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.coordinator import Coordinator
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -37,8 +35,11 @@ _KINDS: Final = frozenset({FindingKind.SDC_SUSPECT, FindingKind.NAN, FindingKind
 class NumericMonitor:
     """One a job. Its input comes from the coordinator's event loop, as everything there."""
 
-    def __init__(self, coordinator: Coordinator, detector: ArrayDetector | None) -> None:
-        self._c = coordinator
+    def __init__(
+        self, job: Job, detector: ArrayDetector | None, request_replay: Callable[[ReplayTrigger], object]
+    ) -> None:
+        self._job = job
+        self._request_replay = request_replay
         self.detector = detector
         """None: records are only passed on."""
         self.agreed: int | None = None
@@ -48,15 +49,15 @@ class NumericMonitor:
 
     def step(self, rank: int, record: StepRecord) -> None:
         """A rank's record of the present generation."""
-        c = self._c
+        job = self._job
         if (
             self.detector is None
-            or c.options.on_numeric_anomaly is not NumericAnomalyPolicy.REPLAY
-            or c.state is not CoordinatorJobState.RUNNING
+            or job.options.on_numeric_anomaly is not NumericAnomalyPolicy.REPLAY
+            or job.state is not CoordinatorJobState.RUNNING
         ):
             return
         self._open.setdefault(record.epoch, {})[rank] = record
-        if len(self._open[record.epoch]) == len(c.members.present):
+        if len(self._open[record.epoch]) == len(job.members.present):
             self._judge(record.epoch)
         elif len(self._open) > _OPEN:
             self._judge(min(self._open))
@@ -82,7 +83,7 @@ class NumericMonitor:
             steps=np.array([epoch], np.int64),
         )
         findings = self.detector.update(samples)
-        if generation != self._c.generation:
+        if generation != self._job.generation:
             return
         digests = x[0, signals.index("parameters_digest")] if "parameters_digest" in signals else x[0, 0] * np.nan
         if self._agree(digests, mesh) and epoch > (self.agreed or 0):
@@ -90,12 +91,14 @@ class NumericMonitor:
         self._take(findings, epoch)
 
     def _form(self) -> tuple[int, JobMesh, tuple[Entity, ...], tuple[str, ...]]:
-        c = self._c
-        if self._formed is None or self._formed[0] != c.generation:
-            mesh = mesh_of(c.options.job, job_report(c)["topology"])
-            entities = tuple(Entity(job=c.options.job, rank=rank.number, node=rank.node) for rank in c.members.ranks)
+        job = self._job
+        if self._formed is None or self._formed[0] != job.generation:
+            mesh = mesh_of(job.options.job, topology(job))
+            entities = tuple(
+                Entity(job=job.options.job, rank=rank.number, node=rank.node) for rank in job.members.ranks
+            )
             groups = tuple(f"stage-{stage}" for stage in mesh.on("pp").tolist())
-            self._formed = (c.generation, mesh, entities, groups)
+            self._formed = (job.generation, mesh, entities, groups)
         return self._formed
 
     def _agree(self, digests: np.ndarray, mesh: JobMesh) -> bool:
@@ -113,7 +116,7 @@ class NumericMonitor:
             log.warning("SICK %s: %s", finding.kind.value, finding.evidence.summary)
         worst = max(sick, key=lambda f: (f.kind is FindingKind.SDC_SUSPECT, f.confidence))
         split = [f for f in sick if "digests_differ" in f.evidence.numbers and f.entity.rank is not None]
-        self._c.replays.request_replay(
+        self._request_replay(
             ReplayTrigger(
                 reason=worst.evidence.summary,
                 before=self._sound_before(worst, epoch, split=bool(split)),

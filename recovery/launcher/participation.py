@@ -21,17 +21,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from mainstay.recovery.launcher.cost_input_builder import LEAVES
-from mainstay.recovery.launcher.membership import CoordinatorJobState, GenerationFailure, NodeMember, RankMember
+from mainstay.recovery.launcher.failure import GenerationFailure, WorkflowName
+from mainstay.recovery.launcher.job import Job
+from mainstay.recovery.launcher.launcher_commands import LauncherCommands
+from mainstay.recovery.launcher.membership import CoordinatorJobState, NodeMember, RankMember
+from mainstay.recovery.launcher.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.launcher.replica_speed import ReplicaSpeeds
 from mainstay.recovery.launcher.worker_messages import StepRecord
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
 from mainstay.recovery.work_assignment import AssignmentPolicy, LossPolicy, WorkAssignment
-
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.coordinator import Coordinator
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -53,8 +54,10 @@ class RemainingRanks(NamedTuple):
 class ParticipationPolicy:
     """One a coordinator."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._c = coordinator
+    def __init__(self, job: Job, commands: LauncherCommands, inputs: PlannerInputBuilder) -> None:
+        self._job = job
+        self._commands = commands
+        self._inputs = inputs
         self.paces = ReplicaSpeeds()
         self.asks = False
         """Whether the script asks for its micro-batches: one that does not would train on with a smaller batch."""
@@ -62,27 +65,22 @@ class ParticipationPolicy:
         """Rank -> whether its script asks with whom to exchange each of them."""
 
     @property
-    def absent(self) -> tuple[int, ...]:
-        """Ranks that take no part, rising."""
-        return tuple(rank.number for rank in self._c.members.ranks if rank.away)
-
-    @property
     def absent_replicas(self) -> tuple[int, ...]:
         """Replicas of which no rank takes part, rising."""
-        shape = self._c.members.shape
+        shape = self._job.members.shape
         return () if shape is None else tuple(sorted({*range(shape.dp)}.difference(self._here())))
 
     def _here(self) -> tuple[int, ...]:
-        shape = self._c.members.shape
+        shape = self._job.members.shape
         assert shape is not None
-        return tuple(sorted({shape.place(rank.number)[0] for rank in self._c.members.present}))
+        return tuple(sorted({shape.place(rank.number)[0] for rank in self._job.members.present}))
 
     def assignment(self) -> WorkAssignment | None:
         """Of the present generation; None: all replicas alike. By speed only while no stage of a pipeline is away."""
-        shape, shares = self._c.members.shape, self.paces.shares
-        if shape is None or not (self.absent or shares):
+        shape, shares = self._job.members.shape, self.paces.shares
+        if shape is None or not (self._job.members.absent or shares):
             return None
-        here, positions = self._here(), {shape.place(rank)[:2] for rank in self.absent}
+        here, positions = self._here(), {shape.place(rank)[:2] for rank in self._job.members.absent}
         gaps = tuple(sorted(position for position in positions if position[0] in here))
         by_speed = tuple(shares[replica] for replica in here) if shares and not gaps else ()
         return WorkAssignment(replicas=here, absent_positions=gaps, shares=by_speed)
@@ -96,10 +94,10 @@ class ParticipationPolicy:
             victims: ranks that need a new process. Those that have no place to run are marked as unplaced.
             failure: why a generation begins.
         """
-        for rank in self._c.members.ranks:
+        for rank in self._job.members.ranks:
             rank.unplaced = False
-        wanted = self._c.options.on_loss not in {LossPolicy.WAIT, LossPolicy.REINSTANTIATE}
-        if not wanted or failure.replay is not None or failure.reshapes or self.unable() is not None:
+        wanted = self._job.options.on_loss not in {LossPolicy.WAIT, LossPolicy.REINSTANTIATE}
+        if not wanted or failure.workflow in {WorkflowName.REPLAY, WorkflowName.RESHAPE} or self.unable() is not None:
             return RemainingRanks(None, None)
         here, soon = self._there(victims)
         dropped = self._staying(here, soon, positions=False)
@@ -115,22 +113,22 @@ class ParticipationPolicy:
         """
         here = self._chosen(staying, failure, way)
         self.paces.restart()
-        if failure.reshapes:
+        if failure.workflow is WorkflowName.RESHAPE:
             self.paces.forget()
             self._routed.clear()
-        for rank in self._c.members.ranks:
+        for rank in self._job.members.ranks:
             if here is None or rank.number in here:
                 rank.away = 0
             else:
-                rank.away = rank.away or self._c.generation
+                rank.away = rank.away or self._job.generation
                 rank.live = False
 
     def _chosen(
         self, staying: RemainingRanks, failure: GenerationFailure, way: RecoveryStrategyName | None
     ) -> set[int] | None:
         """Who continues alone; None: all wait. Whoever has no place to run cannot be waited for."""
-        unplaced = any(rank.unplaced for rank in self._c.members.ranks)
-        match self._c.options.on_loss:
+        unplaced = any(rank.unplaced for rank in self._job.members.ranks)
+        match self._job.options.on_loss:
             case LossPolicy.AUTO if failure.changes:  # who is not back yet stays away as it was
                 return staying.rerouted if self.by_position else staying.dropped
             case LossPolicy.AUTO if not unplaced and way not in LEAVES:
@@ -144,33 +142,33 @@ class ParticipationPolicy:
 
     def unable(self) -> str | None:
         """Why no rank of this job can be left out, under any option; None: replicas can."""
-        c, shape = self._c, self._c.members.shape
+        job, shape = self._job, self._job.members.shape
         if shape is None or shape.dp < 2:
             return "There is no other replica that could continue."
         if shape.depths:
             return "Pipelines of unlike depth cannot stand for one another."
         if not self.asks:
             return "The script does not ask for its micro-batches, and would train on with a smaller batch."
-        if c.options.shard_snapshots or not c.executor.survey.replicated or not c.executor.formed_once:
+        if job.options.shard_snapshots or not job.replicated or not job.formed_once:
             return "Replicas are not known to hold equal state."
-        if any(rank.gone for rank in c.members.ranks):
+        if any(rank.gone for rank in job.members.ranks):
             return "Some ranks have left the training loop already."
         return None
 
     def rigid(self) -> str | None:
         """Why ranks cannot be left out one by one; None: their work can be re-routed."""
-        if len(self._routed) >= len(self._c.members.ranks) and all(self._routed.values()):
+        if len(self._routed) >= len(self._job.members.ranks) and all(self._routed.values()):
             return None
         return "The script does not ask for its schedule, and would send to ranks that are gone."
 
     def _there(self, victims: set[int]) -> tuple[set[int], set[int]]:
         """Ranks that have a process, and those with the ones that a warm standby takes."""
-        members = self._c.members
-        case = self._c.executor.survey.case(victims)
+        members = self._job.members
+        case = self._inputs.case(victims)
         unplaced = {number for number in case.failed if case.node[number] in case.closed}
         for number in unplaced:
             members.ranks[number].unplaced = True
-        case = self._c.executor.survey.case(victims, unplaced)
+        case = self._inputs.case(victims, unplaced)
         back = {r.number for r in members.ranks if r.waits and members.can_run(r.node)}
         here = {r.number for r in members.ranks if r.number not in victims and (not r.away or r.number in back)}
         return here, here | {number for number in victims & case.warm if not members.ranks[number].unplaced}
@@ -180,12 +178,12 @@ class ParticipationPolicy:
         if self._enough(self._units_of(here, positions=positions)):
             return self._units_of(soon, positions=positions)
         # They cannot continue alone: all wait for those that have a place.
-        placed = self._units_of({r.number for r in self._c.members.ranks if not r.unplaced}, positions=positions)
+        placed = self._units_of({r.number for r in self._job.members.ranks if not r.unplaced}, positions=positions)
         return placed if self._enough(placed) else None
 
     def _units_of(self, ranks: set[int], *, positions: bool) -> set[int]:
         """Ranks of what is whole among ``ranks``: mesh positions (with their tensor-parallel ranks), or replicas."""
-        shape = self._c.members.shape
+        shape = self._job.members.shape
         assert shape is not None
         units: dict[tuple[int, ...], set[int]] = {}
         for rank in range(shape.world_size):
@@ -194,22 +192,22 @@ class ParticipationPolicy:
 
     def _enough(self, ranks: set[int]) -> bool:
         """Whether these ranks can train: they hold each part of the model."""
-        shape = self._c.members.shape
+        shape = self._job.members.shape
         assert shape is not None
         return {shape.place(rank)[1:] for rank in ranks} == {shape.place(r)[1:] for r in range(shape.world_size)}
 
     def log_absent_ranks(self) -> None:
         """Tell who is away in the generation that begins."""
-        if self.absent:
+        if self._job.members.absent:
             log.warning(
                 "DEGRADED %s: continues without ranks %s of %d: the others do their work",
-                self._c.options.job, list(self.absent), len(self._c.members.ranks),
+                self._job.options.job, list(self._job.members.absent), len(self._job.members.ranks),
             )  # fmt: skip
 
     @property
     def by_position(self) -> bool:
         """Whether those that are away come back as they can; else each replica as a whole."""
-        on_loss = self._c.options.on_loss
+        on_loss = self._job.options.on_loss
         left_so = on_loss is LossPolicy.REROUTE or (on_loss is LossPolicy.AUTO and self.crossed)
         return left_so and self.rigid() is None
 
@@ -223,37 +221,37 @@ class ParticipationPolicy:
 
     def can_absorb(self, failure: GenerationFailure) -> bool:
         """Whether only ranks are lost that take no part: no other rank need stop for them."""
-        c = self._c
-        lost = [c.members.ranks[number] for number in failure.ranks]
+        job = self._job
+        lost = [job.members.ranks[number] for number in failure.ranks]
         if not lost or not all(rank.away for rank in lost):
             return False
-        c.recoveries += failure.counts
+        job.recoveries += failure.counts
         log.warning("%s; no rank waits for it", failure.reason)
-        if c.recoveries > c.options.max_restarts:
+        if job.recoveries > job.options.max_restarts:
             stay = sorted(failure.ranks)
-            log.error("DEGRADED %s: --max-restarts are used up, ranks %s stay away", c.options.job, stay)
+            log.error("DEGRADED %s: --max-restarts are used up, ranks %s stay away", job.options.job, stay)
         else:
-            c.spawn(self._restart(lost))
+            job.spawn(self._restart(lost))
         return True
 
     async def _restart(self, ranks: list[RankMember]) -> None:
         await asyncio.sleep(AGAIN_SECONDS)
         for rank in ranks:
-            if rank.away and rank.lost and not self._c.over:  # a recovery may have seen to it meanwhile
-                rank.unplaced = not self._c.members.can_run(rank.node)
+            if rank.away and rank.lost and not self._job.over:  # a recovery may have seen to it meanwhile
+                rank.unplaced = not self._job.members.can_run(rank.node)
                 if not rank.unplaced:
                     self._start(rank)
 
     def _start(self, rank: RankMember) -> None:
         rank.restart(rank.node)
-        self._c.orders.start(rank)
+        self._commands.start(rank)
 
     def is_restored(self, node: NodeMember) -> None:
         """A node that could run no rank can again: its ranks that have no other place get a process."""
-        c = self._c
+        job = self._job
         log.warning("node %s is back", node.name)
-        c.orders.replicate_state()
-        for rank in c.members.on(node.name):
+        self._commands.replicate_state()
+        for rank in job.members.on(node.name):
             if rank.unplaced and rank.away:
                 rank.unplaced = False
                 self._start(rank)
@@ -261,30 +259,30 @@ class ParticipationPolicy:
     def reopen(self, closed: Iterable[NodeMember]) -> None:
         """Of nodes that could run no rank, those that can now take theirs again."""
         for node in closed:
-            if self._c.members.can_run(node.name):
+            if self._job.members.can_run(node.name):
                 self.is_restored(node)
 
     # Back
 
     async def come_back(self) -> None:
         """Wait until those that are away can take part again and a step ends; then have all meet."""
-        while self.absent:
-            await self._c.executor.until(lambda: bool(self._returning()), None)
+        while self._job.members.absent:
+            await self._job.until(lambda: bool(self._returning()), None)
             if not await self._step_ends():
                 return
             back = sorted(self._returning())
             if back:  # not from within this task: beginning again cancels it
                 reason = f"ranks {back} take part again"
                 failure = GenerationFailure(ranks=set(), time=time.time(), reason=reason, counts=False, changes=True)
-                asyncio.get_running_loop().call_soon(self._c.failed, failure)
+                self._job.failed_soon(failure)
                 return
 
     async def _step_ends(self) -> bool:
         """Wait until all have committed the next step: then the least is thrown away. False near the job's end."""
-        c = self._c
-        target = c.committed + 1
-        await c.executor.until(lambda: self._over or min(rank.epoch for rank in c.members.present) >= target, None)
-        return not self._over and c.state is CoordinatorJobState.RUNNING
+        job = self._job
+        target = job.committed + 1
+        await job.until(lambda: self._over or min(rank.epoch for rank in job.members.present) >= target, None)
+        return not self._over and job.state is CoordinatorJobState.RUNNING
 
     def learn(self, rank: RankMember, record: StepRecord) -> None:
         """Whether the script can do without others, as a rank's step shows; the newest counts."""
@@ -295,37 +293,39 @@ class ParticipationPolicy:
 
     def committed(self, rank: RankMember, record: StepRecord) -> None:
         """A rank has made a step: with ``--micro-batch-assignment proportional`` it may cause a new assignment."""
-        c = self._c
+        job = self._job
         self.learn(rank, record)
-        shape = c.members.shape
-        if c.options.micro_batch_assignment is not AssignmentPolicy.PROPORTIONAL or shape is None:
+        shape = job.members.shape
+        if job.options.micro_batch_assignment is not AssignmentPolicy.PROPORTIONAL or shape is None:
             return
         if not self.paces.step(rank.number, record, shape.world_size):
             return  # when all have made it, the least is thrown away
-        if c.state is not CoordinatorJobState.RUNNING or c.executor.busy or self._over:
+        if job.state is not CoordinatorJobState.RUNNING or job.busy or self._over:
             return
         shares = self.paces.better(shape)
         if shares:
             self.paces.propose_assignment(shares)
             told = ", ".join(f"{replica}: {share / max(shares.values()):.2f}" for replica, share in shares.items())
             reason = f"work is assigned again by the speed of replicas ({told})"
-            c.failed(GenerationFailure(ranks=set(), time=time.time(), reason=reason, counts=False, changes=True))
+            job.events.failed(
+                GenerationFailure(ranks=set(), time=time.time(), reason=reason, counts=False, changes=True)
+            )
 
     # The end
 
     @property
     def _over(self) -> bool:
         """The end is too near to change anything."""
-        c = self._c
-        late = c.steps_total is not None and c.committed + WORTH_STEPS > c.steps_total
-        return late or c.over or any(rank.gone for rank in c.members.ranks)
+        job = self._job
+        late = job.steps_total is not None and job.committed + WORTH_STEPS > job.steps_total
+        return late or job.over or any(rank.gone for rank in job.members.ranks)
 
     def _returning(self) -> Collection[int]:
         """Ranks that are away, of mesh positions (or replicas) whose ranks that are away all wait."""
-        shape, away = self._c.members.shape, [rank for rank in self._c.members.ranks if rank.away]
+        shape, away = self._job.members.shape, [rank for rank in self._job.members.ranks if rank.away]
         if shape is None or not away:
             return ()
         parts = 2 if self.by_position else 1
-        can_run = self._c.members.can_run
+        can_run = self._job.members.can_run
         unready = {shape.place(rank.number)[:parts] for rank in away if not (rank.waits and can_run(rank.node))}
         return [rank.number for rank in away if shape.place(rank.number)[:parts] not in unready]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING
 
 from mainstay.recovery.agent.messages import Group, GroupMember
-from mainstay.recovery.launcher.measured_costs import MeasuredCosts
+from mainstay.recovery.launcher.checkpointing import CheckpointManager
+from mainstay.recovery.launcher.job import Job
+from mainstay.recovery.launcher.launcher_commands import LauncherCommands
 from mainstay.recovery.launcher.membership import NodeMember, RankMember
-from mainstay.recovery.launcher.rollback_history import RollbackHistory
+from mainstay.recovery.launcher.recovery_record import BadSource
 from mainstay.recovery.launcher.worker_messages import RestoreOrder, Shard
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.planner_input import (
@@ -25,9 +26,6 @@ from mainstay.recovery.planner_input import (
 )
 from mainstay.recovery.recovery_plan import RankRestore, RestoreSource
 
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.coordinator import Coordinator
-
 log = logging.getLogger("mainstay.coordinator")
 
 _STEPS_REMEMBERED = 32
@@ -36,27 +34,13 @@ _MOST_NAMED = 8
 _FOR_EVER = 1 << 62
 
 
-@dataclass(frozen=True, slots=True)
-class BadSource:
-    """A restore that was tried and failed: not to be planned again in this recovery."""
-
-    rank: int
-    epoch: int
-    source: RestoreSource
-
-
 class PlannerInputBuilder:
-    """Builds situations for the planner. Keeps what was measured on the way: step time and the price of restores."""
+    """Builds situations for the planner. Keeps what was measured on the way: the step time."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._c = coordinator
-        self.prices = MeasuredCosts()
-        self.parameters_equal = True
-        """Whether they hold equal parameters at least; checked in the first step."""
-        self.replicated: bool | None = None
-        """Whether data-parallel peers hold equal parameters and buffers, as their digests said; None: not known yet."""
-        self.history = RollbackHistory()
-        """What the job has gone back from: not to be planned with."""
+    def __init__(self, job: Job, checkpoints: CheckpointManager, commands: LauncherCommands) -> None:
+        self._job = job
+        self._checkpoints = checkpoints
+        self._commands = commands
         self._step_times: list[float] = []
         self._known: dict[MeshShape, tuple[RankPlacement, ...]] = {}
 
@@ -64,7 +48,7 @@ class PlannerInputBuilder:
 
     def step_took(self, seconds: float) -> None:
         """By one rank. Steps that fewer replicas share are longer, and say nothing of the healthy job."""
-        if self._c.executor.participation.absent and self._step_times:
+        if self._job.members.absent and self._step_times:
             return
         self._step_times = [*self._step_times[-_STEPS_REMEMBERED + 1 :], seconds]
 
@@ -75,27 +59,27 @@ class PlannerInputBuilder:
     @property
     def costs(self) -> MachineCosts:
         """What recoveries cost here, as far as it was measured."""
-        return self.prices.costs(n.inventory.rates for n in self._c.members.alive() if n.inventory)
+        return self._job.prices.costs(n.inventory.rates for n in self._job.members.alive() if n.inventory)
 
     def compare_replicas(self, epoch: int) -> None:
         """Before the first failure: learn whether peers are replicas, once all have told their digest of ``epoch``."""
-        shape, ranks = self._c.members.shape, self._c.members.ranks
-        if self.replicated is not None or shape is None or not all(epoch in rank.digests for rank in ranks):
+        shape, ranks = self._job.members.shape, self._job.members.ranks
+        if self._job.replicated is not None or shape is None or not all(epoch in rank.digests for rank in ranks):
             return
         told = dict(enumerate(ranks))
-        self.parameters_equal = (
+        self._job.parameters_equal = (
             shape.dp > 1 and not shape.depths and all(_equal_peers(shape, told, r.number, epoch) for r in ranks)
         )
         # Running statistics of a batch norm are each replica's own: a copy of a peer's would not be the rank's.
         buffers = all(ranks[p].buffers[epoch] == r.buffers[epoch] for r in ranks for p in shape.dp_peers(r.number))
-        self.replicated = self.parameters_equal and buffers
-        self._c.disk.configure()  # equal replicas may share the writing
-        self._c.orders.replicate_state()
+        self._job.replicated = self._job.parameters_equal and buffers
+        self._checkpoints.configure()  # equal replicas may share the writing
+        self._commands.replicate_state()
 
     def replicas_equal(self) -> bool | None:
         """Whether replicas reported equal digests for the newest epoch that all did; None without replicas."""
-        shape, ranks = self._c.members.shape, self._c.members.present
-        if shape is None or not self.parameters_equal:
+        shape, ranks = self._job.members.shape, self._job.members.present
+        if shape is None or not self._job.parameters_equal:
             return None
         if {len([rank for rank in ranks if rank.number in peers]) for peers in shape.parts()} <= {0, 1}:
             return None  # no other replica to compare with
@@ -128,7 +112,7 @@ class PlannerInputBuilder:
         """
         # One pass on purpose: all parts of a situation must be of the same moment, so nothing here may await or cache.
         # Each source (live, slots, parity, disk) has a filter of its own, which is what the branches are.
-        members = self._c.members
+        members = self._job.members
         live = {r.number: r.ready.live_epoch for r in members.ranks if r.ready and r.ready.live_epoch is not None}
         limit = _FOR_EVER if before is None else before
         whole = before is None and not unlike
@@ -141,13 +125,13 @@ class PlannerInputBuilder:
         return replace(
             self._base(),
             standbys={node.name: node.warm for node in members.alive() if node.warm},
-            step=max(newest, self._c.committed),
+            step=max(newest, self._job.committed),
             failed_ranks=stateless,
             live={r: epoch for r, epoch in live.items() if use_live and r not in stateless and epoch <= limit},
             slots=tuple(h for node in members.alive() for h in self._slots(node, bad) if whole or sound(h)),
             parity=tuple(hold for node in members.alive() for hold in _parity(node, bad) if hold.epoch <= limit),
             # A newer file than what is committed is of a future that the job has gone back from.
-            disk=tuple(h for h in self._disk(bad) if sound(h) and h.epoch <= max(newest, self._c.committed)),
+            disk=tuple(h for h in self._disk(bad) if sound(h) and h.epoch <= max(newest, self._job.committed)),
         )
 
     def minority_ranks(self, odd: frozenset[int]) -> set[int]:
@@ -156,14 +140,14 @@ class PlannerInputBuilder:
         Where all replicas of a place differ it is unknown which is right, and they take that of the lowest rank: to
         train on with several would be worse.
         """
-        shape = self._c.members.shape
+        shape = self._job.members.shape
         if shape is None:
             return set()
         return {rank for rank in odd if rank != _model_of(shape.dp_peers(rank), odd)}
 
     def homes(self, victims: set[int], exclude: frozenset[int] = frozenset()) -> dict[int, str] | str:
         """Where each victim runs next, or why it cannot run anywhere. Those in ``exclude`` leave their device."""
-        members = self._c.members
+        members = self._job.members
         unplaced = {rank.number for rank in members.ranks if rank.unplaced}
         case = self.case(victims, unplaced)
         if case.unplaced is not None:
@@ -174,7 +158,7 @@ class PlannerInputBuilder:
         return homes
 
     def _no_room(self, case: FailureCase, rank: int) -> str:
-        members, gone = self._c.members, self._c.members.ranks[rank].node
+        members, gone = self._job.members, self._job.members.ranks[rank].node
         warned = members.warnings.current()
         why = "is lost" if gone in case.lost else f"takes no rank ({warned[gone].reason})"
         free = sum(members.rooms().values())
@@ -184,17 +168,17 @@ class PlannerInputBuilder:
 
     def log_last_resort(self, homes: Mapping[int, str]) -> None:
         """Report ranks that begin on a node that is not trusted."""
-        warned = self._c.members.warnings.current()
+        warned = self._job.members.warnings.current()
         for node in sorted(set(homes.values()) & warned.keys()):
             ranks = sorted(rank for rank, home in homes.items() if home == node)
             log.warning(
                 "DEGRADED %s: ranks %s start on node %s, which is not trusted (%s): no other node has room",
-                self._c.options.job, ranks, node, warned[node].reason,
+                self._job.options.job, ranks, node, warned[node].reason,
             )  # fmt: skip
 
     def case(self, victims: set[int], unplaced: Collection[int] = ()) -> FailureCase:
         """Where ``victims`` and the ranks of lost nodes may run next; ``unplaced`` ones are left out."""
-        members = self._c.members
+        members = self._job.members
         lost = {rank.node for rank in members.ranks if not members.nodes[rank.node].alive}
         cordoned = sorted(node.name for node in members.by_trust().cordoned)
         return FailureCase(
@@ -210,7 +194,7 @@ class PlannerInputBuilder:
 
     def _away(self, exclude: frozenset[int]) -> dict[int, str]:
         """Another node for each rank whose own has no other place for it; a rank for which there is none stays."""
-        members, moved = self._c.members, dict[int, str]()
+        members, moved = self._job.members, dict[int, str]()
         free = members.rooms()
         for number in sorted(exclude):
             home = members.ranks[number].node
@@ -221,28 +205,28 @@ class PlannerInputBuilder:
         return moved
 
     def _base(self) -> PlannerInput:
-        c, members = self._c, self._c.members
+        job, members = self._job, self._job.members
         shape = members.shape or MeshShape(dp=len(members.ranks), pp=1)
         room = members.rooms()
         warm = {node.name: min(node.standbys, room[node.name]) for node in members.alive()}
         return PlannerInput(
-            job=c.options.job,
-            generation=max(0, c.generation - 1),
-            step=c.committed,
+            job=job.options.job,
+            generation=max(0, job.generation - 1),
+            step=job.committed,
             step_seconds=self.step_seconds,
             ranks=self._places(shape),
             state_bytes=tuple(r.attached.state_bytes if r.attached else 0 for r in members.ranks),
             standbys={name: count for name, count in warm.items() if count},
             cold={name: room[name] - warm[name] for name in room if room[name] > warm[name]},
-            replicated=bool(self.replicated) and not self._c.options.shard_snapshots,
+            replicated=bool(self._job.replicated) and not self._job.options.shard_snapshots,
             away=tuple(rank.number for rank in members.ranks if rank.away),
-            sharded=self._c.options.shard_snapshots and shape.dp > 1,
+            sharded=self._job.options.shard_snapshots and shape.dp > 1,
             costs=self.costs,
         )
 
     def _places(self, shape: MeshShape) -> tuple[RankPlacement, ...]:
         """Of 16,384 ranks a loss moves eight: those that did not move keep theirs."""
-        ranks = self._c.members.ranks
+        ranks = self._job.members.ranks
         known = self._known.get(shape, ())
         if len(known) != len(ranks):
             known = tuple(_place(shape, rank) for rank in ranks)
@@ -256,31 +240,33 @@ class PlannerInputBuilder:
     def _disk(self, bad: set[BadSource]) -> tuple[HeldCheckpoint, ...]:
         held = [
             HeldCheckpoint(rank=entry.rank, epoch=entry.epoch, node=node.name)
-            for node in self._c.members.alive()
+            for node in self._job.members.alive()
             for entry in (node.inventory.disk if node.inventory else ())
-            if self.history.holds(entry.epoch, entry.generation)
+            if self._job.history.holds(entry.epoch, entry.generation)
         ]
-        known = (*self._c.disk.holds(), *held, *self._c.disk.stand_ins(held))
+        known = (*self._checkpoints.holds(), *held, *self._checkpoints.stand_ins(held))
         return tuple(h for h in known if BadSource(h.rank, h.epoch, RestoreSource.DISK) not in bad)
 
     def _slots(self, node: NodeMember, bad: set[BadSource]) -> list[HeldSlot]:
         held = node.inventory.slots if node.inventory else ()
-        if not bad and not self.history.returns:  # the ordinary case, in which thousands of nodes are looked through
+        if (
+            not bad and not self._job.history.returns
+        ):  # the ordinary case, in which thousands of nodes are looked through
             return [HeldSlot(node=node.name, rank=s.rank, epoch=s.epoch, verified=s.verified) for s in held]
         return [
             HeldSlot(node=node.name, rank=slot.rank, epoch=slot.epoch, verified=slot.verified)
             for slot in held
             if BadSource(slot.rank, slot.epoch, RestoreSource.LOCAL_SLOT) not in bad
-            and self.history.holds(slot.epoch, slot.generation)
+            and self._job.history.holds(slot.epoch, slot.generation)
         ]
 
     # Orders
 
     def order(self, restore: RankRestore, epoch: int) -> RestoreOrder:
         """The message to the rank about its part of the plan."""
-        members = self._c.members
+        members = self._job.members
         if restore.source is RestoreSource.DISK:
-            return self._c.disk.order(restore.rank, epoch)
+            return self._checkpoints.order(restore.rank, epoch)
         return RestoreOrder(
             epoch=epoch,
             source=restore.source,
@@ -292,8 +278,8 @@ class PlannerInputBuilder:
 
     def _shards(self, restore: RankRestore) -> tuple[Shard, ...]:
         """The replicas whose parts the rank needs: where they run in the new generation, because it has begun."""
-        members = self._c.members
-        if not self._c.options.shard_snapshots or restore.source is RestoreSource.LIVE or members.shape is None:
+        members = self._job.members
+        if not self._job.options.shard_snapshots or restore.source is RestoreSource.LIVE or members.shape is None:
             return ()
         peers = [rank for rank in members.shape.dp_peers(restore.rank) if rank != restore.rank]
         return tuple(Shard(rank=r, endpoint=members.nodes[members.ranks[r].node].endpoint) for r in peers)
@@ -305,14 +291,14 @@ class PlannerInputBuilder:
         are. Of several groups that of which most members are left. A member without rows is sought where its rank was.
         """
         held: dict[tuple[int, ...], dict[int, NodeMember]] = {}
-        for node in self._c.members.alive():
+        for node in self._job.members.alive():
             for row in node.inventory.parity if node.inventory else ():
                 if row.epoch == epoch and rank in row.ranks:
                     held.setdefault(row.ranks, {})[row.place] = node
         if not held:
             return ()
         ranks = max(held, key=lambda group: (len(held[group]), group))
-        nodes, known = self._c.members.nodes, self._c.members.ranks
+        nodes, known = self._job.members.nodes, self._job.members.ranks
         at = [held[ranks].get(place) or nodes[known[number].node] for place, number in enumerate(ranks)]
         # A lost node has no address: a rank need not wait two seconds for a host that does not even refuse.
         return tuple(
@@ -345,12 +331,3 @@ def _equal_peers(shape: MeshShape, ranks: Mapping[int, RankMember], number: int,
 def _model_of(peers: list[int], odd: frozenset[int]) -> int:
     """Whose state the others take."""
     return min(peers, key=lambda rank: (rank in odd, rank))
-
-
-def failed_sources(rank: int, restore: RestoreOrder, blame: int | None = None) -> BadSource:
-    """What a failed restore says about its source. A peer's slot is the peer's own slot, and so is a replica's part."""
-    if blame is not None:
-        return BadSource(blame, restore.epoch, RestoreSource.LOCAL_SLOT)
-    if restore.source is RestoreSource.PEER_COPY and restore.from_rank is not None:
-        return BadSource(restore.from_rank, restore.epoch, RestoreSource.LOCAL_SLOT)
-    return BadSource(rank, restore.epoch, restore.source)

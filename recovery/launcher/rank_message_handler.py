@@ -6,11 +6,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from mainstay.recovery.launcher.membership import GenerationFailure, RankMember
+from mainstay.recovery.launcher.checkpointing import CheckpointManager
+from mainstay.recovery.launcher.durability_monitor import DurabilityMonitor
+from mainstay.recovery.launcher.failure import GenerationFailure
+from mainstay.recovery.launcher.job import Job
+from mainstay.recovery.launcher.launcher_commands import LauncherCommands
+from mainstay.recovery.launcher.membership import RankMember
 from mainstay.recovery.launcher.messages import FromRank
+from mainstay.recovery.launcher.numeric_monitor import NumericMonitor
+from mainstay.recovery.launcher.recovery_executor import RecoveryExecutor
 from mainstay.recovery.launcher.retry_policy import RetryPolicy
+from mainstay.recovery.launcher.step_replay import StepReplayController
 from mainstay.recovery.launcher.worker_messages import (
     Attached,
     CollectiveFailed,
@@ -27,9 +35,6 @@ from mainstay.recovery.launcher.worker_messages import (
 )
 from mainstay.recovery.mesh_shape import MeshShape
 
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.coordinator import Coordinator
-
 log = logging.getLogger("mainstay.coordinator")
 
 TROUBLE_SECONDS: Final = 1.0
@@ -39,8 +44,24 @@ TROUBLE_SECONDS: Final = 1.0
 class RankMessageHandler:
     """One handler for each kind of message."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._c = coordinator
+    def __init__(
+        self,
+        job: Job,
+        *,
+        commands: LauncherCommands,
+        checkpoints: CheckpointManager,
+        executor: RecoveryExecutor,
+        durability: DurabilityMonitor,
+        numerics: NumericMonitor,
+        replays: StepReplayController,
+    ) -> None:
+        self._job = job
+        self._commands = commands
+        self._checkpoints = checkpoints
+        self._executor = executor
+        self._durability = durability
+        self._numerics = numerics
+        self._replays = replays
         self._retries = RetryPolicy()
         self._handlers: dict[type, Callable[[RankMember, Any], None]] = {
             Joined: self._joined,
@@ -59,7 +80,7 @@ class RankMessageHandler:
 
     def handle(self, wrapped: FromRank) -> None:
         """Hear one message."""
-        rank = self._c.members.held_by(wrapped.rank, wrapped.pid)
+        rank = self._job.members.held_by(wrapped.rank, wrapped.pid)
         handler = self._handlers.get(type(wrapped.message))
         if rank is not None and handler is not None:
             handler(rank, wrapped.message)
@@ -70,84 +91,86 @@ class RankMessageHandler:
 
         Not the same as the job's state: until the first rank speaks, a script might be one without the SDK.
         """
-        return not self._c.executor.active and not self._c.executor.formed_once and not self._c.inheriting
+        return not self._job.active and not self._job.formed_once and not self._job.inheriting
 
     def _joined(self, rank: RankMember, message: Joined) -> None:
-        c = self._c
+        job = self._job
         shape = MeshShape(dp=message.dp, pp=message.pp, tp=message.tp, depths=message.depths)
-        if c.members.shape not in {None, shape}:
-            c.fail(f"rank {rank.number} asked for {shape}, others for {c.members.shape}")
+        if job.members.shape not in {None, shape}:
+            job.events.fail(f"rank {rank.number} asked for {shape}, others for {job.members.shape}")
             return
-        c.members.shape = shape
-        if misfit := c.disk.incompatibility(shape):
-            c.fail(misfit)
+        job.members.shape = shape
+        if misfit := self._checkpoints.incompatibility(shape):
+            job.events.fail(misfit)
             return
         rank.joined, rank.joined_at = message.generation, time.time()
         # Replacements get their order from recovery; at the first start the last one to come starts it.
-        if self._forming and all(r.joined == c.generation for r in c.members.ranks):
-            c.orders.regroup({})
+        if self._forming and all(r.joined == job.generation for r in job.members.ranks):
+            self._commands.regroup({})
 
     def _ready(self, rank: RankMember, message: Ready) -> None:
-        if message.generation == self._c.generation:
+        if message.generation == self._job.generation:
             rank.ready = message
 
     def _resumed(self, rank: RankMember, message: Resumed) -> None:
-        c = self._c
-        if message.generation != c.generation:
+        job = self._job
+        if message.generation != job.generation:
             return
         rank.resumed = message
         if message.ok:
             rank.live, rank.epoch = True, message.epoch
         elif self._forming:
-            c.fail(f"rank {rank.number} cannot continue from step {message.epoch}: {message.reason}")
+            job.events.fail(f"rank {rank.number} cannot continue from step {message.epoch}: {message.reason}")
             return
-        if self._forming and all(r.resumed is not None and r.resumed.ok for r in c.members.ranks):
-            c.formed()
+        if self._forming and all(r.resumed is not None and r.resumed.ok for r in job.members.ranks):
+            self._executor.formed()
 
     def _step(self, rank: RankMember, message: StepRecord) -> None:
-        c = self._c
+        job = self._job
         rank.epoch = max(rank.epoch, message.epoch)
-        if message.generation == c.generation:
+        if message.generation == job.generation:
             rank.epoch, rank.epoch_generation = message.epoch, message.generation
-            c.orders.guard.corrupt_steps.committed(message.epoch)
-            c.executor.survey.step_took(message.step_time)
-            c.executor.judge.committed(rank.number, message)
+            self._durability.corrupt_steps.committed(message.epoch)
+            self._executor.inputs.step_took(message.step_time)
+            self._executor.strategies.committed(rank.number, message)
             if message.digest is not None:
                 rank.digests[message.epoch] = message.digest
                 rank.buffers[message.epoch] = message.buffers or 0
-                c.executor.survey.history.note(rank.number, message.epoch, message.digest)
-                c.executor.survey.compare_replicas(message.epoch)
-            c.sick.step(rank.number, message)
-            c.executor.participation.committed(rank, message)
+                job.history.note(rank.number, message.epoch, message.digest)
+                self._executor.inputs.compare_replicas(message.epoch)
+            self._numerics.step(rank.number, message)
+            self._executor.participation.committed(rank, message)
             if not rank.number:
-                c.replays.committed(message.epoch)
-        c.reporter.step(rank.number, message)
+                self._replays.committed(message.epoch)
+        job.reporter.step(rank.number, message)
 
     def _transfers(self, rank: RankMember, message: Transfers) -> None:
-        self._c.reporter.transfers(rank.number, message)
+        self._job.reporter.transfers(rank.number, message)
 
     def _trouble(self, rank: RankMember, message: CollectiveFailed) -> None:
-        if message.generation == self._c.generation:
-            self._c.spawn(self._explain(rank, message))
+        if message.generation == self._job.generation:
+            self._job.spawn(self._explain(rank, message))
 
     async def _explain(self, rank: RankMember, message: CollectiveFailed) -> None:
         """Wait for the death that explains a broken collective; without one the connection itself was at fault."""
         await asyncio.sleep(TROUBLE_SECONDS)
-        c = self._c
-        if c.generation == message.generation and not c.over:
+        job = self._job
+        if job.generation == message.generation and not job.over:
             reason = f"a collective failed on rank {rank.number} though every rank is alive: {message.reason}"
-            ranks = self._retries.replaced_for(rank.number, c.committed, raised=False)
+            ranks = self._retries.replaced_for(rank.number, job.committed, raised=False)
             began = time.time() - TROUBLE_SECONDS
-            c.failed(GenerationFailure(ranks=ranks, time=began, reason=reason, erred=rank.number))
+            job.events.failed(GenerationFailure(ranks=ranks, time=began, reason=reason, erred=rank.number))
 
     def _raised(self, rank: RankMember, message: StepFailed) -> None:
         """No rank is lost, and the reason is known: there is nothing to wait for."""
-        c = self._c
-        if message.generation == c.generation and not c.over:
-            ranks = self._retries.replaced_for(rank.number, c.committed, raised=True)
+        job = self._job
+        if message.generation == job.generation and not job.over:
+            ranks = self._retries.replaced_for(rank.number, job.committed, raised=True)
             then = "it gets a new process" if ranks else "all make the step again"
             reason = f"rank {rank.number} raised {message.error}; {then}"
-            c.failed(GenerationFailure(ranks=ranks, time=time.time(), reason=reason, own=True, erred=rank.number))
+            job.events.failed(
+                GenerationFailure(ranks=ranks, time=time.time(), reason=reason, own=True, erred=rank.number)
+            )
 
     def _attached(self, rank: RankMember, message: Attached) -> None:
         rank.attached = message
@@ -155,10 +178,10 @@ class RankMessageHandler:
             log.warning("DEGRADED rank %d is not protected: %s", rank.number, message.reason)
 
     def _steps_total(self, _: RankMember, message: StepsTotal) -> None:
-        self._c.steps_total = message.total
+        self._job.steps_total = message.total
 
     def _replayed(self, rank: RankMember, message: Replayed) -> None:
-        self._c.replays.handle_replayed(rank.number, message)
+        self._replays.handle_replayed(rank.number, message)
 
     def _done(self, rank: RankMember, message: RankDone) -> None:
         rank.done, rank.epoch = True, message.epoch

@@ -9,23 +9,30 @@ verify    three steps commit and data-parallel replicas hold equal parameters: v
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from mainstay.probes.core_types import EventKind
 from mainstay.probes.ids import uuid7
 from mainstay.recovery import planner
-from mainstay.recovery.launcher import restore_verification
-from mainstay.recovery.launcher.membership import CoordinatorJobState, GenerationFailure, RankMember
-from mainstay.recovery.launcher.messages import DiscardCommand, FenceNode
+from mainstay.recovery.launcher.checkpointing import CheckpointManager
+from mainstay.recovery.launcher.coordinator_lease import CoordinatorLease
+from mainstay.recovery.launcher.durability_monitor import DurabilityMonitor
+from mainstay.recovery.launcher.failure import EndedGeneration, GenerationFailure, ReplayTrigger, WorkflowName
+from mainstay.recovery.launcher.fencing import Fencing
+from mainstay.recovery.launcher.job import Job
+from mainstay.recovery.launcher.launcher_commands import LauncherCommands
+from mainstay.recovery.launcher.membership import CoordinatorJobState, RankMember
+from mainstay.recovery.launcher.messages import DiscardCommand
+from mainstay.recovery.launcher.options import NumericAnomalyPolicy
 from mainstay.recovery.launcher.participation import ParticipationPolicy
 from mainstay.recovery.launcher.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.launcher.recovery_record import RecoveryRecord
+from mainstay.recovery.launcher.restore_verification import find_restore_mismatch
 from mainstay.recovery.launcher.strategy_controller import StrategyController, decision_event_data
 from mainstay.recovery.launcher.worker_messages import Regroup
 from mainstay.recovery.recovery_plan import (
@@ -36,163 +43,145 @@ from mainstay.recovery.recovery_plan import (
     summarize_plan,
 )
 
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.coordinator import Coordinator
-
 log = logging.getLogger("mainstay.coordinator")
 
 VERIFY_STEPS: Final = 3
-FENCE_SECONDS: Final = 30.0
-"""An agent that does not answer a fence by then is taken to hold nothing."""
 _RESTORE_FACTOR: Final = 5.0
 """Time-outs to wait for a restore: it may read from disk, and a cold process imports first."""
 
 
+class Workflow(Protocol):
+    """A recovery of another kind than to restore what is lost."""
+
+    async def carry_out(self, executor: RecoveryExecutor, recovery: RecoveryRecord, ended: EndedGeneration) -> None:
+        """All ranks are fenced by ``executor``; what follows ends with ranks that train, or with another failure."""
+
+
+class PipelineChange(Protocol):
+    """Forms other pipelines of the ranks that are left; see ``reinstantiation``."""
+
+    def instead(
+        self, executor: RecoveryExecutor, recovery: RecoveryRecord, victims: set[int], failure: GenerationFailure
+    ) -> Coroutine[Any, Any, None] | None:
+        """What is to follow where ``victims`` have no place to run, all others fenced; None: nothing for it."""
+
+    def preferred(
+        self, executor: RecoveryExecutor, recovery: RecoveryRecord, victims: set[int], failure: GenerationFailure
+    ) -> Coroutine[Any, Any, None] | None:
+        """The same where it costs least, behind the fence; None: some have a place, or it cannot be."""
+
+
 class RecoveryExecutor:
-    """The coordinator's hands. ``begin`` may be called at any time; only the newest attempt lives."""
+    """Carries recoveries out. ``begin_recovery`` may be called at any time; only the newest attempt lives.
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._c = coordinator
-        self._task: asyncio.Task[None] | None = None
-        self._recovery: RecoveryRecord | None = None
-        self.survey = PlannerInputBuilder(coordinator)
-        self.participation = ParticipationPolicy(coordinator)
-        self.judge = StrategyController(coordinator)
-        self.formed_once = False
+    The coordinator registers what an executor need not know: ``workflows``, ``pipelines``, ``on_rollback``, and
+    ``request_replay``.
+    """
 
-    @property
-    def active(self) -> bool:
-        """Whether a recovery is under way (its verification does not count)."""
-        return self._recovery is not None
+    def __init__(
+        self,
+        job: Job,
+        *,
+        commands: LauncherCommands,
+        checkpoints: CheckpointManager,
+        inputs: PlannerInputBuilder,
+        participation: ParticipationPolicy,
+        durability: DurabilityMonitor,
+        strategies: StrategyController,
+        lease: CoordinatorLease,
+    ) -> None:
+        self._job = job
+        self._commands = commands
+        self._checkpoints = checkpoints
+        self.inputs = inputs
+        self.participation = participation
+        self._durability = durability
+        self.fencing = Fencing(job, commands, inputs)
+        self.strategies = strategies
+        self._lease = lease
+        self.workflows: dict[WorkflowName, Workflow] = {}
+        self.pipelines: PipelineChange | None = None
+        self.on_rollback: list[Callable[[int], None]] = [durability.corrupt_steps.went_back]
+        """Called with the epoch that the job goes back to."""
+        self.request_replay: Callable[[ReplayTrigger], bool] = lambda _: False
+        """Asks for a replay that finds a rank which computes wrongly; whether one begins."""
 
-    @property
-    def busy(self) -> bool:
-        """Whether a recovery is under way, or its verification."""
-        return self._task is not None and not self._task.done()
-
-    @property
-    def last_good_epoch(self) -> int | None:
-        """The newest epoch that is sound, where newer ones may hold wrong numbers; None: all are."""
-        return None if self._recovery is None else self._recovery.before
-
-    def prepare(self) -> None:
-        """The membership has formed: decide single losses in advance."""
-        self.formed_once = True
-        if self._c.members.shape is not None:
-            self.judge.prepare()
+    def formed(self) -> None:
+        """Every rank has voted for its epoch: training runs, and what protects it is set up for this membership."""
+        self._job.move(CoordinatorJobState.RUNNING)
+        self._durability.protect()
+        self._checkpoints.configure()
+        self._job.formed_once = True
+        if self._job.members.shape is not None:
+            self.strategies.prepare()  # decide single losses in advance
+        self._commands.replicate_state()
 
     def cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+        if self._job.attempt is not None:
+            self._job.attempt.cancel()
 
     def begin_recovery(self, failure: GenerationFailure) -> None:
         """Fence at once; the rest follows in a task."""
         self.cancel()
-        now = time.time()
-        if self._recovery is None:
-            self._recovery = RecoveryRecord(uuid7(), failure.time, self._c.committed, now, self._report)
-        self._recovery.acted_at = min(now, self._recovery.acted_at)
-        self._recovery.marks.clear()
-        victims = self._victims(failure)
-        staying, glance = self.participation.refresh(victims, failure), self.judge.assess_quickly(victims, failure)
-        self._recovery.quiet = failure.quiet
-        self._recovery.begins("fence", f"generation {self._c.generation}: {failure.reason}")
-        others = self._c.disk.reshaping.reinstating.instead(self, self._recovery, victims, failure)
+        job, now = self._job, time.time()
+        if job.recovery is None:
+            job.recovery = RecoveryRecord(uuid7(), failure.time, job.committed, now, self._report)
+        recovery = job.recovery
+        recovery.acted_at = min(now, recovery.acted_at)
+        recovery.marks.clear()
+        victims = self.fencing.victims(failure)
+        remaining, costs = (
+            self.participation.refresh(victims, failure),
+            self.strategies.assess_quickly(victims, failure),
+        )
+        recovery.quiet = failure.quiet
+        recovery.begins("fence", f"generation {job.generation}: {failure.reason}")
+        others = self.pipelines.instead(self, recovery, victims, failure) if self.pipelines else None
         if others is not None:
-            self._recovery.verdict = self.judge.decide(glance, RecoveryStrategyName.REINSTANTIATE)
-            self._task = self._c.spawn(others)
+            recovery.verdict = self.strategies.decide(costs, RecoveryStrategyName.REINSTANTIATE)
+            job.attempt = job.spawn(others)
             return
-        if not self.replace(victims, failure.exclude):
+        if not self.fencing.replace(victims, failure.exclude):
             return
         # Only now, while the fence is on its way: no decision may hold it up.
-        self._recovery.verdict = verdict = self.judge.decide(glance)
-        if verdict is not None and verdict.first is RecoveryStrategyName.REINSTANTIATE:
-            others = self._c.disk.reshaping.reinstating.preferred(self, self._recovery, victims, failure)
+        recovery.verdict = verdict = self.strategies.decide(costs)
+        if self.pipelines and verdict is not None and verdict.first is RecoveryStrategyName.REINSTANTIATE:
+            others = self.pipelines.preferred(self, recovery, victims, failure)
             if others is not None:
                 verdict.strategy = RecoveryStrategyName.REINSTANTIATE
-                self._task = self._c.spawn(others)
+                job.attempt = job.spawn(others)
                 return
-        self.participation.choose(staying, failure, None if verdict is None else verdict.first)
-        waiting = {r.number for r in self._c.members.ranks if r.live} - victims
-        if failure.before is not None:
-            self._recovery.before, self._recovery.odd = failure.before, failure.odd
-        if failure.replay is not None:
-            self._recovery.before, self._recovery.odd = failure.replay.before, failure.replay.odd
-            self._task = self._c.spawn(self._c.replays.carry_out(self, self._recovery, failure.replay))
-            return
-        if failure.migrates:
-            self._task = self._c.spawn(self._c.migrations.carry_out(self, self._recovery, victims, waiting))
-            return
-        if failure.reshapes:
-            self._task = self._c.spawn(self._c.disk.reshaping.carry_out(self, self._recovery, victims, waiting))
-            return
-        self._task = self._c.spawn(self.recover_job(self._recovery, victims, waiting))
+        self.participation.choose(remaining, failure, None if verdict is None else verdict.first)
+        waiting = {r.number for r in job.members.ranks if r.live} - victims
+        limits = failure if failure.replay is None else failure.replay
+        if failure.before is not None or failure.replay is not None:
+            recovery.before, recovery.odd = limits.before, limits.odd
+        if failure.workflow is None:
+            work = self.recover_job(recovery, victims, waiting)
+        else:
+            work = self.workflows[failure.workflow].carry_out(
+                self, recovery, EndedGeneration(failure, victims, waiting)
+            )
+        job.attempt = job.spawn(work)
 
-    # Fence
-
-    def _victims(self, failure: GenerationFailure) -> set[int]:
-        """Ranks that need a new process. All of them when some have already left the training loop for good."""
-        ranks = self._c.members.ranks
-        whole = self._c.members.shape is None or any(r.gone for r in ranks)
-        return {r.number for r in ranks if whole or r.lost or r.number in failure.ranks}
-
-    def fence_all(self) -> None:
-        """Revoke the old generation; every process stays."""
-        self.replace(set())
-
-    def replace(
-        self, victims: set[int], exclude: frozenset[int] = frozenset(), *, moves: Mapping[int, str] | None = None
-    ) -> bool:
-        """Revoke the old generation everywhere, and start new processes for ``victims`` right behind it.
-
-        ``moves`` says where those run that nothing forces to move.
-        """
-        c, members = self._c, self._c.members  # no await below: the old generation ends and the new begins in one turn
-        victims = {number for number in victims if not members.ranks[number].unplaced}
-        homes = moves or self.survey.homes(victims, exclude)
-        if isinstance(homes, str):
-            c.fail(f"{homes} (ranks {sorted(victims)} have nowhere to run)")
-            return False
-        self.survey.log_last_resort(homes)
-        doomed = {
-            node.name: tuple(r.number for r in members.on(node.name) if r.number in victims) for node in members.alive()
-        }
-        excluded = {
-            node.name: tuple(r.number for r in members.on(node.name) if r.number in exclude) for node in members.alive()
-        }
-        for number in victims:
-            members.ranks[number].restart(homes[number])
-        if members.shape is None:
-            c.store = c.new_store()  # the script itself meets through the store, and would find the dead in it
-        c.orders.replicate_state()
-        for node in members.alive():
-            node.inventory, node.warm = None, node.standbys
-            node.excluded += len(excluded[node.name])
-            node.send(FenceNode(generation=c.generation, kill=doomed[node.name], exclude=excluded[node.name]))
-        for rank in members.ranks:
-            rank.ready = rank.resumed = None
-            rank.digests.clear()
-            rank.buffers.clear()
-            if rank.number in victims:
-                c.orders.start(rank)
-        return True
+    # The usual recovery
 
     async def recover_job(self, recovery: RecoveryRecord, victims: set[int], waiting: set[int]) -> None:
-        if self._c.members.shape is None:
+        if self._job.members.shape is None:
             await self._start_over(recovery)
             return
-        if not await self.fenced(recovery, waiting):
+        if not await self.fencing.wait_for_survivors(recovery, waiting):
             return
-        if self.formed_once:
+        if self._job.formed_once:
             alternative = self._decide(recovery, victims)
             if alternative is None:
                 return
             orders = self._orders(alternative)
             epoch = alternative.epoch or 0
         else:
-            await self.until(self._all_waiting, None)
-            orders, epoch = {}, self._c.disk.begun_at
-        if not await self._c.lease.check(self._c.generation):
+            await self._job.until(self._all_waiting, None)
+            orders, epoch = {}, self._job.begun_at
+        if not await self._lease.check(self._job.generation):
             return
         self.discard(epoch)
         if not await self._regroup(recovery, orders):
@@ -201,38 +190,11 @@ class RecoveryExecutor:
         await self._verify(recovery, epoch)
         await self.participation.come_back()
 
-    async def fenced(self, recovery: RecoveryRecord, waiting: set[int]) -> bool:
-        """Wait for agents and survivors. A survivor that stays in its collective is itself a failure."""
-        c = self._c
-        survivors = [c.members.ranks[r] for r in waiting]
-        await self.until(lambda: all(n.fenced >= c.generation for n in c.members.alive()), FENCE_SECONDS)
-        await self.until(lambda: all(r.ready or r.gone for r in survivors), c.options.ready_seconds)
-        late = {r.number for r in survivors if not r.ready}
-        if late:
-            over = {r.number for r in survivors if r.gone}
-            why = f"ranks {sorted(over)} had left the training loop already"
-            why = why if over else f"ranks {sorted(late)} stayed in their collective for {c.options.ready_seconds:g} s"
-            recovery.ends("fence", ok=False, detail=why)
-            return not self._once_more(GenerationFailure(ranks=late, time=time.time(), reason=why))
-        recovery.mark("fence")
-        recovery.ends("fence", ok=True, detail=f"{len(waiting)} ranks stay alive")
-        return True
-
-    # For a replay
-
-    async def all_ready(self, recovery: RecoveryRecord) -> bool:
-        """Wait until agents and all ranks have left the old generation."""
-        c = self._c
-        await self.until(lambda: all(n.fenced >= c.generation for n in c.members.alive()), FENCE_SECONDS)
-        ready = await self.until(lambda: all(r.ready for r in c.members.ranks), c.options.ready_seconds)
-        recovery.mark("fence")
-        return ready
-
     # Decide
 
     def plan(self, recovery: RecoveryRecord, victims: set[int], *, use_live: bool = True) -> RecoveryPlan:
         """The planner's choice among what is sound; where that brings nothing back, among all that there is."""
-        survey = self.survey
+        survey = self.inputs
         plan = planner.plan_recovery(survey.situation(victims, recovery.bad, recovery.before, use_live=use_live))
         if plan.chosen is None and recovery.is_uncounted():
             log.warning("nothing else is left: sources that failed before are tried again")
@@ -249,32 +211,32 @@ class RecoveryExecutor:
         return anything
 
     def _decide(self, recovery: RecoveryRecord, victims: set[int]) -> Alternative | None:
-        c = self._c
+        job = self._job
         plan = self.plan(recovery, victims)
         recovery.mark("decide")
         weighed = {} if recovery.verdict is None else {"decision": decision_event_data(recovery.verdict)}
         recovery.emit(EventKind.RECOVERY_PLANNED, {"plan": msgspec.to_builtins(summarize_plan(plan)), **weighed})
-        self.judge.select_executed(recovery.verdict, plan)
+        self.strategies.select_executed(recovery.verdict, plan)
         if plan.chosen is None:
-            c.reporter.event(
+            job.reporter.event(
                 EventKind.RECOVERY_FAILED,
-                generation=c.generation,
+                generation=job.generation,
                 data={"recovery": recovery.id, "reason": plan.explanation},
             )
-            c.fail(plan.explanation)
+            job.events.fail(plan.explanation)
             return None
         log.warning("plan: %s", plan.explanation)
         return plan.alternative()
 
     def _orders(self, alternative: Alternative) -> dict[int, Regroup]:
-        c = self._c
-        (host, port), assignment = c.store, self.participation.assignment()
+        job = self._job
+        (host, port), assignment = job.store, self.participation.assignment()
         return {
             restore.rank: Regroup(
-                generation=c.generation,
+                generation=job.generation,
                 store_host=host,
                 store_port=port,
-                restore=self.survey.order(restore, alternative.epoch or 0),
+                restore=self.inputs.order(restore, alternative.epoch or 0),
                 digest_steps=VERIFY_STEPS,
                 assignment=assignment,
             )
@@ -283,34 +245,33 @@ class RecoveryExecutor:
 
     def discard(self, epoch: int) -> None:
         """Snapshots and parity of steps that will be repeated must not be taken for the repeated ones."""
-        self._c.sick.went_back(epoch)
-        self._c.replays.went_back(epoch)
-        self._c.orders.guard.corrupt_steps.went_back(epoch)
-        self.survey.history.record_rollback(epoch, self._c.generation)
-        self._c.orders.replicate_state()
-        if epoch < self._c.committed:
-            for node in self._c.members.alive():
+        for notify in self.on_rollback:
+            notify(epoch)
+        self._job.history.record_rollback(epoch, self._job.generation)
+        self._commands.replicate_state()
+        if epoch < self._job.committed:
+            for node in self._job.members.alive():
                 node.send(DiscardCommand(epoch=epoch))
 
     # Regroup
 
     def _all_waiting(self) -> bool:
-        generation = self._c.generation
-        return all(r.joined == generation or r.ready is not None for r in self._c.members.present)
+        generation = self._job.generation
+        return all(r.joined == generation or r.ready is not None for r in self._job.members.present)
 
     async def _regroup(self, recovery: RecoveryRecord, orders: dict[int, Regroup]) -> bool:
-        c = self._c  # One sequence on purpose: each branch is one way in which this generation can end.
+        job = self._job  # One sequence on purpose: each branch is one way in which this generation can end.
         restoring = {
             n: o.restore for n, o in orders.items() if o.restore and o.restore.source is not RestoreSource.LIVE
         }
         for number, restore in restoring.items():
             recovery.begins(f"restore rank {number}", f"epoch {restore.epoch} from {restore.source}")
-        c.orders.regroup(orders)
+        self._commands.regroup(orders)
         self.participation.log_absent_ranks()
-        ranks = c.members.present
-        await self.until(lambda: all(r.resumed for r in ranks), c.options.ready_seconds * _RESTORE_FACTOR)
+        ranks = job.members.present
+        await self._job.until(lambda: all(r.resumed for r in ranks), job.options.ready_seconds * _RESTORE_FACTOR)
         for number, restore in restoring.items():
-            recovery.ends_restore(number, restore, c.members.ranks[number].resumed)
+            recovery.ends_restore(number, restore, job.members.ranks[number].resumed)
         recovery.mark("regroup")
         missing = {r.number for r in ranks if r.resumed is None}
         broken = {r.number for r in ranks if r.resumed is not None and not r.resumed.ok}
@@ -320,77 +281,70 @@ class RecoveryExecutor:
             # A rank that answered keeps its process and tries again from another source; a silent one is replaced.
             return not self._once_more(GenerationFailure(ranks=missing, time=time.time(), reason=why))
         if self._once_more(
-            restore_verification.find_restore_mismatch(
-                c, recovery, {n: o.restore for n, o in orders.items() if o.restore}
-            )
+            find_restore_mismatch(job, recovery, {n: o.restore for n, o in orders.items() if o.restore})
         ):
             return False
         if not recovery.reinstates:  # its phases are others
-            self.survey.prices.learn(ranks, dict(recovery.marks), recovery.acted_at, c.generation, cold=recovery.cold)
-        c.formed()
+            self._job.prices.learn(ranks, dict(recovery.marks), recovery.acted_at, job.generation, cold=recovery.cold)
+        self.formed()
         return True
 
     def _once_more(self, failure: GenerationFailure | None) -> bool:
         """Begin again if there is a ``failure``. Not from within this task: beginning again cancels it."""
         if failure is not None:
-            asyncio.get_running_loop().call_soon(self._c.failed, failure)
+            self._job.failed_soon(failure)
         return failure is not None
 
     # Continue
 
     async def _go_on(self, recovery: RecoveryRecord, epoch: int) -> None:
-        c = self._c
-        await self.until(lambda: all(self._past(r, epoch + 1) for r in c.members.present), None)
+        job = self._job
+        await self._job.until(lambda: all(self._past(r, epoch + 1) for r in job.members.present), None)
         recovery.mark("first_step")
         seconds = recovery.seconds()
         lost = max(0, recovery.step_before - epoch)
-        gone = {"absent_ranks": self.participation.absent, "absent_replicas": self.participation.absent_replicas}
+        gone = {"absent_ranks": self._job.members.absent, "absent_replicas": self.participation.absent_replicas}
         more: dict[str, Any] = {name: list(numbers) for name, numbers in gone.items() if numbers}
-        more |= self.judge.recovered(recovery.verdict, recovery.id, seconds, lost)
+        more |= self.strategies.recovered(recovery.verdict, recovery.id, seconds, lost)
         recovery.emit(EventKind.RECOVERY_COMPLETED, {"seconds": seconds, "steps_lost": lost, "epoch": epoch, **more})
         log.warning("recovered in %.3f s: training continues after step %d", seconds["total"], epoch)
-        self._recovery = None
-        c.orders.warm_standbys()
+        self._job.recovery = None
+        self._commands.warm_standbys()
 
     async def _verify(self, recovery: RecoveryRecord, epoch: int) -> None:
-        c = self._c
-        last = epoch + VERIFY_STEPS if c.steps_total is None else min(epoch + VERIFY_STEPS, c.steps_total)
-        await self.until(lambda: all(self._past(r, last) for r in c.members.present), None)
-        match = self.survey.replicas_equal()
-        self.judge.prepare()
+        job = self._job
+        last = epoch + VERIFY_STEPS if job.steps_total is None else min(epoch + VERIFY_STEPS, job.steps_total)
+        await self._job.until(lambda: all(self._past(r, last) for r in job.members.present), None)
+        match = self.inputs.replicas_equal()
+        self.strategies.prepare()
         recovery.emit(EventKind.RECOVERY_VERIFIED, {"steps_committed": last - epoch, "digest_match": match})
         if match is False:
-            self._once_more(restore_verification.find_divergence(c, epoch, last))
+            self._once_more(self._divergence(epoch, last))
+
+    def _divergence(self, epoch: int, last: int) -> GenerationFailure | None:
+        """Replicas were alike at ``epoch`` and are not at ``last``: back to where they were; None: a replay does it."""
+        why = f"data-parallel replicas hold different parameters at step {last}: the job goes back to step {epoch}"
+        replays = self._job.options.on_numeric_anomaly is NumericAnomalyPolicy.REPLAY
+        if replays and self.request_replay(ReplayTrigger(reason=why, before=epoch)):
+            return None
+        return GenerationFailure(ranks=set(), time=time.time(), reason=why, before=epoch)
 
     def _past(self, rank: RankMember, epoch: int) -> bool:
-        current = rank.epoch_generation == self._c.generation and rank.epoch >= epoch
+        current = rank.epoch_generation == self._job.generation and rank.epoch >= epoch
         return current or rank.gone
 
     async def _start_over(self, recovery: RecoveryRecord) -> None:
         """A script that does not use the SDK: all its ranks were started again, as torchrun does."""
-        await self.until(lambda: all(r.pid is not None for r in self._c.members.ranks), None)
+        await self._job.until(lambda: all(r.pid is not None for r in self._job.members.ranks), None)
         recovery.mark("restart")
         recovery.ends("fence", ok=True, detail="all ranks were started again: the script does not use the SDK")
         data = {"recovery": recovery.id, "seconds": recovery.seconds(), "steps_lost": None, "epoch": None}
-        self._c.reporter.event(EventKind.RECOVERY_COMPLETED, generation=self._c.generation, data=data)
-        self._recovery = None
-        self._c.move(CoordinatorJobState.RUNNING)
-        self._c.orders.warm_standbys()
+        self._job.reporter.event(EventKind.RECOVERY_COMPLETED, generation=self._job.generation, data=data)
+        self._job.recovery = None
+        self._job.move(CoordinatorJobState.RUNNING)
+        self._commands.warm_standbys()
 
     # Helpers
 
-    async def until(self, happened: Callable[[], bool], seconds: float | None) -> bool:
-        """Wait for something that messages bring about; whether it did within ``seconds``.
-
-        Not by ``asyncio.wait_for``: before Python 3.12 it loses a cancellation that comes in the moment in which the
-        thing happens, and a recovery that another failure has ended would continue deciding, with nothing known.
-        """
-        try:
-            async with asyncio.timeout(seconds), self._c.changed:
-                await self._c.changed.wait_for(happened)
-        except TimeoutError:
-            return False
-        return True
-
     def _report(self, kind: EventKind, data: dict[str, Any]) -> None:
-        self._c.reporter.event(kind, generation=self._c.generation, data=data)
+        self._job.reporter.event(kind, generation=self._job.generation, data=data)

@@ -8,10 +8,50 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mainstay.probes.core_types import EventKind
-from mainstay.recovery.launcher.planner_input_builder import BadSource, failed_sources
-from mainstay.recovery.launcher.strategy_controller import FailureAssessment
+from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.launcher.worker_messages import RestoreOrder, Resumed
-from mainstay.recovery.recovery_plan import RecoveryStrategyName
+from mainstay.recovery.recovery_plan import RecoveryStrategyName, RestoreSource
+from mainstay.recovery.strategy_choice import ExecutionCapabilities, StrategyDecision
+
+
+@dataclass(frozen=True, slots=True)
+class BadSource:
+    """A restore that was tried and failed: not to be planned again in this recovery."""
+
+    rank: int
+    epoch: int
+    source: RestoreSource
+
+
+def failed_sources(rank: int, restore: RestoreOrder, blame: int | None = None) -> BadSource:
+    """What a failed restore says about its source. A peer's slot is the peer's own slot, and so is a replica's part."""
+    if blame is not None:
+        return BadSource(blame, restore.epoch, RestoreSource.LOCAL_SLOT)
+    if restore.source is RestoreSource.PEER_COPY and restore.from_rank is not None:
+        return BadSource(restore.from_rank, restore.epoch, RestoreSource.LOCAL_SLOT)
+    return BadSource(rank, restore.epoch, restore.source)
+
+
+@dataclass(slots=True)
+class FailureAssessment:
+    """One failure as it was judged."""
+
+    cost_inputs: CostInputs
+    means: ExecutionCapabilities
+    decision: StrategyDecision
+    seconds: float
+    """That deciding took."""
+    ready: bool
+    """It was decided ahead."""
+    strategy: RecoveryStrategyName | None = None
+    """That is carried out, once the planner has said from where state comes."""
+    parts: dict[str, float] = field(default_factory=dict)
+    """What the planner predicts of it, by phase."""
+
+    @property
+    def first(self) -> RecoveryStrategyName | None:
+        """What the decision begins with; None: nothing is feasible."""
+        return None if self.decision.chosen is None else self.decision.chosen[0]
 
 
 @dataclass(slots=True)

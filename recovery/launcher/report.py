@@ -2,60 +2,65 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection
+from typing import Any, Final
 
 import msgspec
 
 from mainstay.recovery.launcher.grouping import arrange
+from mainstay.recovery.launcher.job import Job
 from mainstay.recovery.launcher.membership import CoordinatorJobState, RankMember
 from mainstay.recovery.launcher.messages import Exited
 from mainstay.recovery.launcher.worker_messages import ScriptFailed
 from mainstay.recovery.mesh_shape import MeshShape
-
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.coordinator import Coordinator
-
+from mainstay.recovery.migration_request import MigrationResult
 
 _MOST_WARNINGS: Final = 64
 """Sentences about domains that the scheme does not cover: after so many the scheme is the wrong one."""
 
 
-def job_report(c: Coordinator) -> dict[str, Any]:
+def topology(job: Job) -> dict[str, Any]:
+    """Where each rank is, as the job report tells it."""
+    ranks = job.members.ranks
+    shape = job.members.shape or MeshShape(dp=len(ranks), pp=1)
+    return {
+        "dp": shape.dp,
+        "pp": shape.pp,
+        "tp": shape.tp,
+        **({"pipeline_depths": list(shape.depths)} if shape.depths else {}),
+        "world_size": shape.world_size,
+        "ranks": [_rank(shape, rank) for rank in ranks],
+        "standbys": job.members.standbys(),
+    }
+
+
+def job_report(job: Job, durability: dict[str, Any] | None, migrations: Collection[MigrationResult]) -> dict[str, Any]:
     """JobReport of the contract. A job that is still forming is running: nothing is wrong with it."""
     # One literal on purpose: it mirrors the contract field by field, and each condition is the default of one field.
-    options, ranks = c.options, c.members.ranks
-    shape = c.members.shape or MeshShape(dp=len(ranks), pp=1)
-    group = max((len(group) for group in c.orders.groups), default=0)
+    options, ranks = job.options, job.members.ranks
+    group = max((len(group) for group in job.groups), default=0)
     return {
         "name": options.job,
-        "state": (CoordinatorJobState.RUNNING if c.state is CoordinatorJobState.FORMING else c.state).value,
-        "generation": c.generation,
+        "state": (CoordinatorJobState.RUNNING if job.state is CoordinatorJobState.FORMING else job.state).value,
+        "generation": job.generation,
         "command": [options.script, *options.argv],
-        "topology": {
-            "dp": shape.dp,
-            "pp": shape.pp,
-            "tp": shape.tp,
-            **({"pipeline_depths": list(shape.depths)} if shape.depths else {}),
-            "world_size": shape.world_size,
-            "ranks": [_rank(shape, rank) for rank in ranks],
-            "standbys": c.members.standbys(),
-        },
+        "topology": topology(job),
         "protection": {
             "slots": min((r.attached.slots if r.attached else 0 for r in ranks), default=0),
-            "parity_every": c.tuning.parity_every or None if group else None,
+            "parity_every": job.parity_every or None if group else None,
             "parity_group": group or None,
-            "disk_every": c.tuning.disk_every or None,
+            "disk_every": job.disk_every or None,
             "state_bytes": [r.attached.state_bytes if r.attached else 0 for r in ranks],
-            "run": c.disk.run if c.disk.enabled else None,
-            "warnings": list(arrange(c.members, options)[1])[:_MOST_WARNINGS],
-            "durability": c.orders.guard.report(),
+            "run": job.run if options.checkpoint_dir is not None else None,
+            "warnings": list(arrange(job.members, options)[1])[:_MOST_WARNINGS],
+            "durability": durability,
         },
-        "steps_total": c.steps_total,
-        "last_step": min((r.epoch for r in c.members.present), default=0),
-        "started_at": c.started_at,
-        "finished_at": c.finished_at,
+        "steps_total": job.steps_total,
+        "last_step": min((r.epoch for r in job.members.present), default=0),
+        "started_at": job.started_at,
+        "finished_at": job.finished_at,
         # Only where a request was made: a service without requests need not know the field.
-        **({"migration_requests": msgspec.to_builtins(answers)} if (answers := c.migrations.answers()) else {}),
+        **({"migration_requests": msgspec.to_builtins(migrations)} if migrations else {}),
     }
 
 

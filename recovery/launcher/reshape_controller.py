@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -25,17 +26,16 @@ from mainstay.probes.ids import uuid7
 from mainstay.recovery.checkpoint.catalog import find
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.checkpoint.reshape import sources
-from mainstay.recovery.launcher.membership import CoordinatorJobState, GenerationFailure
+from mainstay.recovery.launcher.checkpointing import CheckpointManager
+from mainstay.recovery.launcher.failure import EndedGeneration, GenerationFailure, WorkflowName
+from mainstay.recovery.launcher.job import Job
+from mainstay.recovery.launcher.membership import CoordinatorJobState
 from mainstay.recovery.launcher.messages import DiscardCommand, FenceNode
-from mainstay.recovery.launcher.reinstantiation import PipelineReinstantiation
+from mainstay.recovery.launcher.participation import ParticipationPolicy
+from mainstay.recovery.launcher.recovery_executor import RecoveryExecutor
+from mainstay.recovery.launcher.recovery_record import RecoveryRecord
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.reshape_request import ReshapeRequest, ReshapeResult, ReshapeStatus, answer, read_requests
-
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.checkpointing import CheckpointManager
-    from mainstay.recovery.launcher.coordinator import Coordinator
-    from mainstay.recovery.launcher.recovery_executor import RecoveryExecutor
-    from mainstay.recovery.launcher.recovery_record import RecoveryRecord
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -59,53 +59,57 @@ class ShapeChange:
 class ReshapeController:
     """One a coordinator: one change at a time, only while the job runs."""
 
-    def __init__(self, coordinator: Coordinator, disk: CheckpointManager) -> None:
-        self._c = coordinator
-        self._disk = disk
+    def __init__(self, job: Job, checkpoints: CheckpointManager, participation: ParticipationPolicy) -> None:
+        self._job = job
+        self._checkpoints = checkpoints
+        self._participation = participation
         self._waiting: list[ReshapeRequest] = []
         self._current: ShapeChange | None = None
-        self.reinstating = PipelineReinstantiation(coordinator, self)
+        self.home: MeshShape | None = None
+        """As the job was started, or as a person asked for it since: what it goes back to."""
 
-    def run_once(self) -> None:
-        """Called every second or so: follow the next request if the job has time for it."""
-        c = self._c
-        self._waiting += read_requests(c.options.state_dir)
-        if self._current or c.state is not CoordinatorJobState.RUNNING or c.executor.busy or c.over:
+    def run_once(self, grown: Callable[[], MeshShape | None]) -> None:
+        """Called every second or so: follow the next request if the job has time for it; else become ``grown``."""
+        job = self._job
+        self._waiting += read_requests(job.options.state_dir)
+        if self._current or job.state is not CoordinatorJobState.RUNNING or job.busy or job.over:
             return
         if self._waiting:
             self._follow(self._waiting.pop(0))
             return
-        grown = self.reinstating.grown()
-        if grown is not None:
-            self._start(ShapeChange(grown))
+        shape = grown()
+        if shape is not None:
+            self._start(ShapeChange(shape))
 
     def _follow(self, request: ReshapeRequest) -> None:
-        c = self._c
+        job = self._job
         problem = self._misfit(request)
         if problem:
             log.warning("no change to %s: %s", request, problem)
-            answer(c.options.state_dir, ReshapeResult(id=request.id, outcome=ReshapeStatus.REFUSED, detail=problem))
+            answer(job.options.state_dir, ReshapeResult(id=request.id, outcome=ReshapeStatus.REFUSED, detail=problem))
             return
-        assert c.members.shape is not None
-        self._start(ShapeChange(request.shape(c.members.shape.tp), request))
+        assert job.members.shape is not None
+        self._start(ShapeChange(request.shape(job.members.shape.tp), request))
 
     def _start(self, change: ShapeChange) -> None:
         self._current = change
-        self._c.spawn(self._begin(change))
+        self._job.spawn(self._begin(change))
 
     def _misfit(self, request: ReshapeRequest) -> str:
         """Why the job cannot have that shape; empty is good."""
-        c, shape = self._c, self._c.members.shape
+        job, shape = self._job, self._job.members.shape
         if shape is None:
             return "the script does not use the SDK: its state cannot be assigned again"
         problems = {
             "there is no --checkpoint-dir: the state goes from one shape to the other through it": (
-                not self._disk.enabled
+                not self._checkpoints.enabled
             ),
             **self._unfit(request, shape),
-            self.rigid(): True,
-            "ranks are away, and the job waits for them first": any(rank.away for rank in c.members.ranks),
-            "ranks have left the training loop already: the job is about to end": any(r.gone for r in c.members.ranks),
+            self._job.members.fixed_shape(): True,
+            "ranks are away, and the job waits for them first": any(rank.away for rank in job.members.ranks),
+            "ranks have left the training loop already: the job is about to end": any(
+                r.gone for r in job.members.ranks
+            ),
         }
         return next((problem for problem, holds in problems.items() if problem and holds), "")
 
@@ -115,8 +119,8 @@ class ReshapeController:
             wanted = request.shape(shape.tp)
         except ValueError as error:
             return {str(error): True}
-        most = min(self._c.options.world_size, self._c.members.places())
-        all_ranks = {shape.world_size, self._c.options.world_size}
+        most = min(self._job.options.world_size, self._job.members.places())
+        all_ranks = {shape.world_size, self._job.options.world_size}
         return {
             f"{request} tp={shape.tp} are not the {shape.world_size} ranks that the job has": (
                 not request.stages and wanted.world_size not in all_ranks
@@ -125,60 +129,49 @@ class ReshapeController:
             f"the job has {shape} already": wanted == shape,
         }
 
-    def rigid(self) -> str:
-        """Why the script cannot be started in another shape; empty: it can.
-
-        Of a lost rank a coordinator that took over has heard nothing; it runs the script of the others.
-        """
-        known = [rank for rank in self._c.members.ranks if rank.attached or not rank.lost]
-        ranks = [rank.number for rank in known if not (rank.attached and rank.attached.adapts)]
-        if not ranks:
-            return ""
-        return (
-            f"the script of ranks {ranks} cannot be started in another shape: it must leave dp and pp of mainstay.init "
-            "to mainstay run --dp --pp, and give mainstay.attach names="
-        )
-
     # Before any rank stops
 
     async def _begin(self, change: ShapeChange) -> None:
         """Wait for the next step to be committed by all: then the least is made again."""
-        c = self._c
-        self._disk.configure()  # a node that is back has not heard of the run
+        job = self._job
+        self._checkpoints.configure()  # a node that is back has not heard of the run
 
-        problem = await c.next_step()
+        problem = await job.next_step()
         if problem:
             self._finish(change, f"no rank was stopped: {problem}")
             return
         quiet = change.request is not None
         reason = f"change to {change.shape}"
-        c.replay(
+        job.events.replay(
             GenerationFailure(
-                ranks=set(), time=time.time(), reason=reason, counts=False, reshapes=True, changes=not quiet
+                ranks=set(),
+                time=time.time(),
+                reason=reason,
+                counts=False,
+                changes=not quiet,
+                workflow=WorkflowName.RESHAPE,
             )
         )
 
     # While everybody waits
 
-    async def carry_out(
-        self, executor: RecoveryExecutor, recovery: RecoveryRecord, victims: set[int], waiting: set[int]
-    ) -> None:
+    async def carry_out(self, executor: RecoveryExecutor, recovery: RecoveryRecord, ended: EndedGeneration) -> None:
         """All ranks are fenced by ``executor``; what follows ends like a start, in the new shape or in the old one."""
         change = self._current
         assert change is not None
         problem = "something failed meanwhile, which came first"
         try:
-            if victims:  # lost in the very moment: a recovery like any other
-                await executor.recover_job(recovery, victims, waiting)
+            if ended.victims:  # lost in the very moment: a recovery like any other
+                await executor.recover_job(recovery, ended.victims, ended.waiting)
             else:
-                problem = await self._change(executor, recovery, waiting, change)
+                problem = await self._change(executor, recovery, ended.waiting, change)
         finally:  # cancelled too: by any failure meanwhile, or by the end of the job
             self._finish(change, problem, recovery)
 
     async def _change(
         self, executor: RecoveryExecutor, recovery: RecoveryRecord, waiting: set[int], change: ShapeChange
     ) -> str:
-        if not await executor.fenced(recovery, waiting):
+        if not await executor.fencing.wait_for_survivors(recovery, waiting):
             return "not all ranks left their collectives"
         begun = time.time()
         problem = await self.save(change.shape)
@@ -190,14 +183,14 @@ class ReshapeController:
         recovery.marks.clear()
         recovery.acted_at = time.time()  # what came before is not the price of a fence
         if change.request is not None:
-            self.reinstating.home = change.shape
+            self.home = change.shape
         await self.turn_over(executor, recovery, change)
         return ""
 
     async def save(self, shape: MeshShape) -> str:
         """Have the newest common step written, and make it what the job continues from; why not, or nothing."""
-        c, disk = self._c, self._disk
-        nodes = c.members.alive()
+        job, disk = self._job, self._checkpoints
+        nodes = job.members.alive()
         epoch = disk.newest(nodes)
         if epoch is None:
             return "no step is held by all ranks"
@@ -208,46 +201,45 @@ class ReshapeController:
 
     def adopt(self, shape: MeshShape, epoch: int | None = None) -> str:
         """Continue from the newest whole step of this run (``epoch``, if one is given); why not, or nothing."""
-        directory = self._c.options.checkpoint_dir
+        directory = self._job.options.checkpoint_dir
         assert directory is not None
         try:
-            source = find(directory, self._disk.run)
+            source = find(directory, self._job.run)
             if epoch is not None and source.manifest.epoch != epoch:
                 return f"step {epoch} is not whole in {directory}, which all nodes must share"
             for rank in range(shape.world_size):
                 sources(source.manifest, shape, rank)
         except CheckpointError as error:
             return str(error)
-        self._disk.source = source
+        self._job.source = source
         return ""
 
     async def turn_over(self, executor: RecoveryExecutor, recovery: RecoveryRecord, change: ShapeChange) -> None:
-        """End all processes of the old shape, and start those of the new one from ``disk.source``."""
-        c = self._c
-        c.generation += 1
-        for node in c.members.alive():  # by the numbers that they have: the new ones are others
-            doomed = tuple(rank.number for rank in c.members.on(node.name))
-            node.send(FenceNode(generation=c.generation, kill=doomed))
+        """End all processes of the old shape, and start those of the new one from ``job.source``."""
+        job = self._job
+        job.generation += 1
+        for node in job.members.alive():  # by the numbers that they have: the new ones are others
+            doomed = tuple(rank.number for rank in job.members.on(node.name))
+            node.send(FenceNode(generation=job.generation, kill=doomed))
         self._forget(change)
-        everybody = {rank.number for rank in c.members.ranks}
-        if executor.replace(everybody):
+        everybody = {rank.number for rank in job.members.ranks}
+        if executor.fencing.replace(everybody):
             await executor.recover_job(recovery, everybody, set())
 
     def _forget(self, change: ShapeChange) -> None:
         """What belongs to the old shape is forgotten: steps of the new one lie in a run of their own."""
-        c, disk = self._c, self._disk
+        job = self._job
         change.begun = True
-        survey = c.executor.survey
         if not change.shape.depths:  # pipelines of unlike depth have no peer to compare with: what was known holds
-            survey.replicated, survey.parameters_equal = None, True
-        c.members.shape, c.executor.formed_once = change.shape, False
-        c.members.reassign(change.shape.world_size)
-        c.orders.groups = ()
-        c.executor.participation.paces.forget()
-        disk.run = uuid7()
+            job.replicated, job.parameters_equal = None, True
+        job.members.shape, job.formed_once = change.shape, False
+        job.members.reassign(change.shape.world_size)
+        job.groups = ()
+        self._participation.paces.forget()
+        job.run = uuid7()
         # Before any rank starts: a slot of the new shape must not be written into the run of the old one.
-        disk.configure()
-        for node in c.members.alive():
+        self._checkpoints.configure()
+        for node in job.members.alive():
             node.send(DiscardCommand(epoch=0))
 
     def _finish(self, change: ShapeChange, problem: str, recovery: RecoveryRecord | None = None) -> None:
@@ -255,9 +247,9 @@ class ReshapeController:
         if self._current is not change:
             return
         self._current = None
-        c, shape, request = self._c, change.shape, change.request
+        job, shape, request = self._job, change.shape, change.request
         went_on = recovery is not None and any(phase == "first_step" for phase, _ in recovery.marks)
-        if recovery is None or not (went_on and change.begun and c.members.shape == shape):
+        if recovery is None or not (went_on and change.begun and job.members.shape == shape):
             outcome, detail = ReshapeStatus.FAILED, problem or "it was not finished"
         else:
             outcome, detail = ReshapeStatus.DONE, self._told(change, recovery)
@@ -266,7 +258,7 @@ class ReshapeController:
             return
         given = ReshapeResult(id=request.id, outcome=outcome, detail=detail)
         if outcome is ReshapeStatus.DONE and recovery is not None:
-            total, step = recovery.seconds()["total"], self._disk.begun_at
+            total, step = recovery.seconds()["total"], self._job.begun_at
             given = msgspec.structs.replace(
                 given,
                 seconds=recovery.failed_at + total - request.asked_at,
@@ -274,10 +266,10 @@ class ReshapeController:
                 steps_repeated=max(0, recovery.step_before - step),
                 step=step,
             )
-        answer(c.options.state_dir, given)
+        answer(job.options.state_dir, given)
 
     def _told(self, change: ShapeChange, recovery: RecoveryRecord) -> str:
         return (
-            f"{change.shape} after step {self._disk.begun_at}: training stood still for "
+            f"{change.shape} after step {self._job.begun_at}: training stood still for "
             f"{recovery.seconds()['total']:.3f} s, {change.saving_s:.3f} s of them for the save"
         )

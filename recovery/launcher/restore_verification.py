@@ -11,21 +11,17 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
-from mainstay.recovery.launcher.membership import GenerationFailure, RankMember
-from mainstay.recovery.launcher.options import NumericAnomalyPolicy
-from mainstay.recovery.launcher.planner_input_builder import failed_sources
+from mainstay.recovery.launcher.failure import GenerationFailure
+from mainstay.recovery.launcher.job import Job
+from mainstay.recovery.launcher.membership import RankMember
+from mainstay.recovery.launcher.recovery_record import RecoveryRecord, failed_sources
 from mainstay.recovery.launcher.worker_messages import RestoreOrder
 from mainstay.recovery.recovery_plan import RestoreSource
 
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.coordinator import Coordinator
-    from mainstay.recovery.launcher.recovery_record import RecoveryRecord
-
 
 def find_restore_mismatch(
-    coordinator: Coordinator, recovery: RecoveryRecord, orders: Mapping[int, RestoreOrder]
+    job: Job, recovery: RecoveryRecord, orders: Mapping[int, RestoreOrder]
 ) -> GenerationFailure | None:
     """After all ranks have carried out ``orders``: None where all is well, else why and how far the job must go back.
 
@@ -35,11 +31,11 @@ def find_restore_mismatch(
     epoch = next((order.epoch for order in orders.values()), None)
     if epoch is None:
         return None
-    digests = _told(coordinator.members.ranks, orders)
-    history = coordinator.executor.survey.history
+    digests = _told(job.members.ranks, orders)
+    history = job.history
     own = {r: digest for r, digest in digests.items() if orders[r].source is not RestoreSource.PEER_COPY}
     departed = history.digest_diverged(epoch, own)
-    odd = departed | _apart(coordinator, digests)
+    odd = departed | _apart(job, digests)
     if not odd:
         history.remember(epoch, digests)
         return None
@@ -53,27 +49,15 @@ def find_restore_mismatch(
     return GenerationFailure(ranks=set(), time=time.time(), reason=why, before=epoch - 1, odd=frozenset(odd))
 
 
-def find_divergence(coordinator: Coordinator, epoch: int, last: int) -> GenerationFailure | None:
-    """Replicas were alike at ``epoch`` and are not at ``last``: back to where they were; None if a replay does it."""
-    from mainstay.recovery.launcher.step_replay import ReplayTrigger  # noqa: PLC0415 - it knows this module
-
-    why = f"data-parallel replicas hold different parameters at step {last}: the job goes back to step {epoch}"
-    if coordinator.options.on_numeric_anomaly is NumericAnomalyPolicy.REPLAY and coordinator.replays.request_replay(
-        ReplayTrigger(reason=why, before=epoch)
-    ):
-        return None
-    return GenerationFailure(ranks=set(), time=time.time(), reason=why, before=epoch)
-
-
 def _told(ranks: Iterable[RankMember], orders: Mapping[int, RestoreOrder]) -> dict[int, int]:
     votes = {rank.number: rank.resumed for rank in ranks if rank.number in orders}
     return {rank: vote.digest for rank, vote in votes.items() if vote is not None and vote.digest is not None}
 
 
-def _apart(coordinator: Coordinator, digests: Mapping[int, int]) -> set[int]:
+def _apart(job: Job, digests: Mapping[int, int]) -> set[int]:
     """Replicas that differ: the minority, or all of a place where no majority says who is right."""
-    shape = coordinator.members.shape
-    if shape is None or not coordinator.executor.survey.parameters_equal:
+    shape = job.members.shape
+    if shape is None or not job.parameters_equal:
         return set()
     places = {tuple(shape.dp_peers(rank)) for rank in digests}
     return set().union(*(_minority({rank: digests[rank] for rank in place if rank in digests}) for place in places))

@@ -21,23 +21,22 @@ import asyncio
 import logging
 import math
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mainstay.detectors.job.replay_analysis import ReplayOutcome, ReplayResult, ReplayTrace, analyze_replays
 from mainstay.detectors.job.replay_bisection import Groups, MeshPlan, mesh_plan
 from mainstay.probes.core_types import EventKind
-from mainstay.recovery.launcher.membership import CoordinatorJobState, GenerationFailure
-from mainstay.recovery.launcher.planner_input_builder import failed_sources
+from mainstay.recovery.launcher.failure import EndedGeneration, GenerationFailure, ReplayTrigger, WorkflowName
+from mainstay.recovery.launcher.job import Job
+from mainstay.recovery.launcher.launcher_commands import LauncherCommands
+from mainstay.recovery.launcher.membership import CoordinatorJobState
+from mainstay.recovery.launcher.planner_input_builder import PlannerInputBuilder
+from mainstay.recovery.launcher.recovery_executor import RecoveryExecutor
+from mainstay.recovery.launcher.recovery_record import RecoveryRecord, failed_sources
 from mainstay.recovery.launcher.restore_verification import find_restore_mismatch
 from mainstay.recovery.launcher.step_replay_messages import PER_STEP, StepReplayRequest
 from mainstay.recovery.launcher.worker_messages import Regroup, Replayed, RestoreOrder
 from mainstay.recovery.recovery_plan import RestoreSource
-
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.coordinator import Coordinator
-    from mainstay.recovery.launcher.recovery_executor import RecoveryExecutor
-    from mainstay.recovery.launcher.recovery_record import RecoveryRecord
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -59,19 +58,6 @@ MOST_TORN: Final = 2
 """Replays without a majority: what the script computes is not the same twice."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayTrigger:
-    """Why ranks should replay."""
-
-    reason: str
-    before: int | None = None
-    """The newest epoch that is sound; None: any may be."""
-    odd: frozenset[int] = frozenset()
-    """Ranks whose state differs from their replicas'."""
-    asked: bool = False
-    """By a person or a timetable, not by a finding."""
-
-
 class _MeshPosition(NamedTuple):
     """Where a rank is in one cut."""
 
@@ -91,8 +77,10 @@ class StepReplayError(RuntimeError):
 class StepReplayController:
     """One a job. ``ask`` begins a replay if one makes sense now; ``executor`` then calls ``carry_out``."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._c = coordinator
+    def __init__(self, job: Job, commands: LauncherCommands, inputs: PlannerInputBuilder) -> None:
+        self._job = job
+        self._commands = commands
+        self._inputs = inputs
         self.proven = 0
         """The newest epoch at which a replay found no rank: gradients were sound at least until then."""
         self._told: dict[int, Replayed] = {}
@@ -108,32 +96,36 @@ class StepReplayController:
             log.warning("no replay: %s (it was wanted because: %s)", why_not, suspicion.reason)
             return False
         log.warning("REPLAY %s", suspicion.reason)
-        self._c.replay(GenerationFailure(ranks=set(), time=time.time(), reason=suspicion.reason, replay=suspicion))
+        self._job.events.replay(
+            GenerationFailure(
+                ranks=set(), time=time.time(), reason=suspicion.reason, replay=suspicion, workflow=WorkflowName.REPLAY
+            )
+        )
         return True
 
     def committed(self, epoch: int) -> None:
         """All ranks have committed ``epoch``: perhaps a replay is due by the timetable."""
-        every = self._c.options.step_replay_every
-        if every and epoch // every > self._last // every and self._c.state is CoordinatorJobState.RUNNING:
+        every = self._job.options.step_replay_every
+        if every and epoch // every > self._last // every and self._job.state is CoordinatorJobState.RUNNING:
             self._last = epoch
             self.request_replay(ReplayTrigger(reason=f"every {every} steps all ranks are compared", asked=True))
 
     def went_back(self, epoch: int) -> None:
         """The job begins again at ``epoch``."""
-        if self._last - epoch > max(STEPS, self._c.options.step_replay_every // 2):
+        if self._last - epoch > max(STEPS, self._job.options.step_replay_every // 2):
             self._last = epoch  # a step or two back, as after every replay, must not make the same one due again
         self.proven = min(self.proven, epoch)
 
     def _why_not(self, suspicion: ReplayTrigger) -> str:
-        c = self._c
-        shape, ranks = c.members.shape, c.members.ranks
+        job = self._job
+        shape, ranks = job.members.shape, job.members.ranks
         reasons = {
-            "a recovery is under way": c.state is not CoordinatorJobState.RUNNING or c.executor.active,
+            "a recovery is under way": job.state is not CoordinatorJobState.RUNNING or job.active,
             "the script does not use the SDK": shape is None,
             "no two ranks do the same work": shape is not None and shape.dp < 2,
             "pipelines are cut unlike one another": shape is not None and bool(shape.depths),
-            "ranks are away": bool(c.executor.participation.absent),
-            "ranks shard their state, so that no two of them do the same work": not c.executor.survey.parameters_equal,
+            "ranks are away": bool(job.members.absent),
+            "ranks shard their state, so that no two of them do the same work": not job.parameters_equal,
             "not all ranks are training": any(rank.gone or not rank.live for rank in ranks),
             f"{self._fruitless} replays have named no rank": not suspicion.asked and self._fruitless >= MOST_FRUITLESS,
             "two replays of this script came out without a majority": self._torn >= MOST_TORN,
@@ -142,13 +134,15 @@ class StepReplayController:
 
     def handle_replayed(self, rank: int, message: Replayed) -> None:
         """A rank's digests."""
-        if message.generation == self._c.generation:
+        if message.generation == self._job.generation:
             self._told[rank] = message
 
     # Carrying out
 
-    async def carry_out(self, executor: RecoveryExecutor, recovery: RecoveryRecord, suspicion: ReplayTrigger) -> None:
+    async def carry_out(self, executor: RecoveryExecutor, recovery: RecoveryRecord, ended: EndedGeneration) -> None:
         """All ranks are fenced by ``executor``; what follows ends in a recovery, with culprits or without."""
+        suspicion = ended.failure.replay
+        assert suspicion is not None
         begun = time.monotonic()
         recovery.begins("replay", suspicion.reason[:500])
         epoch = None
@@ -167,21 +161,21 @@ class StepReplayController:
     async def _replay(self, executor: RecoveryExecutor, recovery: RecoveryRecord) -> tuple[int, ReplayResult]:
         cuts = [_cut(number, groups) for number, groups in enumerate(self._plan().cuts)]
         epoch, steps = await self._first(executor, recovery, cuts[0])
-        traces = await self._digests(executor, cuts[0], epoch, steps)
+        traces = await self._digests(cuts[0], epoch, steps)
         here = RestoreOrder(epoch=epoch, source=RestoreSource.LOCAL_SLOT)
-        orders = {rank.number: here for rank in self._c.members.ranks}
+        orders = {rank.number: here for rank in self._job.members.ranks}
         for cut in cuts[1:]:
-            self._c.generation += 1
-            executor.fence_all()
+            self._job.generation += 1
+            executor.fencing.fence_all()
             await self._ready(executor, recovery)
             self._order(cut, orders, steps)
-            broken = await self._broken(executor)
+            broken = await self._broken()
             if broken:
                 raise StepReplayError(f"ranks could not be restored: {broken}")
-            wrong = find_restore_mismatch(self._c, recovery, orders)
+            wrong = find_restore_mismatch(self._job, recovery, orders)
             if wrong is not None:
                 raise StepReplayError(wrong.reason)
-            traces += await self._digests(executor, cut, epoch, steps)
+            traces += await self._digests(cut, epoch, steps)
         return epoch, analyze_replays(traces)
 
     async def _first(self, executor: RecoveryExecutor, recovery: RecoveryRecord, cut: _Cut) -> tuple[int, int]:
@@ -189,15 +183,15 @@ class StepReplayController:
         broken: dict[int, str] = {}
         for attempt in range(ATTEMPTS):
             if attempt:
-                self._c.generation += 1
-                executor.fence_all()
+                self._job.generation += 1
+                executor.fencing.fence_all()
             await self._ready(executor, recovery)
             epoch, orders = self._restores(executor, recovery)
-            steps = max(1, min(STEPS, (self._c.steps_total or epoch + STEPS) - epoch))
+            steps = max(1, min(STEPS, (self._job.steps_total or epoch + STEPS) - epoch))
             self._order(cut, orders, steps)
-            broken = await self._broken(executor)
+            broken = await self._broken()
             recovery.bad |= {failed_sources(rank, orders[rank]) for rank in broken}
-            wrong = None if broken else find_restore_mismatch(self._c, recovery, orders)
+            wrong = None if broken else find_restore_mismatch(self._job, recovery, orders)
             if wrong is not None:
                 recovery.before, recovery.odd = wrong.before, wrong.odd
                 broken = dict.fromkeys(sorted(wrong.odd), wrong.reason)
@@ -207,8 +201,8 @@ class StepReplayController:
         raise StepReplayError(f"ranks could not be restored: {broken}")
 
     async def _ready(self, executor: RecoveryExecutor, recovery: RecoveryRecord) -> None:
-        if not await executor.all_ready(recovery):
-            raise StepReplayError(f"not every rank stopped within {self._c.options.ready_seconds:g} s")
+        if not await executor.fencing.wait_for_all(recovery):
+            raise StepReplayError(f"not every rank stopped within {self._job.options.ready_seconds:g} s")
 
     def _restores(self, executor: RecoveryExecutor, recovery: RecoveryRecord) -> tuple[int, dict[int, RestoreOrder]]:
         """The newest sound epoch that all ranks can have, and where each has it from. The job goes back to it.
@@ -222,10 +216,10 @@ class StepReplayController:
         chosen = plan.alternative()
         epoch = chosen.epoch or 0
         executor.discard(epoch)
-        return epoch, {restore.rank: executor.survey.order(restore, epoch) for restore in chosen.restores}
+        return epoch, {restore.rank: executor.inputs.order(restore, epoch) for restore in chosen.restores}
 
     def _plan(self) -> MeshPlan:
-        shape = self._c.members.shape
+        shape = self._job.members.shape
         assert shape is not None
         rows = [
             [str(shape.rank_of(dp=d, pp=p, tp=t)) for p in range(shape.pp) for t in range(shape.tp)]
@@ -235,43 +229,43 @@ class StepReplayController:
 
     def _roles(self, steps: int) -> tuple[int, ...]:
         """Which replica's data each repeat uses. Two kinds of data where ranks are alone: a defect may need its own."""
-        shape = self._c.members.shape
+        shape = self._job.members.shape
         assert shape is not None
         wanted = self._plan().repeats
-        seconds = steps * self._c.executor.survey.step_seconds
+        seconds = steps * self._inputs.step_seconds
         affordable = math.floor(BUDGET_SECONDS / seconds) if seconds > 0.0 else wanted
         repeats = max(LEAST_REPEATS, min(wanted, affordable))
         return tuple(i % 2 if shape.pp * shape.tp == 1 else 0 for i in range(repeats))
 
     def _order(self, cut: _Cut, orders: dict[int, RestoreOrder], steps: int) -> None:
-        c, roles = self._c, self._roles(steps)
+        job, roles = self._job, self._roles(steps)
         self._told.clear()
-        host, port = c.store
+        host, port = job.store
         found = {}
         for rank, restore in orders.items():
             position = cut[rank]
             replay_request = StepReplayRequest(group=position.group, place=position.place, steps=steps, roles=roles)
             found[rank] = Regroup(
-                generation=c.generation,
+                generation=job.generation,
                 store_host=host,
                 store_port=port,
                 restore=restore,
                 replay_request=replay_request,
             )
-        c.orders.regroup(found)
+        self._commands.regroup(found)
 
-    async def _broken(self, executor: RecoveryExecutor) -> dict[int, str]:
+    async def _broken(self) -> dict[int, str]:
         """Wait until all have restored; who could not, and why."""
-        ranks = self._c.members.ranks
-        await executor.until(lambda: all(r.resumed for r in ranks), self._seconds(0))
+        ranks = self._job.members.ranks
+        await self._job.until(lambda: all(r.resumed for r in ranks), self._seconds(0))
         told = {r.number: r.resumed for r in ranks if r.resumed is None or not r.resumed.ok}
         return {rank: "no answer" if vote is None else vote.reason for rank, vote in told.items()}
 
-    async def _digests(self, executor: RecoveryExecutor, cut: _Cut, epoch: int, steps: int) -> list[ReplayTrace]:
-        c = self._c
-        size = len(c.members.ranks)
+    async def _digests(self, cut: _Cut, epoch: int, steps: int) -> list[ReplayTrace]:
+        job = self._job
+        size = len(job.members.ranks)
         roles = self._roles(steps)
-        done = await executor.until(lambda: len(self._told) == size, self._seconds(steps * len(roles)))
+        done = await self._job.until(lambda: len(self._told) == size, self._seconds(steps * len(roles)))
         if not done:
             late = sorted(set(range(size)) - self._told.keys())
             raise StepReplayError(
@@ -293,8 +287,8 @@ class StepReplayController:
         return traces
 
     def _seconds(self, steps: int) -> float:
-        restore = PATIENCE * self._c.options.ready_seconds
-        return max(LEAST_SECONDS, restore, PATIENCE * steps * self._c.executor.survey.step_seconds)
+        restore = PATIENCE * self._job.options.ready_seconds
+        return max(LEAST_SECONDS, restore, PATIENCE * steps * self._inputs.step_seconds)
 
     # Report and continue
 
@@ -307,7 +301,7 @@ class StepReplayController:
         seconds: float,
         epoch: int | None,
     ) -> None:
-        ranks = self._c.members.ranks
+        ranks = self._job.members.ranks
         level = logging.ERROR if result.outcome is ReplayOutcome.FOUND else logging.WARNING
         log.log(level, "REPLAY %s: %s", result.outcome.value, result.sentence)
         ok = result.outcome is not ReplayOutcome.FAILED
@@ -330,13 +324,13 @@ class StepReplayController:
             "epoch": epoch,
             "seconds": seconds,
         }
-        self._c.reporter.event(EventKind.STEP_REPLAY_FINISHED, generation=self._c.generation, data=data)
+        self._job.reporter.event(EventKind.STEP_REPLAY_FINISHED, generation=self._job.generation, data=data)
 
     def _go_on(
         self, recovery: RecoveryRecord, suspicion: ReplayTrigger, result: ReplayResult, epoch: int | None
     ) -> None:
         """Recover as from any loss. Not from within this task: beginning again cancels it."""
-        c = self._c
+        job = self._job
         culprits = {odd.rank for odd in result.culprits}
         self._torn += result.outcome is ReplayOutcome.NO_MAJORITY
         self._fruitless = 0 if culprits else self._fruitless + (not suspicion.asked)
@@ -349,7 +343,7 @@ class StepReplayController:
         failure = GenerationFailure(
             ranks=culprits, time=time.time(), reason=reason, exclude=frozenset(culprits), counts=not quiet
         )
-        asyncio.get_running_loop().call_soon(c.failed, failure)
+        job.failed_soon(failure)
 
 
 def _cut(number: int, groups: Groups) -> _Cut:

@@ -14,13 +14,19 @@ import logging
 import math
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import replace
+from typing import Any, Final
 
-from mainstay.recovery.calibration import Calibration, CostPrediction, RecoveryOutcome, forecast, ledger, record
+from mainstay.recovery.calibration import CostPrediction, RecoveryOutcome, forecast, ledger, record
 from mainstay.recovery.cost_inputs import CostInputs, FaultKind, ProgramCapability
 from mainstay.recovery.cost_model.failure_cost import MEASURED
 from mainstay.recovery.launcher.cost_input_builder import CARRIED, LEAVES, JobFacts, cost_inputs_of, executed, held_of
+from mainstay.recovery.launcher.durability_monitor import DurabilityMonitor
+from mainstay.recovery.launcher.failure import GenerationFailure
+from mainstay.recovery.launcher.job import Job
+from mainstay.recovery.launcher.participation import ParticipationPolicy
+from mainstay.recovery.launcher.planner_input_builder import PlannerInputBuilder
+from mainstay.recovery.launcher.recovery_record import FailureAssessment
 from mainstay.recovery.launcher.worker_messages import StepRecord
 from mainstay.recovery.protection_scheme import SchemeKind
 from mainstay.recovery.recovery_plan import RecoveryPlan, RecoveryStrategyName
@@ -31,10 +37,6 @@ from mainstay.recovery.strategy_choice import (
     choose_strategy,
     single,
 )
-
-if TYPE_CHECKING:
-    from mainstay.recovery.launcher.coordinator import Coordinator
-    from mainstay.recovery.launcher.membership import GenerationFailure
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -48,34 +50,16 @@ ALIKE: Final = 0.1
 """Steps, and ages of what is held, may differ by so much from when a decision was made ahead; ages by a step too."""
 
 
-@dataclass(slots=True)
-class FailureAssessment:
-    """One failure as it was judged."""
-
-    cost_inputs: CostInputs
-    means: ExecutionCapabilities
-    decision: StrategyDecision
-    seconds: float
-    """That deciding took."""
-    ready: bool
-    """It was decided ahead."""
-    strategy: RecoveryStrategyName | None = None
-    """That is carried out, once the planner has said from where state comes."""
-    parts: dict[str, float] = field(default_factory=dict)
-    """What the planner predicts of it, by phase."""
-
-    @property
-    def first(self) -> RecoveryStrategyName | None:
-        """What the decision begins with; None: nothing is feasible."""
-        return None if self.decision.chosen is None else self.decision.chosen[0]
-
-
 class StrategyController:
     """One a coordinator."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._c = coordinator
-        self.calibration = Calibration()
+    def __init__(
+        self, job: Job, inputs: PlannerInputBuilder, participation: ParticipationPolicy, durability: DurabilityMonitor
+    ) -> None:
+        self._job = job
+        self._inputs = inputs
+        self._participation = participation
+        self._durability = durability
         self.records: list[RecoveryOutcome] = []
         self._assigned: dict[int, int] = {}
         """Rank of a first stage -> micro-batches of its last step."""
@@ -88,34 +72,34 @@ class StrategyController:
 
     def committed(self, rank: int, message: StepRecord) -> None:
         """A rank has made a step."""
-        shape = self._c.members.shape
+        shape = self._job.members.shape
         if shape is not None and shape.place(rank)[1:] == (0, 0):
             self._assigned[rank] = message.micro_batches
 
     def job_facts(self, victims: Collection[int] = ()) -> JobFacts | None:
         """The job as it stands; None before a step was timed. ``victims`` need a place."""
         # Most conditions give the value that stands for a figure which the job has not reported yet.
-        c, survey = self._c, self._c.executor.survey
-        shape, step_s = c.members.shape, survey.step_seconds
+        job, survey = self._job, self._inputs
+        shape, step_s = job.members.shape, survey.step_seconds
         if shape is None or step_s <= 0.0:
             return None
         standbys, spares = self._places(shape.tp)
         if victims:
             standbys = len({shape.place(rank)[:2] for rank in survey.case(set(victims)).warm})
-        kept, scheme = c.orders.guard.kept, c.options.protection
-        disk = c.disk.begun_at or None
+        kept, scheme = self._durability.kept, job.options.protection
+        disk = job.begun_at or None
         return JobFacts(
             shape=shape,
-            nodes=tuple(rank.node for rank in c.members.ranks),
-            state_bytes=tuple(rank.attached.state_bytes if rank.attached else 0 for rank in c.members.ranks),
-            micro_batches=sum(self._assigned.get(rank.number, 0) for rank in c.members.present),
+            nodes=tuple(rank.node for rank in job.members.ranks),
+            state_bytes=tuple(rank.attached.state_bytes if rank.attached else 0 for rank in job.members.ranks),
+            micro_batches=sum(self._assigned.get(rank.number, 0) for rank in job.members.present),
             step_s=step_s,
-            node_rate=1.0 / (3600.0 * c.tuning.failure_rate.node_hours()),
+            node_rate=1.0 / (3600.0 * job.failure_rate.node_hours()),
             held=held_of(
                 step_s=step_s,
-                committed=c.committed,
-                slots=all(rank.attached is not None and rank.attached.protected for rank in c.members.present),
-                replicas=bool(survey.replicated) and not c.options.shard_snapshots and shape.dp > 1,
+                committed=job.committed,
+                slots=all(rank.attached is not None and rank.attached.protected for rank in job.members.present),
+                replicas=bool(job.replicated) and not job.options.shard_snapshots and shape.dp > 1,
                 protected=None if kept is None else kept.protected,
                 tolerance=scheme.tolerance,
                 copies=scheme.kind is SchemeKind.COPIES,
@@ -124,39 +108,39 @@ class StrategyController:
             standbys=standbys,
             spares=spares,
             costs=survey.costs,
-            warm_up_s=survey.prices.warm_up_s,
+            warm_up_s=job.prices.warm_up_s,
             able=self._able(),
         )
 
     def _able(self) -> frozenset[ProgramCapability]:
         """Every step under protection can be made again; the rest is what the script says of itself."""
-        disk, shape = self._c.disk, self._c.members.shape
+        members, shape = self._job.members, self._job.members.shape
         found = {ProgramCapability.IN_PROCESS}
-        if self._c.executor.participation.rigid() is None:
+        if self._participation.rigid() is None:
             found.add(ProgramCapability.REROUTE)
-        if disk.enabled and not disk.reshaping.rigid() and shape is not None and shape.tp == 1:
+        if self._job.options.checkpoint_dir and not members.fixed_shape() and shape is not None and shape.tp == 1:
             found.add(ProgramCapability.TEMPLATES)
         return frozenset(found)
 
     def _places(self, tp: int) -> tuple[int, int]:
         """Workers that warm standbys could replace, and that could start beyond them."""
-        room, warm = sum(self._c.members.rooms().values()), sum(self._c.members.standbys().values())
+        room, warm = sum(self._job.members.rooms().values()), sum(self._job.members.standbys().values())
         return warm // tp, (room - warm) // tp
 
     def means(self, fault: FaultKind) -> ExecutionCapabilities:
         """What this job is able to carry out now. Whoever raised keeps its process, or gets another one."""
-        why = ERRED if fault is FaultKind.ERROR else self._c.executor.participation.unable()
+        why = ERRED if fault is FaultKind.ERROR else self._participation.unable()
         barred = {} if why is None else dict.fromkeys(LEAVES, why)
         if fault is not FaultKind.NODE:
             barred[RecoveryStrategyName.REINSTANTIATE] = PLACED
-        return ExecutionCapabilities(carried=CARRIED, barred=barred, factors=self.calibration.factors)
+        return ExecutionCapabilities(carried=CARRIED, barred=barred, factors=self._job.calibration.factors)
 
     # Ahead
 
     def prepare(self) -> None:
         """What decisions rest on may have changed: make them again, beside everything else."""
         if self._task is None or self._task.done():
-            self._task = self._c.spawn(self._prepare())
+            self._task = self._job.spawn(self._prepare())
 
     async def _prepare(self) -> None:
         known = self.job_facts()
@@ -190,15 +174,15 @@ class StrategyController:
     def assess_quickly(self, victims: set[int], failure: GenerationFailure) -> CostInputs | None:
         """Before anything moves: what is lost; None where nothing is, or too little is known to weigh it."""
         # The conditions decide what counts as lost: a planned change is not, a rank that failed alone is.
-        c = self._c
-        planned = failure.replay is not None or failure.migrates or failure.reshapes or failure.changes
-        away = {rank.number for rank in c.members.ranks if rank.away and not rank.waits}
+        job = self._job
+        planned = failure.workflow is not None or failure.changes
+        away = {rank.number for rank in job.members.ranks if rank.away and not rank.waits}
         gone = victims or ({failure.erred} if failure.erred is not None else set())
-        known = None if planned or not gone or not c.executor.formed_once else self.job_facts(victims | away)
+        known = None if planned or not gone or not job.formed_once else self.job_facts(victims | away)
         if known is None:
             return None
-        ranks = [c.members.ranks[number] for number in gone | away]
-        lost = any(rank.unplaced or not c.members.nodes[rank.node].alive for rank in ranks)
+        ranks = [job.members.ranks[number] for number in gone | away]
+        lost = any(rank.unplaced or not job.members.nodes[rank.node].alive for rank in ranks)
         fault = FaultKind.NODE if lost else FaultKind.PROCESS if victims else FaultKind.ERROR
         try:
             return cost_inputs_of(known, gone | away, fault, time.time() - failure.time)
@@ -221,12 +205,12 @@ class StrategyController:
         """Note which way is carried out."""
         if verdict is None or plan.chosen is None:
             return
-        cost_inputs, participation = verdict.cost_inputs, self._c.executor.participation
+        cost_inputs = verdict.cost_inputs
         warm = cost_inputs.fault is FaultKind.NODE and cost_inputs.pool.standbys >= cost_inputs.gone
         verdict.strategy = executed(
             plan.chosen,
-            away=bool(participation.absent),
-            rerouted=participation.crossed,
+            away=bool(self._job.members.absent),
+            rerouted=self._participation.crossed,
             warm=warm,
             lives=cost_inputs.fault is FaultKind.ERROR,
         )
@@ -243,15 +227,15 @@ class StrategyController:
         predicted = predict(verdict, verdict.strategy)
         made = record(predicted, recovery, seconds["total"], lost)
         self.records = [*self.records[-REMEMBERED + 1 :], made]
-        prices = self._c.executor.survey.prices
+        prices = self._job.prices
         prices.learn_first_step(seconds.get("first_step", 0.0), predicted.phases["step"])
-        known = replace(verdict.cost_inputs, costs=self._c.executor.survey.costs, warm_up_s=prices.warm_up_s)
+        known = replace(verdict.cost_inputs, costs=self._inputs.costs, warm_up_s=prices.warm_up_s)
         explained = forecast(choose_strategy(known), known, made.strategy)
         if explained is not None:
-            self.calibration = self.calibration.learn(made, explained)
-        alarms = self.calibration.alarms()
+            self._job.calibration = self._job.calibration.learn(made, explained)
+        alarms = self._job.calibration.alarms()
         for alarm in alarms:
-            log.warning("DRIFT %s: %s", self._c.options.job, alarm)
+            log.warning("DRIFT %s: %s", self._job.options.job, alarm)
         summed = ledger(self.records)
         log.info(
             "%s took %.3f s, predicted %.3f s; %d of %d recoveries within a quarter, excess cost %.3f s in all",

@@ -22,13 +22,13 @@ async def adapt(world: Any) -> None:
     for node in world.nodes:
         for rank in node.pids:
             node.send_report(rank, Attached(state_bytes=100, slots=2, protected=True, adapts=True))
-    ranks = world.coordinator.members.ranks
+    ranks = world.coordinator.job.members.ranks
     await world.until(lambda: all(rank.attached and rank.attached.adapts for rank in ranks))
 
 
 def whole_step(world: Any, epoch: int, shape: MeshShape, *, lost: int | None = None, model_names: bool = True) -> None:
     """What the agents are about to write, as far as a coordinator looks at it; without the part of ``lost``."""
-    run = world.coordinator.options.checkpoint_dir / world.coordinator.disk.run
+    run = world.coordinator.job.options.checkpoint_dir / world.coordinator.job.run
     (run / step_name(epoch)).mkdir(parents=True)
     cuts: dict[str, Any] = {"dp": shape.dp, "pp": shape.pp, "tp": 1}
     cuts |= {"depths": shape.depths} if shape.depths else {}

@@ -290,7 +290,7 @@ class World:
         self.port = 0
 
     async def start(self) -> None:
-        self.coordinator.new_store = lambda: ("127.0.0.1", 1)
+        self.coordinator.job.new_store = lambda: ("127.0.0.1", 1)
         self.port = await self.coordinator.start("127.0.0.1", 0)
 
     async def connect(self, number: int, **changed: Any) -> FakeNode:
@@ -327,7 +327,7 @@ class World:
         return found
 
     async def until_state(self, state: str, generation: int) -> None:
-        await self.until(lambda: (self.coordinator.state, self.coordinator.generation) == (state, generation))
+        await self.until(lambda: (self.coordinator.job.state, self.coordinator.job.generation) == (state, generation))
 
     def events(self, *kinds: str) -> list[dict[str, Any]]:
         """All events of these kinds that the coordinator has reported; its reporter writes them on another thread."""
@@ -362,7 +362,7 @@ async def running(options: RunOptions, *, steps: int = 5) -> AsyncIterator[World
         for epoch in range(1, steps + 1):
             world.commit_all(epoch, digest=7 if epoch == 1 else None)
         if steps:
-            await world.until(lambda: min(rank.epoch for rank in world.coordinator.members.ranks) == steps)
+            await world.until(lambda: min(rank.epoch for rank in world.coordinator.job.members.ranks) == steps)
         yield world
     finally:
         await world.close()

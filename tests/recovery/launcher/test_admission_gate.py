@@ -14,7 +14,7 @@ import pytest
 from bench.lib_node_warnings import Warner
 from mainstay.recovery.admission import AdmissionPolicy
 from mainstay.recovery.launcher import admission_gate, participation
-from mainstay.recovery.launcher.coordinator_state import capture_state
+from mainstay.recovery.launcher.launcher_commands import capture_state
 from mainstay.recovery.launcher.options import RunOptions
 from mainstay.recovery.node_warning import NodeWarning
 from mainstay.recovery.work_assignment import LossPolicy
@@ -93,7 +93,7 @@ async def more_questions(world: Any, service: Warner) -> None:
 
 
 def homes(world: Any) -> list[str]:
-    return [rank.node for rank in world.coordinator.members.ranks]
+    return [rank.node for rank in world.coordinator.job.members.ranks]
 
 
 def test_no_rank_starts_on_a_node_that_is_refused(three: RunOptions, service: Warner, play: Any, running: Any) -> None:
@@ -107,7 +107,7 @@ def test_no_rank_starts_on_a_node_that_is_refused(three: RunOptions, service: Wa
             world.nodes[2].kill(1)
             await world.until_state("running", 2)
             assert "node-1" not in homes(world), "the response to a job report does not name it"
-            refused = capture_state(world.coordinator, 9).warnings.refused
+            refused = capture_state(world.coordinator.job, 9).warnings.refused
             assert refused["node-1"].reason == "its state is quarantined"
 
     play(work())
@@ -241,7 +241,7 @@ def test_a_node_that_leaves_during_the_check_gets_no_rank(
     async def work() -> None:
         async with forming(three) as world:
             await world.until(lambda: service.asked)
-            members = world.coordinator.members
+            members = world.coordinator.job.members
             world.lose(2)
             await world.until(lambda: not members.complete)
             if at_once:
@@ -269,10 +269,10 @@ def test_a_node_takes_ranks_once_the_service_admits_it(
         async with running(three) as world:
             service.status = 503
             await more_questions(world, service)
-            assert world.coordinator.members.rooms()["node-1"] == 0, "without an answer, the refusal holds"
+            assert world.coordinator.job.members.rooms()["node-1"] == 0, "without an answer, the refusal holds"
             assert len([line for line in recheck.messages if "is unknown" in line]) == 1
             service.status, service.admission = 200, []
-            await world.until(lambda: world.coordinator.members.rooms()["node-1"] == 2)
+            await world.until(lambda: world.coordinator.job.members.rooms()["node-1"] == 2)
 
     play(work())
 
@@ -289,7 +289,7 @@ def test_a_node_that_comes_back_is_asked_about_first(
             service.answers.clear()
             service.admission = [objection("node-1", QUARANTINED)]
             back = await world.connect(1, pid=2)
-            members = world.coordinator.members
+            members = world.coordinator.job.members
             await world.until(lambda: members.nodes["node-1"].alive)
             assert not members.can_run("node-1"), "not before the answer"
             service.answers.set()
@@ -300,13 +300,13 @@ def test_a_node_that_comes_back_is_asked_about_first(
             assert not back.pids
             world.lose(1)
             await world.until(lambda: not members.nodes["node-1"].alive)
-            sent = world.coordinator.orders._coordinator_states
+            sent = world.coordinator.commands._coordinator_states
             service.status = 503
             back = await world.connect(1, pid=3)
-            await world.until(lambda: world.coordinator.orders._coordinator_states > sent)
+            await world.until(lambda: world.coordinator.commands._coordinator_states > sent)
             await more_questions(world, service)
             assert not members.can_run("node-1"), "an outage does not end a refusal"
-            await world.until(lambda: world.coordinator.members.ranks[1].unplaced)
+            await world.until(lambda: world.coordinator.job.members.ranks[1].unplaced)
             service.status, service.admission = 200, []
             await world.until(lambda: 1 in back.pids)
 
@@ -325,7 +325,7 @@ def test_a_node_that_comes_back_during_an_outage_takes_its_rank(
             service.status = 503
             back = await world.connect(1, pid=2)
             await world.until(lambda: 1 in back.pids)
-            assert world.coordinator.members.warnings.refused == {}
+            assert world.coordinator.job.members.warnings.refused == {}
 
     play(work())
 
@@ -335,7 +335,7 @@ def test_a_coordinator_that_does_not_ask_drops_the_refusals_of_the_last_one(
 ) -> None:
     async def work() -> None:
         world = new_world(dataclasses.replace(three, admission=AdmissionPolicy.OFF))
-        warnings = world.coordinator.members.warnings
+        warnings = world.coordinator.job.members.warnings
         warnings.refused = {"node-1": NodeWarning(reason="draining", factor=1.0, since=1.0, cordoned=True)}
         await world.start()
         await world.until(lambda: not warnings.refused)

@@ -112,7 +112,7 @@ def test_survivors_a_step_apart_meet_at_the_older_one(options: RunOptions, play:
     async def work() -> None:
         async with running(options) as world:
             world.node_of(0).commit(0, 6)
-            await world.until(lambda: world.coordinator.committed == 6)
+            await world.until(lambda: world.coordinator.job.committed == 6)
             world.node_of(3).kill(3)
             await world.until_state("running", 2)
             assert sources(world, 2) == {0: "local_slot", 1: "live", 2: "live", 3: "local_slot"}
@@ -190,7 +190,9 @@ def test_a_failure_before_training_began_starts_afresh(options: RunOptions, play
             second = await world.connect(1)
             await world.until(lambda: len(first.pids) + len(second.pids) == 4)
             first.kill(0)
-            await world.until(lambda: world.coordinator.generation == 2 and world.coordinator.state == "running")
+            await world.until(
+                lambda: world.coordinator.job.generation == 2 and world.coordinator.job.state == "running"
+            )
             assert set(sources(world, 2).values()) <= {None, "local_slot", "live"}
         finally:
             await world.close()
@@ -210,12 +212,12 @@ def test_a_failure_before_any_script_has_spoken(options: RunOptions, play: Any, 
                 node.slow = True
             await world.until(lambda: sum(len(node.pids) for node in nodes) == 4)
             nodes[0].kill(0)
-            await world.until(lambda: (world.coordinator.state, world.coordinator.generation) == ("running", 2))
+            await world.until(lambda: (world.coordinator.job.state, world.coordinator.job.generation) == ("running", 2))
             await world.until(lambda: sum(len(node.pids) for node in nodes) == 4)
             for node in nodes:
                 for rank in node.pids:
                     node.join(rank)
-            await world.until(lambda: world.coordinator.executor.formed_once)
+            await world.until(lambda: world.coordinator.job.formed_once)
             assert set(sources(world, 2)) == {0, 1, 2, 3}
         finally:
             await world.close()
@@ -267,7 +269,7 @@ def test_all_ranks_end_well(options: RunOptions, play: Any, running: Any) -> Non
                 world.node_of(rank).send_report(rank, RankDone(epoch=5))
                 world.node_of(rank).kill(rank, exit_code=0, signal=None)
             assert await asyncio.wait_for(world.coordinator.outcome, 60.0) == 0
-            assert world.coordinator.state is CoordinatorJobState.FINISHED
+            assert world.coordinator.job.state is CoordinatorJobState.FINISHED
             await world.until(lambda: world.nodes[1].stopped)
 
     play(work())
@@ -323,12 +325,12 @@ def test_a_launcher_that_does_not_fit_is_turned_away(
         await world.start()
         try:
             await world.connect(0)
-            await world.until(lambda: world.coordinator.members.nodes)
+            await world.until(lambda: world.coordinator.job.members.nodes)
             node = await world.connect(1, **changed)
             stopped = await world.until(lambda: node.stopped)
             assert said in stopped.reason
             assert stopped.exit_code == 2
-            assert len(world.coordinator.members.nodes) == 1
+            assert len(world.coordinator.job.members.nodes) == 1
         finally:
             await world.close()
 
@@ -343,7 +345,7 @@ def test_a_wrong_token_is_not_answered(options: RunOptions, play: Any, new_world
             node = await world.connect(0, token="guess")
             await asyncio.wait_for(node._task, 60.0)  # the connection was closed
             assert node.stopped is None
-            assert not world.coordinator.members.nodes
+            assert not world.coordinator.job.members.nodes
         finally:
             await world.close()
 
@@ -377,6 +379,6 @@ def test_the_words_of_a_replaced_process_are_not_heard(options: RunOptions, play
             node.pids[3] = new
             world.commit_all(6)
             await world.until_event("recovery_completed")
-            assert world.coordinator.committed == 6
+            assert world.coordinator.job.committed == 6
 
     play(work())

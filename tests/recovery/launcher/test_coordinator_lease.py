@@ -37,7 +37,7 @@ def test_one_silent_node_of_three_is_lost_and_the_job_goes_on(options: RunOption
         async with running(three(options, node_seconds=4.0)) as world:
             world.nodes[2].quiet = True
             await world.until_state("running", 2)
-            assert {rank.node for rank in world.coordinator.members.ranks} == {"node-0", "node-1"}
+            assert {rank.node for rank in world.coordinator.job.members.ranks} == {"node-0", "node-1"}
 
     play(work())
 
@@ -57,9 +57,9 @@ def test_launchers_that_have_ended_choose_nobody(options: RunOptions, play: Any,
             world.commit_all(1, digest=7)
             for number in (1, 2):
                 world.lose(number)
-            await world.until(lambda: world.coordinator.state == "running" and world.coordinator.generation > 1)
-            assert {rank.node for rank in world.coordinator.members.ranks} == {"node-0"}
-            assert all(node.ended for node in world.coordinator.members.nodes.values() if node.name != "node-0")
+            await world.until(lambda: world.coordinator.job.state == "running" and world.coordinator.job.generation > 1)
+            assert {rank.node for rank in world.coordinator.job.members.ranks} == {"node-0"}
+            assert all(node.ended for node in world.coordinator.job.members.nodes.values() if node.name != "node-0")
         finally:
             await world.close()
 
@@ -70,7 +70,7 @@ def test_a_store_that_ends_is_replaced_and_nobody_is_lost(options: RunOptions, p
     async def work() -> None:
         async with running(options) as world:
             before = {rank: node.pids[rank] for node in world.nodes for rank in node.pids}
-            world.coordinator.new_store = lambda: ("127.0.0.1", 2)
+            world.coordinator.job.new_store = lambda: ("127.0.0.1", 2)
             world.coordinator.store_ended("killed by signal 9")
             await world.until_state("running", 2)
             orders = [o.order for node in world.nodes for o in node.orders if o.order.generation == 2]

@@ -80,22 +80,22 @@ def three(options: RunOptions) -> RunOptions:
 def test_survivors_keep_their_processes_and_the_lost_node_moves(options: RunOptions, play: Any, new_world: Any) -> None:
     async def work() -> None:
         world = new_world(three(options))
-        world.coordinator.new_store = lambda: ("127.0.0.1", 2)
+        world.coordinator.job.new_store = lambda: ("127.0.0.1", 2)
         try:
             await taken_over(world, {0: [rank_report(0), rank_report(1)], 1: [rank_report(2), rank_report(3)]})
             await world.until_state("running", 7)
             c = world.coordinator
-            assert [rank.pid for rank in c.members.ranks][:4] == [100, 101, 102, 103]
-            assert {c.members.ranks[rank].node for rank in (4, 5)} <= {"node-0", "node-1"}
-            assert (c.steps_total, c.recoveries, c.started_at) == (40, 3, 7.0)
-            assert c.executor.survey.history.returns[0] == (4, 2)
+            assert [rank.pid for rank in c.job.members.ranks][:4] == [100, 101, 102, 103]
+            assert {c.job.members.ranks[rank].node for rank in (4, 5)} <= {"node-0", "node-1"}
+            assert (c.job.steps_total, c.job.recoveries, c.job.started_at) == (40, 3, 7.0)
+            assert c.job.history.returns[0] == (4, 2)
             world.commit_all(EPOCH + 1)
             recovered = await world.until_event("recovery_completed")
             assert recovered["data"]["steps_lost"] == 0
             lost = await world.until_event("node_lost")
             assert (lost["node"], lost["data"]["ranks"]) == ("node-2", [4, 5])
-            assert c.executor.survey.prices.observed["fence_s"][0] == 4, "and this recovery has added to it"
-            assert c.executor.judge.calibration.strategies[RecoveryStrategyName.LOCAL_SLOT].events == 4
+            assert c.job.prices.observed["fence_s"][0] == 4, "and this recovery has added to it"
+            assert c.job.calibration.strategies[RecoveryStrategyName.LOCAL_SLOT].events == 4
             decision = (await world.until_event("recovery_planned"))["data"]["decision"]
             assert (decision["fault"], decision["lost"]) == ("node", [1, 1])
         finally:
@@ -115,10 +115,12 @@ def test_what_died_with_the_coordinator_is_told_and_replaced(options: RunOptions
                 world,
                 {0: [rank_report(0), rank_report(1, exited=gone)], 1: [rank_report(2), RankReport(rank=3, pid=None)]},
             )
-            await world.until(lambda: world.coordinator.generation == 7 and world.coordinator.members.ranks[1].pid)
+            await world.until(
+                lambda: world.coordinator.job.generation == 7 and world.coordinator.job.members.ranks[1].pid
+            )
             exited = await world.until_event("process_exit")
             assert (exited["rank"], exited["data"]["signal"]) == (1, 9)
-            three_ = world.coordinator.members.ranks[3]
+            three_ = world.coordinator.job.members.ranks[3]
             assert (three_.pid, three_.lost, three_.node) == (None, False, "node-1")
         finally:
             await world.close()
@@ -153,25 +155,25 @@ def test_whole_replicas_go_on_and_the_old_coordinators_node_is_taken_back(
 
     async def work() -> None:
         world = new_world(dropping(options))
-        world.coordinator.new_store = lambda: ("127.0.0.1", 2)
+        world.coordinator.job.new_store = lambda: ("127.0.0.1", 2)
         c = world.coordinator
         try:
             ledgers = {number: [rank_report(2 * number + i, asks=2) for i in range(2)] for number in range(2)}
             await taken_over(world, ledgers, spares=0)
             await world.until_state("running", 7)
-            assert c.executor.participation.absent == (4, 5), "no rank waits for a node that is gone"
+            assert c.job.members.absent == (4, 5), "no rank waits for a node that is gone"
             back = await world.connect(2, pid=77)
             await world.until(lambda: back.pids.keys() == {4, 5})
             epoch = EPOCH
-            while c.generation < 8:
+            while c.job.generation < 8:
                 epoch += 1
                 for node in world.nodes[:2]:
                     for rank in node.pids:
                         node.commit(rank, epoch, digest=40 + epoch + rank % 2)
-                await world.until(lambda e=epoch: c.committed >= e or c.generation >= 8)
+                await world.until(lambda e=epoch: c.job.committed >= e or c.job.generation >= 8)
             await world.until_state("running", 8)
-            assert c.executor.participation.absent == ()
-            assert {rank.node for rank in c.members.ranks} == {"node-0", "node-1", "node-2"}
+            assert c.job.members.absent == ()
+            assert {rank.node for rank in c.job.members.ranks} == {"node-0", "node-1", "node-2"}
         finally:
             await world.close()
 
@@ -192,7 +194,7 @@ def test_who_comes_too_late_is_told_why_it_is_turned_away(
     async def work() -> None:
         on_loss, pid, why = case
         world = new_world(dataclasses.replace(three(options), on_loss=on_loss))
-        world.coordinator.new_store = lambda: ("127.0.0.1", 2)
+        world.coordinator.job.new_store = lambda: ("127.0.0.1", 2)
         try:
             await taken_over(world, {0: [rank_report(0), rank_report(1)], 1: [rank_report(2), rank_report(3)]})
             await world.until_state("running", 7)

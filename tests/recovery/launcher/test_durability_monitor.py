@@ -27,7 +27,7 @@ def extra_copies(guard: DurabilityMonitor) -> dict[str, list[int]]:
 
 
 def guard_of(world: Any) -> DurabilityMonitor:
-    found: DurabilityMonitor = world.coordinator.orders.guard
+    found: DurabilityMonitor = world.coordinator.durability
     return found
 
 
@@ -43,8 +43,8 @@ def test_ranks_of_a_degrading_node_are_copied_until_it_is_trusted_again(
     async def work() -> None:
         async with running(three) as world:
             guard, told = guard_of(world), list[ConfigureJobParity]()
-            world.coordinator.executor.survey.replicated = False
-            stream = world.coordinator.members.nodes["node-0"].stream
+            world.coordinator.job.replicated = False
+            stream = world.coordinator.job.members.nodes["node-0"].stream
             monkeypatch.setattr(
                 stream, "send", lambda message: isinstance(message, ConfigureJobParity) and told.append(message)
             )
@@ -71,7 +71,7 @@ def test_a_replica_on_a_good_node_is_copy_enough(three: Any, play: Any, running:
     async def work() -> None:
         async with running(three) as world:
             guard = guard_of(world)
-            world.coordinator.executor.survey.replicated = True  # dp is 3
+            world.coordinator.job.replicated = True  # dp is 3
             guard.set_warnings({"node-1": HOT})
             assert extra_copies(guard) == {}
             guard.set_warnings(dict.fromkeys(("node-0", "node-1", "node-2"), HOT))
@@ -87,9 +87,9 @@ def test_an_answer_that_is_none_changes_nothing(three: Any, play: Any, running: 
             guard.set_warnings({"node-1": HOT})
             for answer in (None, [], {}, {"node_warnings": 3}, {"node_warnings": {"node-2": {"reason": 5}}}):
                 guard.answered(answer)
-            assert set(world.coordinator.members.warnings.reported) == {"node-1"}
+            assert set(world.coordinator.job.members.warnings.reported) == {"node-1"}
             guard.answered({"node_warnings": {"stranger": {"reason": "hot", "factor": 10.0, "since": 1.0}}})
-            assert world.coordinator.members.warnings.reported == {}
+            assert world.coordinator.job.members.warnings.reported == {}
 
     play(work())
 
@@ -100,12 +100,12 @@ def test_memory_that_flips_bits_is_not_trusted(three: Any, play: Any, running: A
             guard = guard_of(world)
             stale = ScrubState(passes=1, nbytes=1, found=1, repaired=1, lost=0, drills=1, drills_failed=1, last="drill")
             guard.note_damage({"node-2": with_scrub(inventory("node-2"), stale)})
-            assert world.coordinator.members.warnings.current() == {}, (
+            assert world.coordinator.job.members.warnings.current() == {}, (
                 "parity that was wrong from the start says nothing of memory"
             )
             flip = msgspec.structs.replace(stale, found=2, flipped=1, last="slot 1")
             guard.note_damage({"node-2": with_scrub(inventory("node-2"), flip)})
-            assert world.coordinator.members.warnings.current()["node-2"].reason == "its memory flips bits: slot 1"
+            assert world.coordinator.job.members.warnings.current()["node-2"].reason == "its memory flips bits: slot 1"
 
     play(work())
 
@@ -127,14 +127,14 @@ def test_a_late_verdict_gives_corrupt_steps_up_where_asked(
             # Steps 1 to 5 were committed by now; 6 comes when the node has gone bad.
             ledger.committed(6, since + 5.0, frozenset({"node-0", "node-1", "node-2"}))
             world.commit_all(6)
-            await world.until(lambda: min(r.epoch for r in world.coordinator.members.ranks) == 6)
+            await world.until(lambda: min(r.epoch for r in world.coordinator.job.members.ranks) == 6)
             bad = {"reason": "wrong bits", "factor": 100.0, "since": since, "corrupt": True}
             guard.answered({"node_warnings": {"node-1": bad}})
             guard.answered({"node_warnings": {"node-1": bad}})  # told again and again, acted upon once
             (taint,) = guard.corrupt_steps.report()
             assert (taint["node"], taint["clean"], taint["corrupt"]) == ("node-1", 5, True)
             if mode is CorruptionPolicy.REPORT:
-                assert world.coordinator.generation == 1
+                assert world.coordinator.job.generation == 1
                 return
             await world.until_state("running", 2)
             assert {o.order.restore.epoch for n in world.nodes for o in n.orders if o.order.generation == 2} == {5}

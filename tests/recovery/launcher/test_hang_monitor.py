@@ -148,8 +148,8 @@ def test_suspects_and_a_healthy_rank_are_asked_for_stacks(hung: Callable[..., No
         assert dumps[2]["data"]["stacks"] == [{"thread": "main", "frames": ["wait (work.py:3)", "main (train.py:9)"]}]
         assert dumps[2]["data"]["reason"].startswith("Rank 2")
         assert dumps[2]["data"]["process"] == "stopped"
-        assert world.coordinator.state.value == "running"
-        assert world.coordinator.recoveries == 0
+        assert world.coordinator.job.state.value == "running"
+        assert world.coordinator.job.recoveries == 0
 
     hung(scenario)
 
@@ -171,7 +171,7 @@ def test_a_hang_without_a_culprit_still_shows_where_ranks_are(hung: Callable[...
         await found(world, detector, finding(None))
         await world.until_event("stack_dump", 2)
         assert not any(event["data"]["suspect"] for event in world.events("stack_dump"))
-        assert world.coordinator.recoveries == 0
+        assert world.coordinator.job.recoveries == 0
 
     hung(scenario, OnHang.RECOVER)
 
@@ -225,7 +225,7 @@ def test_what_is_not_certain_is_only_reported(hung: Callable[..., None], said: l
         await world.until_event("stack_dump")
         await sampled(world, detector)
         await sampled(world, detector)
-        assert world.coordinator.recoveries == 0
+        assert world.coordinator.job.recoveries == 0
 
     hung(scenario, OnHang.RECOVER)
 
@@ -236,7 +236,7 @@ def test_phases_that_may_be_long_never_lead_to_action(hung: Callable[..., None],
         await found(world, detector, finding(2), phase=phase)
         await world.until_event("stack_dump")
         await sampled(world, detector, phase=phase)
-        assert world.coordinator.recoveries == 0
+        assert world.coordinator.job.recoveries == 0
 
     hung(scenario, OnHang.RECOVER)
 
@@ -249,8 +249,8 @@ def test_a_rank_under_a_debugger_is_left_alone(hung: Callable[..., None]) -> Non
         await world.until_event("stack_dump", 2)
         for _ in range(10):
             await sampled(world, detector)
-        assert world.coordinator.recoveries == 0
-        assert world.coordinator.state.value == "running"
+        assert world.coordinator.job.recoveries == 0
+        assert world.coordinator.job.state.value == "running"
 
     hung(scenario, OnHang.RECOVER)
 
@@ -263,7 +263,7 @@ def test_blame_that_is_taken_back_is_not_acted_on(hung: Callable[..., None], mon
         await found(world, detector, finding(2, active=False))
         for _ in range(10):
             await sampled(world, detector)
-        assert world.coordinator.recoveries == 0
+        assert world.coordinator.job.recoveries == 0
 
     hung(scenario, OnHang.RECOVER)
 
@@ -277,7 +277,7 @@ def test_nothing_is_judged_while_the_job_recovers_or_ends(hung: Callable[..., No
         await world.until_state("recovering", 2)
         count = len(detector.seen)
         shown: list[Any] = []
-        world.coordinator.reporter.progress = shown.append
+        world.coordinator.job.reporter.progress = shown.append
         speak(world, 0, 1, 3)
         await world.until(lambda: shown)
         assert len(detector.seen) == count
@@ -308,7 +308,7 @@ def test_no_detector_and_no_service_cost_nothing(hung: Callable[..., None]) -> N
     async def scenario(world: Any, _: Scripted) -> None:
         world.coordinator.hangs.detector = None
         shown: list[Any] = []
-        world.coordinator.reporter.progress = shown.append
+        world.coordinator.job.reporter.progress = shown.append
         speak(world, 0, 1)
         await world.until(lambda: shown)
         assert shown[0].has_reported.tolist() == [True, True, False, False]

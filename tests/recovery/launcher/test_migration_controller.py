@@ -27,13 +27,13 @@ def advice(**about: Any) -> MigrationRequest:
 
 async def answered(world: Any, state: MigrationState, number: int = 0) -> MigrationResult:
     """The answer to an advice once it is ``state``; ranks commit steps meanwhile."""
-    epoch = max(rank.epoch for rank in world.coordinator.members.ranks)
+    epoch = max(rank.epoch for rank in world.coordinator.job.members.ranks)
 
     def happened() -> MigrationResult | None:
         nonlocal epoch
         c = world.coordinator
-        ranks = c.members.ranks
-        if c.state == "running" and all(rank.live and rank.pid and rank.epoch >= epoch for rank in ranks):
+        ranks = c.job.members.ranks
+        if c.job.state == "running" and all(rank.live and rank.pid and rank.epoch >= epoch for rank in ranks):
             epoch += 1
             world.commit_all(epoch, digest=40 + epoch)
         found = c.migrations.answers()
@@ -44,7 +44,7 @@ async def answered(world: Any, state: MigrationState, number: int = 0) -> Migrat
 
 
 def places(world: Any) -> dict[int, str]:
-    return {rank.number: rank.node for rank in world.coordinator.members.ranks}
+    return {rank.number: rank.node for rank in world.coordinator.job.members.ranks}
 
 
 def test_a_rank_goes_away_from_its_replicas_first() -> None:
@@ -77,8 +77,8 @@ def test_a_node_is_left_by_all_its_ranks_and_nothing_is_lost(options: RunOptions
     async def work() -> None:
         async with running(options) as world:
             source, target = world.nodes[1], world.nodes[0]
-            world.coordinator.members.nodes["node-0"].standbys = 2
-            world.coordinator.members.nodes["node-0"].excluded = -1  # room for two
+            world.coordinator.job.members.nodes["node-0"].standbys = 2
+            world.coordinator.job.members.nodes["node-0"].excluded = -1  # room for two
             before = dict(target.pids)
             write_request(options.state_dir, advice(node="node-1"))
             answer = await answered(world, MigrationState.COMPLETED)
@@ -97,7 +97,7 @@ def test_a_node_is_left_by_all_its_ranks_and_nothing_is_lost(options: RunOptions
             assert finished["data"]["moves"] == [
                 {"rank": 2, "from": "node-1", "to": "node-0"}, {"rank": 3, "from": "node-1", "to": "node-0"},
             ]  # fmt: skip
-            assert world.coordinator.recoveries == 0
+            assert world.coordinator.job.recoveries == 0
             assert not world.events("recovery_planned", "process_exit", "recovery_completed")
             sources = {o.rank: o.order.restore.source for o in target.orders if o.order.generation == 3}
             assert sources == {0: "live", 1: "live", 2: "local_slot", 3: "local_slot"}
@@ -113,7 +113,7 @@ def test_a_slot_that_cannot_be_fetched_ahead_stops_nobody(options: RunOptions, p
             answer = await answered(world, MigrationState.FAILED)
             assert "no rank was stopped" in answer.detail
             assert "rank 3: no memory" in answer.detail
-            assert world.coordinator.generation == 1
+            assert world.coordinator.job.generation == 1
 
     play(work())
 
@@ -130,7 +130,7 @@ def test_a_fetch_that_fails_behind_the_fence_leaves_all_where_they_were(
             assert answer.detail == "rank 3: the link is down"
             assert places(world)[3] == "node-1"
             assert {rank: pid for node in world.nodes for rank, pid in node.pids.items()} == pids
-            assert world.coordinator.state == "running"
+            assert world.coordinator.job.state == "running"
 
     play(work())
 
@@ -148,7 +148,7 @@ def test_a_source_that_dies_meanwhile_is_a_recovery_like_any_other(
             world.nodes[1].kill(3)
             answer = await answered(world, MigrationState.FAILED)
             assert "something failed meanwhile" in answer.detail
-            assert world.coordinator.recoveries == 1
+            assert world.coordinator.job.recoveries == 1
             await world.until_state("running", 3)
 
     play(work())
@@ -159,10 +159,10 @@ async def answered_until_generation(world: Any, generation: int) -> None:
 
     def happened() -> bool:
         nonlocal epoch
-        if world.coordinator.generation < generation:
+        if world.coordinator.job.generation < generation:
             epoch += 1
             world.commit_all(epoch)
-        return bool(world.coordinator.generation >= generation)
+        return bool(world.coordinator.job.generation >= generation)
 
     await world.until(happened)
 
@@ -183,7 +183,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(
         async with running(options) as world:
             world.coordinator.migrations.submit([advice(**about)])
             assert (await answered(world, MigrationState.REJECTED)).detail == why
-            assert world.coordinator.generation == 1
+            assert world.coordinator.job.generation == 1
 
     play(work())
 
@@ -193,14 +193,14 @@ def test_one_answer_of_the_service_brings_advice_and_hazards(options: RunOptions
 
     async def work() -> None:
         async with running(options) as world:
-            guard = world.coordinator.orders.guard
-            guard.start()
+            guard = world.coordinator.durability
+            guard.protect()
             hazard = {"reason": "hot", "factor": 10.0, "since": 1.0, "corrupt": False}
             given = {"id": "one", "kind": "migrate", "rank": 9, "target": None, "finding": "f", "reason": "hot"}
             answer = {"node_warnings": {"node-1": hazard}, "migration_requests": [given]}
             await asyncio.to_thread(world.reporter._hand_on, answer)
             assert (await answered(world, MigrationState.REJECTED)).id == "one"
-            await world.until(lambda: "node-1" in (world.coordinator.members.warnings.reported or {}))
+            await world.until(lambda: "node-1" in (world.coordinator.job.members.warnings.reported or {}))
 
     play(work())
 

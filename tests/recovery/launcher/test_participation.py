@@ -39,9 +39,9 @@ def commit(world: Any, ranks: tuple[int, ...], *epochs: int) -> None:
 async def trained_until(world: Any, ranks: tuple[int, ...], epoch: int, generation: int) -> None:
     """They continue from ``epoch``, step by step, until ``generation`` has formed."""
     coordinator = world.coordinator
-    while coordinator.generation < generation:
+    while coordinator.job.generation < generation:
         commit(world, ranks, epoch)
-        await world.until(lambda e=epoch: coordinator.committed >= e or coordinator.generation >= generation)
+        await world.until(lambda e=epoch: coordinator.job.committed >= e or coordinator.job.generation >= generation)
         epoch += 1
     await world.until_state("running", generation)
 
@@ -76,7 +76,7 @@ def test_the_whole_replica_goes_on_at_once_and_takes_the_other_back(
             recovered = world.events("recovery_completed")[1]["data"]
             assert "absent_replicas" not in recovered
             assert recovered["steps_lost"] <= 1
-            assert world.coordinator.recoveries == 1, "to come back is no failure"
+            assert world.coordinator.job.recoveries == 1, "to come back is no failure"
 
     play(work())
 
@@ -89,12 +89,12 @@ def test_nobody_is_waited_for_that_has_no_process_yet(dropping: RunOptions, play
             await world.until_state("running", 2)
             await verified(world, (0, 1), 6, 1)
             commit(world, (0, 1), *range(9, 20))
-            await world.until(lambda: world.coordinator.committed == 19)
-            assert world.coordinator.generation == 2
+            await world.until(lambda: world.coordinator.job.committed == 19)
+            assert world.coordinator.job.generation == 2
             await world.until(lambda: 3 in world.nodes[1].pids)
             world.nodes[1].slow = False
             world.nodes[1].join(3)
-            await world.until(lambda: world.coordinator.members.ranks[3].waits)
+            await world.until(lambda: world.coordinator.job.members.ranks[3].waits)
             await trained_until(world, (0, 1), 20, 3)
             assert sources(world, 3)[3] == "peer_copy"
 
@@ -116,7 +116,7 @@ def test_what_is_away_may_die_again_and_nobody_else_stops(
             await world.until(lambda: world.nodes[1].pids.get(3, first) != first)
             world.nodes[1].kill(2)
             await world.until(lambda: world.nodes[1].pids.get(2) not in {None, first})
-            assert (world.coordinator.generation, world.coordinator.recoveries) == (2, 3)
+            assert (world.coordinator.job.generation, world.coordinator.job.recoveries) == (2, 3)
 
     play(work())
 
@@ -131,10 +131,10 @@ def test_what_is_away_is_given_up_after_so_many_restarts_and_training_goes_on(
             await world.until_state("running", 2)
             await world.until(lambda: 3 in world.nodes[1].pids)
             world.nodes[1].kill(3)
-            await world.until(lambda: world.coordinator.recoveries == 2)
+            await world.until(lambda: world.coordinator.job.recoveries == 2)
             commit(world, (0, 1), 6)
             await world.until_event("recovery_completed")
-            assert world.coordinator.state.value == "running"
+            assert world.coordinator.job.state.value == "running"
             assert 3 not in world.nodes[1].pids
 
     play(work())
@@ -173,7 +173,7 @@ def test_a_replica_that_waits_takes_over_from_one_that_is_lost(dropping: RunOpti
             await world.until_state("running", 2)
             commit(world, (0, 1), 6)
             await world.until_event("recovery_completed")
-            await world.until(lambda: all(r.waits for r in world.coordinator.members.ranks[2:]))
+            await world.until(lambda: all(r.waits for r in world.coordinator.job.members.ranks[2:]))
             world.nodes[0].kill(1)
             await world.until_state("running", 3)
             assert sources(world, 3) == {2: "peer_copy", 3: "peer_copy"}, "what the other's agent holds"
@@ -193,10 +193,10 @@ def test_a_lost_node_without_spares_is_dropped_and_recovered_when_it_is_back(
             assert sources(world, 2) == {0: "live", 1: "live"}
             await verified(world, (0, 1), 6, 1)
             commit(world, (0, 1), 9, 10)
-            await world.until(lambda: world.coordinator.committed == 10)
-            assert world.coordinator.generation == 2, "there is no rank to take back yet"
+            await world.until(lambda: world.coordinator.job.committed == 10)
+            assert world.coordinator.job.generation == 2, "there is no rank to take back yet"
             back = await world.connect(1)
-            await world.until(lambda: all(r.waits for r in world.coordinator.members.ranks[2:]))
+            await world.until(lambda: all(r.waits for r in world.coordinator.job.members.ranks[2:]))
             await trained_until(world, (0, 1), 11, 3)
             assert sources(world, 3) == {0: "live", 1: "live", 2: "peer_copy", 3: "peer_copy"}
             assert back.pids.keys() == {2, 3}
@@ -221,7 +221,7 @@ def test_without_the_option_a_lost_node_without_spares_ends_the_job(
 def test_replicas_that_are_not_equal_are_never_dropped(dropping: RunOptions, play: Any, running: Any) -> None:
     async def work() -> None:
         async with running(dropping) as world:
-            world.coordinator.executor.survey.replicated = False
+            world.coordinator.job.replicated = False
             world.node_of(3).kill(3)
             await world.until_state("running", 2)
             assert orders(world, 2).keys() == {0, 1, 2, 3}
@@ -234,7 +234,7 @@ def test_a_script_that_does_not_ask_for_its_micro_batches_is_waited_for(
 ) -> None:
     async def work() -> None:
         async with running(dropping) as world:
-            world.coordinator.executor.participation.asks = False
+            world.coordinator.participation.asks = False
             world.node_of(3).kill(3)
             await world.until_state("running", 2)
             assert orders(world, 2).keys() == {0, 1, 2, 3}
@@ -245,13 +245,13 @@ def test_a_script_that_does_not_ask_for_its_micro_batches_is_waited_for(
 def test_the_end_is_not_worth_another_stop(dropping: RunOptions, play: Any, running: Any) -> None:
     async def work() -> None:
         async with running(dropping) as world:
-            world.coordinator.steps_total = 12
+            world.coordinator.job.steps_total = 12
             world.node_of(3).kill(3)
             await world.until_state("running", 2)
             await verified(world, (0, 1), 6, 1)
             commit(world, (0, 1), 9, 10, 11, 12)
-            await world.until(lambda: not world.coordinator.executor.busy)
-            assert world.coordinator.generation == 2
+            await world.until(lambda: not world.coordinator.job.busy)
+            assert world.coordinator.job.generation == 2
             for rank in (0, 1):
                 world.nodes[0].kill(rank, exit_code=0, signal=None)
             assert (await world.until(lambda: world.nodes[1].stopped)).exit_code == 0, (
@@ -266,14 +266,14 @@ def test_who_is_away_protects_nobody_and_is_protected_by_nobody(dropping: RunOpt
 
     async def work() -> None:
         async with running(options) as world:
-            members, guard = world.coordinator.members, world.coordinator.orders.guard
+            members, guard = world.coordinator.job.members, world.coordinator.durability
             assert [[m.rank for m in group] for group in arrange(members, options)[0]] == [[0, 1, 2]]
             world.nodes[1].slow = True
             world.nodes[1].kill(1)
             await world.until_state("running", 2)
             assert {order.assignment for order in orders(world, 2).values()} == {WorkAssignment(replicas=(0, 2))}
             assert [[m.rank for m in group] for group in arrange(members, options)[0]] == [[0, 2]]
-            job = guard._job()
+            job = guard._layout()
             assert job.away == {1: 0}
             assert job.serving == [(0, "node-0"), (2, "node-2")]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from mainstay.recovery.launcher.failure import GenerationFailure
 from mainstay.recovery.launcher.grouping import arrange
-from mainstay.recovery.launcher.membership import GenerationFailure
 from mainstay.recovery.launcher.options import RunOptions
 from mainstay.recovery.launcher.participation import RemainingRanks
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
@@ -48,7 +48,7 @@ def test_only_the_lost_rank_is_away_and_comes_back_with_a_peers_state(
             (epoch,) = {order.restore.epoch for order in orders(world, 3).values()}
             await verified(world, (0, 1, 2, 3), epoch + 1, 2)
             assert "absent_ranks" not in world.events("recovery_completed")[1]["data"]
-            assert world.coordinator.recoveries == 1, "to come back is no failure"
+            assert world.coordinator.job.recoveries == 1, "to come back is no failure"
 
     play(work())
 
@@ -75,7 +75,7 @@ def test_a_second_rank_of_another_pipeline_and_stage_is_lost_meanwhile(
             await world.until(lambda: 0 in world.nodes[0].pids)
             world.nodes[0].slow = False
             world.nodes[0].join(0)
-            await world.until(lambda: world.coordinator.members.ranks[0].waits)
+            await world.until(lambda: world.coordinator.job.members.ranks[0].waits)
             await trained_until(world, (1, 2), 11, 4)
             assert sources(world, 4) == {0: "peer_copy", 1: "live", 2: "live"}, "rank 3 has no process yet"
             assert assignments(world, 4) == {WorkAssignment(replicas=(0, 1), absent_positions=((1, 1),))}
@@ -126,7 +126,7 @@ def test_a_lost_node_across_pipelines_takes_one_stage_of_each(rerouting: RunOpti
             assert sources(world, 2) == {0: "live", 1: "live", 3: "live"}
             assert assignments(world, 2) == {WorkAssignment(replicas=(0, 1), absent_positions=((1, 0),))}
             back = await world.connect(2)
-            await world.until(lambda: world.coordinator.members.ranks[2].waits)
+            await world.until(lambda: world.coordinator.job.members.ranks[2].waits)
             await trained_until(world, (0, 1, 3), 6, 3)
             assert sources(world, 3) == {0: "live", 1: "live", 2: "peer_copy", 3: "live"}
             assert back.pids.keys() == {2}
@@ -139,7 +139,7 @@ def test_of_a_script_that_does_not_ask_for_its_schedule_the_replica_is_dropped(
 ) -> None:
     async def work() -> None:
         async with running(rerouting) as world:
-            world.coordinator.executor.participation._routed[0] = False
+            world.coordinator.participation._routed[0] = False
             world.node_of(3).kill(3)
             await world.until_state("running", 2)
             assert sources(world, 2) == {0: "live", 1: "live"}
@@ -163,7 +163,7 @@ def test_the_work_of_a_rank_that_is_away_is_not_assigned_by_speed(
 ) -> None:
     async def work() -> None:
         async with running(rerouting) as world:
-            participation = world.coordinator.executor.participation
+            participation = world.coordinator.participation
             participation.paces.propose_assignment({0: 1.0, 1: 0.5})
             assert participation.assignment() == WorkAssignment(replicas=(0, 1), shares=(1.0, 0.5))
             world.node_of(3).kill(3)
@@ -194,13 +194,13 @@ def test_a_job_that_decides_each_time_leaves_out_as_it_decided(
 
     async def work() -> None:
         async with running(dataclasses.replace(rerouting, on_loss=LossPolicy.AUTO)) as world:
-            participation, ranks = world.coordinator.executor.participation, world.coordinator.members.ranks
+            participation, ranks = world.coordinator.participation, world.coordinator.job.members.ranks
             lost = GenerationFailure(ranks={3}, time=1.0, reason="rank 3 ended")
             staying = participation.refresh({3}, lost)
             assert staying == RemainingRanks(dropped={0, 1}, rerouted={0, 1, 2})
             ranks[3].unplaced = unplaced
             participation.choose(staying, lost, way)
-            assert participation.absent == away
+            assert world.coordinator.job.members.absent == away
             assert participation.by_position is (away == (3,))
 
     play(work())
@@ -212,8 +212,8 @@ def test_who_is_away_is_in_no_group_and_its_peer_stands_for_it(rerouting: RunOpt
             world.nodes[1].slow = True
             world.nodes[1].kill(3)
             await world.until_state("running", 2)
-            members, guard = world.coordinator.members, world.coordinator.orders.guard
+            members, guard = world.coordinator.job.members, world.coordinator.durability
             assert sorted(m.rank for group in arrange(members, rerouting)[0] for m in group) == [0, 1, 2]
-            assert guard._job().away == {3: 1}
+            assert guard._layout().away == {3: 1}
 
     play(work())

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainstay.recovery.launcher.coordinator_state import capture_state
+from mainstay.recovery.launcher.launcher_commands import capture_state
 from mainstay.recovery.launcher.options import CorruptionPolicy, RunOptions
 from mainstay.recovery.migration_request import MigrationKind, MigrationRequest, MigrationState
 from mainstay.recovery.node_warning import NodeWarning
@@ -29,11 +29,11 @@ def three(options: RunOptions) -> RunOptions:
 
 def warn(world: Any, **found: NodeWarning) -> None:
     """The service reports these warnings, and no others; ``node_1`` is node-1."""
-    world.coordinator.orders.guard.set_warnings({node.replace("_", "-"): warning for node, warning in found.items()})
+    world.coordinator.durability.set_warnings({node.replace("_", "-"): warning for node, warning in found.items()})
 
 
 def homes(world: Any) -> list[str]:
-    return [rank.node for rank in world.coordinator.members.ranks]
+    return [rank.node for rank in world.coordinator.job.members.ranks]
 
 
 def move(node: str, request: str, target: str | None = None) -> MigrationRequest:
@@ -56,7 +56,7 @@ def test_no_migration_goes_back_to_a_node_before_it_is_trusted_again(
             there = homes(world)[1]
             (other,) = {"node-0", "node-2"} - {there}
             warn(world, node_1=SUSPECT, **{there.replace("-", "_"): SUSPECT})
-            assert world.coordinator.members.standbys() == {"node-1": 0, there: 0, other: 2}
+            assert world.coordinator.job.members.standbys() == {"node-1": 0, there: 0, other: 2}
             await moved(world, there, 1)
             assert homes(world) == [other] * 3, "never back to node-1, where the brake still holds"
             warn(world, node_1=SUSPECT, **{there.replace("-", "_"): SUSPECT, other.replace("-", "_"): SUSPECT})
@@ -67,7 +67,7 @@ def test_no_migration_goes_back_to_a_node_before_it_is_trusted_again(
             detail = (await answered(world, MigrationState.REJECTED, 3)).detail
             assert "node-1 takes no rank while it is not trusted: power brake on gpu-0" in detail
             warn(world, **{there.replace("-", "_"): SUSPECT})
-            world.coordinator.members.nodes["node-1"].standbys = 3
+            world.coordinator.job.members.nodes["node-1"].standbys = 3
             await moved(world, other, 4)
             assert homes(world) == ["node-1"] * 3
 
@@ -149,7 +149,7 @@ def test_a_job_ends_rather_than_start_a_rank_on_a_node_out_of_service(
         async with running(three) as world:
             warn(world, node_0=CORDONED, node_1=CORDONED, node_2=CORDONED)
             world.nodes[1].kill(1)
-            await world.until(lambda: world.coordinator.state.value == "failed")
+            await world.until(lambda: world.coordinator.job.state.value == "failed")
             reason = world.events("job_finished")[0]["data"]["reason"]
             assert "node node-1 takes no rank (it is draining: a fan is loose)" in reason
             assert "these take no rank: node-0 (it is draining: a fan is loose), node-2" in reason
@@ -167,7 +167,7 @@ def test_without_a_replica_whose_node_takes_no_rank_the_others_train_on_until_it
             warn(world, node_1=CORDONED)
             world.nodes[1].kill(3)
             await world.until_state("running", 2)
-            assert world.coordinator.executor.participation.absent == (2, 3)
+            assert world.coordinator.job.members.absent == (2, 3)
             assert 3 not in world.nodes[1].pids
             warn(world, node_1=CORDONED)
             assert 3 not in world.nodes[1].pids
@@ -191,7 +191,7 @@ def test_a_rank_that_idles_is_not_started_again_on_a_node_that_takes_none(
             await world.until(lambda: 3 in world.nodes[1].pids)
             warn(world, node_1=CORDONED)
             world.nodes[1].kill(3)
-            ranks = world.coordinator.members.ranks
+            ranks = world.coordinator.job.members.ranks
             await world.until(lambda: ranks[3].unplaced)
             assert 3 not in world.nodes[1].pids
             warn(world)
@@ -205,9 +205,9 @@ def test_the_next_coordinator_knows_the_same(three: RunOptions, play: Any, runni
     async def work() -> None:
         async with running(three) as world:
             c = world.coordinator
-            c.members.warnings.suspect("node-2", "its rank hangs")
+            c.job.members.warnings.suspect("node-2", "its rank hangs")
             warn(world, node_1=CORDONED)
-            state = capture_state(c, 9).warnings
+            state = capture_state(c.job, 9).warnings
             assert state.reported == {"node-1": CORDONED}
             assert state.own["node-2"].reason == "its rank hangs"
             warn(world)
@@ -226,7 +226,7 @@ def test_without_a_service_a_node_that_ranks_were_moved_from_takes_none(
             (other,) = {"node-0", "node-2"} - {there}
             await moved(world, there, 1)
             assert homes(world) == [other] * 3
-            world.coordinator.members.nodes["node-1"].standbys = 3
+            world.coordinator.job.members.nodes["node-1"].standbys = 3
             await moved(world, other, 2, "node-1")  # an operator names it
             assert homes(world) == ["node-1"] * 3
 
@@ -236,7 +236,7 @@ def test_without_a_service_a_node_that_ranks_were_moved_from_takes_none(
 def test_ranks_of_a_new_shape_fill_trusted_nodes_first(three: RunOptions, play: Any, running: Any) -> None:
     async def work() -> None:
         async with running(dataclasses.replace(three, spares=1)) as world:
-            members = world.coordinator.members
+            members = world.coordinator.job.members
             warn(world, node_0=SUSPECT, node_1=CORDONED)
             assert (members.places(), members.places(last_resort=True)) == (2, 4)
             members.reassign(3)
@@ -253,8 +253,8 @@ def test_a_late_verdict_ends_no_job_whose_ranks_have_no_other_place(three: RunOp
         async with running(rollback) as world:
             corrupt = msgspec.structs.replace(CORDONED, corrupt=True, since=time.time() + 10.0)
             nodes = frozenset({"node-0", "node-1", "node-2"})
-            world.coordinator.orders.guard.corrupt_steps.ledger.committed(6, corrupt.since + 5.0, nodes)
+            world.coordinator.durability.corrupt_steps.ledger.committed(6, corrupt.since + 5.0, nodes)
             warn(world, node_0=CORDONED, node_1=corrupt, node_2=CORDONED)
-            assert (world.coordinator.state.value, world.coordinator.generation) == ("running", 1)
+            assert (world.coordinator.job.state.value, world.coordinator.job.generation) == ("running", 1)
 
     play(work())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -38,13 +39,18 @@ def hold(members: Members, node: str, *rows: tuple[int, tuple[int, ...], int]) -
     )  # fmt: skip
 
 
+def inputs_of(members: Members) -> PlannerInputBuilder:
+    """Only ``members`` count."""
+    return PlannerInputBuilder(cast("Any", SimpleNamespace(members=members)), cast("Any", None), cast("Any", None))
+
+
 def test_rows_of_groups_from_before_a_regroup_are_used_as_they_are(members: Members) -> None:
     old = (0, 1, 2, 3)
     hold(members, "n0", (10, old, 0), (10, (0, 3), 0))
     hold(members, "n1", (10, old, 1))
     hold(members, "n2", (10, old, 2))
     members.nodes["n1"].endpoint = "h1:99"  # its agent was started again
-    group = PlannerInputBuilder(SimpleNamespace(members=members)).group_of(3, 10)
+    group = inputs_of(members).group_of(3, 10)
     assert [(m.node, m.endpoint, m.rank) for m in group] == [
         ("n0", "h0:1", 0), ("n1", "h1:99", 1), ("n2", "h2:1", 2), ("n3", "", 3)
     ]  # fmt: skip
@@ -52,4 +58,4 @@ def test_rows_of_groups_from_before_a_regroup_are_used_as_they_are(members: Memb
 
 def test_nothing_held_is_no_group(members: Members) -> None:
     hold(members, "n0", (9, (0, 1, 2, 3), 0), (10, (0, 1), 0))
-    assert PlannerInputBuilder(SimpleNamespace(members=members)).group_of(3, 10) == ()
+    assert inputs_of(members).group_of(3, 10) == ()

@@ -25,7 +25,7 @@ def six(options: RunOptions, tmp_path: Path) -> RunOptions:
 
 
 def homes(world: Any) -> list[str]:
-    return [rank.node for rank in world.coordinator.members.ranks]
+    return [rank.node for rank in world.coordinator.job.members.ranks]
 
 
 def test_five_ranks_go_on_as_three_and_two_stages_and_six_as_before(
@@ -38,7 +38,7 @@ def test_five_ranks_go_on_as_three_and_two_stages_and_six_as_before(
             world.depths = (3, 2)
             world.lose(4)
             await world.until_state("running", 3)
-            assert world.coordinator.members.shape == MeshShape.from_stages((3, 2))
+            assert world.coordinator.job.members.shape == MeshShape.from_stages((3, 2))
             assert homes(world) == ["node-0", "node-1", "node-2", "node-3", "node-5"]
             assert [node.saves for node in world.nodes] == [[5]] * 5
             orders = {m.rank: m.order.restore for node in world.nodes for m in node.orders if m.order.generation == 3}
@@ -56,12 +56,12 @@ def test_five_ranks_go_on_as_three_and_two_stages_and_six_as_before(
             whole_step(world, 10, MeshShape.from_stages((3, 2)))
             world.depths = ()
             await world.connect(4, standbys=1)
-            await world.until(lambda: world.coordinator.members.nodes["node-4"].alive)
-            await world.until(lambda: not world.coordinator.executor.busy)
-            world.coordinator.disk.reshaping.run_once()
+            await world.until(lambda: world.coordinator.job.members.nodes["node-4"].alive)
+            await world.until(lambda: not world.coordinator.job.busy)
+            world.coordinator.run_once()
             world.commit_all(10)
             await world.until_state("running", 5)
-            assert world.coordinator.members.shape == MeshShape(dp=2, pp=3)
+            assert world.coordinator.job.members.shape == MeshShape(dp=2, pp=3)
             assert homes(world) == [f"node-{number}" for number in range(6)]
 
     play(scenario())
@@ -75,7 +75,7 @@ def test_a_rank_whose_node_lives_gets_a_process_as_ever(
             await adapt(world)
             world.node_of(4).kill(4)
             await world.until_state("running", 2)
-            assert world.coordinator.members.shape == MeshShape(dp=2, pp=3)
+            assert world.coordinator.job.members.shape == MeshShape(dp=2, pp=3)
             assert not any(node.saves for node in world.nodes)
 
     play(scenario())
@@ -87,8 +87,8 @@ def test_a_script_that_names_its_own_shape_is_not_started_in_another(
     async def scenario() -> None:
         async with running(six, steps=5) as world:
             world.lose(5)
-            await world.until(lambda: world.coordinator.state.value == "failed")
-            assert world.coordinator.members.shape == MeshShape(dp=2, pp=3)
+            await world.until(lambda: world.coordinator.job.state.value == "failed")
+            assert world.coordinator.job.members.shape == MeshShape(dp=2, pp=3)
             (ended,) = world.events("job_finished")
             assert "only 0 spare places are left" in ended["data"]["reason"]
 
@@ -103,7 +103,7 @@ def test_where_there_is_a_place_the_lost_rank_moves_to_it(
             await adapt(world)
             world.lose(5)
             await world.until_state("running", 2)
-            assert world.coordinator.members.shape == MeshShape(dp=2, pp=3)
+            assert world.coordinator.job.members.shape == MeshShape(dp=2, pp=3)
             assert not any(node.saves for node in world.nodes)
 
     play(scenario())
@@ -119,7 +119,7 @@ def test_what_nobody_holds_any_more_ends_the_job_in_one_line(
             await adapt(world)
             (six.checkpoint_dir or Path()).mkdir()
             world.lose(1)
-            await world.until(lambda: world.coordinator.state.value == "failed")
+            await world.until(lambda: world.coordinator.job.state.value == "failed")
             (ended,) = world.events("job_finished")
             assert "nothing is left to continue from in dp=1 pp=2: no step is held by all" in ended["data"]["reason"]
 

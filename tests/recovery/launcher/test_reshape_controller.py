@@ -41,7 +41,7 @@ SHAPE = MeshShape(dp=2, pp=2)
 def request(world: Any, dp: int, pp: int) -> Path:
     """Asked for, and seen by the coordinator."""
     path = write_request(world.options.state_dir, ReshapeRequest(id="request", dp=dp, pp=pp, asked_at=1.0))
-    world.coordinator.disk.reshaping.run_once()
+    world.coordinator.run_once()
     return path
 
 
@@ -62,7 +62,7 @@ def test_all_ranks_start_anew_from_the_step_that_was_saved(
     async def scenario() -> None:
         async with running(disk, steps=7) as world:
             await adapt(world)
-            old = world.coordinator.disk.run
+            old = world.coordinator.job.run
             whole_step(world, 8, SHAPE)
             path = request(world, 1, 4)
             await asyncio.sleep(0.02)
@@ -80,11 +80,11 @@ def test_all_ranks_start_anew_from_the_step_that_was_saved(
             assert {order.run for order in orders.values()} == {old}
             config = world.nodes[0].runs[-1]
             assert (config.dp, config.pp, config.resumed) == (1, 4, (old, 8))
-            assert config.run == world.coordinator.disk.run != old
+            assert config.run == world.coordinator.job.run != old
             go_on(world)
             given = await the_answer(world, path)
             assert (given.outcome, given.step, given.steps_repeated) == (ReshapeStatus.DONE, 8, 0)
-            assert world.coordinator.recoveries == 0
+            assert world.coordinator.job.recoveries == 0
 
     play(scenario())
 
@@ -103,7 +103,7 @@ def test_what_cannot_be_saved_is_not_given_up(
             given = await the_answer(world, path)
             assert (given.outcome, given.detail) == (ReshapeStatus.FAILED, "node-1: the disk is full")
             assert not any(fence.kill for node in world.nodes for fence in node.fences)
-            assert world.coordinator.members.shape == MeshShape(dp=2, pp=2)
+            assert world.coordinator.job.members.shape == MeshShape(dp=2, pp=2)
 
     play(scenario())
 
@@ -125,7 +125,7 @@ def test_a_step_that_no_other_shape_can_read_is_not_gone_on_from(
             given = await the_answer(world, path)
             assert given.outcome is ReshapeStatus.FAILED
             assert ("is not whole in" if model_names else "its names are each stage's own") in given.detail
-            assert world.coordinator.disk.source is None
+            assert world.coordinator.job.source is None
 
     play(scenario())
 
@@ -152,7 +152,7 @@ def test_a_rank_that_is_lost_meanwhile_comes_first(
             await world.until_state("running", 3)
             go_on(world)
             assert (await world.until_event("recovery_completed"))["data"]["epoch"] in {7, 8}
-            assert world.coordinator.members.shape == MeshShape(dp=2, pp=2)
+            assert world.coordinator.job.members.shape == MeshShape(dp=2, pp=2)
 
     play(scenario())
 
@@ -173,7 +173,7 @@ def test_a_shape_that_cannot_be_is_refused(
             await adapt(world)
             given = await the_answer(world, request(world, *shape))
             assert (given.outcome, given.detail) == (ReshapeStatus.REFUSED, words)
-            assert world.coordinator.generation == 1
+            assert world.coordinator.job.generation == 1
 
     play(scenario())
 

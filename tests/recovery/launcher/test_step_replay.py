@@ -11,9 +11,10 @@ import pytest
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import Severity
 from mainstay.recovery.launcher import step_replay
+from mainstay.recovery.launcher.failure import ReplayTrigger
+from mainstay.recovery.launcher.numeric_monitor import NumericMonitor
 from mainstay.recovery.launcher.option_values import OptionsError
 from mainstay.recovery.launcher.options import DIGESTS_APART, NumericAnomalyPolicy, RunOptions, parse
-from mainstay.recovery.launcher.step_replay import ReplayTrigger
 from mainstay.recovery.recovery_plan import RestoreSource
 
 Story = Callable[[Any], Any]
@@ -46,7 +47,7 @@ def replay_requests(world: Any) -> list[Any]:
 async def settled(world: Any, generation: int) -> None:
     """Training again, two steps."""
     await world.until_state("running", generation)
-    start = max(rank.epoch for rank in world.coordinator.members.ranks)
+    start = max(rank.epoch for rank in world.coordinator.job.members.ranks)
     for epoch in (start + 1, start + 2, start + 3):
         world.commit_all(epoch)
 
@@ -60,7 +61,7 @@ def test_a_replay_that_finds_no_rank_disturbs_nothing(run_scenario: Callable[...
         assert event["data"]["outcome"] == "clean"
         assert (event["data"]["epoch"], event["data"]["culprits"]) == (5, [])
         assert pids(world) == before
-        assert world.coordinator.recoveries == 0  # --max-restarts is not for this
+        assert world.coordinator.job.recoveries == 0  # --max-restarts is not for this
         assert world.events("recovery_planned", "recovery_completed", "action_started") == []  # nor is it an incident
         assert world.coordinator.replays.proven == 5
         groups = {order.replay_request.group for order in replay_requests(world)}
@@ -112,8 +113,8 @@ def test_a_majority_names_the_culprit(run_scenario: Callable[..., None], options
         after = pids(world)
         assert {rank for rank in before if before[rank] != after[rank]} == {culprit}
         assert node.fences[-1].exclude == (culprit,)
-        assert world.coordinator.recoveries == 1
-        assert world.coordinator.members.nodes[f"node-{culprit}"].excluded == 1
+        assert world.coordinator.job.recoveries == 1
+        assert world.coordinator.job.members.nodes[f"node-{culprit}"].excluded == 1
 
     run_scenario(scenario, **three(options))
 
@@ -155,7 +156,7 @@ def test_a_second_faulty_device_of_a_node_moves_its_rank_away(
             await settled(world, generation)
             home.sick = {}
             await world.until_event("recovery_completed", (generation - 1) // 2)
-        assert world.coordinator.members.ranks[1].node != "node-1"
+        assert world.coordinator.job.members.ranks[1].node != "node-1"
 
     run_scenario(scenario, **three(options))
 
@@ -208,7 +209,7 @@ def test_when_no_replay_makes_sense(run_scenario: Callable[..., None], options: 
         assert replays.request_replay(ASKED)
         assert not replays.request_replay(ASKED)  # one at a time
         await settled(world, 4)
-        world.coordinator.executor.survey.parameters_equal = False
+        world.coordinator.job.parameters_equal = False
         assert not replays.request_replay(ASKED)
 
     run_scenario(scenario)
@@ -290,8 +291,7 @@ def test_how_far_back_a_finding_tells_to_go(
 ) -> None:
     async def scenario(world: Any) -> None:
         asked: list[ReplayTrigger] = []
-        world.coordinator.replays.request_replay = asked.append
-        watch = world.coordinator.sick
+        watch = NumericMonitor(world.coordinator.job, None, asked.append)
         watch.agreed = 6
         finding = Finding(
             kind=kind, entity=Entity(job="job", rank=1), time=1.0, severity=severity,

@@ -128,7 +128,7 @@ def test_an_event_names_the_best_options_and_why_others_are_none(bare: RunOption
 def test_a_script_that_does_not_ask_is_never_split(bare: RunOptions, slow_start: None, play: Any, running: Any) -> None:
     async def work() -> None:
         async with running(bare) as world:
-            world.coordinator.executor.participation.asks = False
+            world.coordinator.participation.asks = False
             world.node_of(3).kill(3, time=_now())
             await world.until_state("running", 2)
             assert assignments(world, 2) == {None}
@@ -142,7 +142,7 @@ def test_a_script_that_does_not_ask_is_never_split(bare: RunOptions, slow_start:
 def test_single_losses_are_decided_ahead(bare: RunOptions, play: Any, running: Any) -> None:
     async def work() -> None:
         async with running(bare) as world:
-            judge = world.coordinator.executor.judge
+            judge = world.coordinator.strategies
             judge.prepare()
             await world.until(lambda: len(judge._ready) == 4)  # two kinds of loss, two stages
             world.node_of(3).kill(3, time=_now())
@@ -156,10 +156,10 @@ def test_single_losses_are_decided_ahead(bare: RunOptions, play: Any, running: A
 def test_what_has_changed_since_is_not_looked_up(bare: RunOptions, play: Any, running: Any) -> None:
     async def work() -> None:
         async with running(bare) as world:
-            judge = world.coordinator.executor.judge
+            judge = world.coordinator.strategies
             judge.prepare()
             await world.until(lambda: len(judge._ready) == 4)
-            for node in world.coordinator.members.nodes.values():
+            for node in world.coordinator.job.members.nodes.values():
                 node.standbys, node.hello = 1, _with_spares(node.hello)
             world.node_of(3).kill(3, time=_now())
             told = (await world.until_event("recovery_planned"))["data"]["decision"]
@@ -174,11 +174,11 @@ def test_a_recovery_corrects_what_the_next_is_predicted_to_take(
 ) -> None:
     async def work() -> None:
         async with running(bare) as world:
-            assert world.coordinator.executor.survey.costs.spawn_cold_s == 0.002
+            assert world.coordinator.inputs.costs.spawn_cold_s == 0.002
             world.node_of(3).kill(3, time=_now())
             await world.until_state("running", 2)
             await back(world, (0, 1, 2, 3))
-            judge, costs = world.coordinator.executor.judge, world.coordinator.executor.survey.costs
+            judge, costs = world.coordinator.strategies, world.coordinator.inputs.costs
             assert len(judge.records) == 1
             assert costs.fence_s != MachineCosts().fence_s
             assert costs.spawn_cold_s == 0.001, "it was there before anything was decided"

@@ -8,20 +8,23 @@ from typing import Any, cast
 
 import pytest
 
+from mainstay.recovery.launcher.job import Job
 from mainstay.recovery.launcher.membership import NodeMember
-from mainstay.recovery.launcher.recovery_executor import RecoveryExecutor
+
+
+def new_job() -> Job:
+    options = SimpleNamespace(nnodes=1, nproc=1, disk_every=0, parity_every=0)
+    return Job(cast("Any", options), cast("Any", None), cast("Any", None))
 
 
 async def cancelled_while_it_happens(turns: int) -> tuple[bool, bool]:
     """Whether the waiting task could still be cancelled ``turns`` of the loop after it happened, and whether it was."""
-    changed, happened = asyncio.Condition(), False
-    executor = cast("RecoveryExecutor", SimpleNamespace(_c=SimpleNamespace(changed=changed)))
-    waiting = asyncio.create_task(RecoveryExecutor.until(executor, lambda: happened, 60.0))
+    job, happened = new_job(), False
+    waiting = asyncio.create_task(job.until(lambda: happened, 60.0))
     for _ in range(5):
         await asyncio.sleep(0)
-    async with changed:
-        happened = True
-        changed.notify_all()
+    happened = True
+    await job.notify()
     for _ in range(turns):
         await asyncio.sleep(0)
     could = waiting.cancel()
@@ -38,10 +41,8 @@ def test_a_cancelled_recovery_never_goes_on(turns: int) -> None:
 
 def test_it_says_whether_it_happened_in_time() -> None:
     async def work() -> tuple[bool, bool]:
-        executor = cast("RecoveryExecutor", SimpleNamespace(_c=SimpleNamespace(changed=asyncio.Condition())))
-        return await RecoveryExecutor.until(executor, lambda: True, 0.01), await RecoveryExecutor.until(
-            executor, lambda: False, 0.01
-        )
+        job = new_job()
+        return await job.until(lambda: True, 0.01), await job.until(lambda: False, 0.01)
 
     assert asyncio.run(work()) == (True, False)
 
