@@ -26,8 +26,7 @@ from bench.report import Row, publish, target_file
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _MB: Final = 1e6
 _SDK: Final = (
-    "from mainstay.recovery.memory import arena; import mainstay.recovery.agent.server, "
-    "mainstay.recovery.launcher.launcher"
+    "from mainstay.recovery.memory import arena; import mainstay.recovery.agent.server, mainstay.recovery.node.launcher"
 )
 COMMANDS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "train": (("-m", "mainstay", "run", "--help"), ("-m", "mainstay", "agent", "--help"), ("-c", _SDK)),

@@ -24,7 +24,7 @@ from mainstay.recovery.memory.records import NO_EPOCH, SlotState, Word
 from mainstay.recovery.memory.state import BLOB
 
 AGENT_DEATHS: Final = 4
-"""In a row, on one node: after five the launcher stops restarts (``mainstay.recovery.launcher.agent_supervisor``)."""
+"""In a row, on one node: after five the launcher stops restarts (``mainstay.recovery.node.agent_supervisor``)."""
 AGENT_SERVED_SECONDS: Final = 35.0
 """After so long a life the count of deaths restarts: the launcher's 30 s and the time of a start."""
 _PROCESS_BOUND: Final = ("rng.", BLOB)

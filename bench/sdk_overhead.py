@@ -35,7 +35,7 @@ import mainstay
 from bench.lib_job import free_port
 from bench.report import Row, publish, target_file
 from mainstay.recovery.examples import tiny
-from mainstay.recovery.launcher.worker_messages import StepRecord
+from mainstay.recovery.protocol.worker_messages import StepRecord
 from mainstay.recovery.sdk import collective_hooks
 from mainstay.recovery.sdk import launcher_client as links
 from mainstay.recovery.sdk.call_tracker import CallTracker

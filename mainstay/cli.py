@@ -50,7 +50,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "analysis",
         "Find the bad GPU, NIC, node, cable, or switch from pairwise measurements.",
     ),
-    "run": ("mainstay.recovery.launcher.main:main", "train", "Launch a protected training job."),
+    "run": ("mainstay.recovery.node.main:main", "train", "Launch a protected training job."),
     "agent": ("mainstay.recovery.agent.server:main", "train", "Run a snapshot agent."),
     "reshape": ("mainstay.recovery.reshape_cli:reshape", "cli,train", "Change (dp, pp) of a running job."),
     "migrate": ("mainstay.recovery.migrate_cli:migrate", "cli,train", "Move ranks to other nodes."),

@@ -2,7 +2,7 @@
 
 Each recovery gives measured seconds by phase beside those that its way was predicted to take. Constants that a recovery
 measures (fence, start, regrouping, copying, the first step) are corrected where they are measured, in
-``launcher.prices``. What they leave unexplained is the model's: one factor a way, learned from the prediction as the
+``measured_costs``. What they leave unexplained is the model's: one factor a way, learned from the prediction as the
 constants would make it *after* this recovery, so that no second is corrected twice. Both are moving averages, here of
 the logarithm, so that half as long and twice as long weigh alike. What exceeds the promise all the same adds up to an
 alarm: then the model, not a constant, is wrong.

@@ -13,7 +13,7 @@ from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
 from mainstay.probes.core_types import validate_name
 from mainstay.probes.decoding import read_if_whole
 from mainstay.probes.ids import uuid7
-from mainstay.recovery.launcher.option_values import state_directory
+from mainstay.recovery.option_values import state_directory
 from mainstay.recovery.reshape_request import ReshapeRequest, ReshapeResult, ReshapeStatus, answered, write_request
 
 _LOOK_SECONDS: Final = 0.1

@@ -227,7 +227,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     """A process that has imported torch, to fork ranks and launchers from."""
     from tests.fork_server.processes import warm_process
 
-    with warm_process(tmp_path_factory.mktemp("warm"), "torch", "mainstay.recovery.launcher.main") as process:
+    with warm_process(tmp_path_factory.mktemp("warm"), "torch", "mainstay.recovery.node.main") as process:
         yield process
 
 

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SITE_MODULES = ("service", "recovery", "detectors", "probes")
 MAIN_MODULES = (
-    "mainstay.recovery.launcher.main",
+    "mainstay.recovery.node.main",
     "mainstay.recovery.agent.server",
     "mainstay.recovery.sdk",
     "mainstay.probes.daemon",

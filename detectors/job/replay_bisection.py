@@ -5,8 +5,8 @@ some probability if the fault is fickle. A rank of a job with pipelines or tenso
 first groups are the job's replicas, and further cuts run across them so that each group still has one rank of every
 place (``mesh_plan``). ``bench.lib_replay_bisection`` has the plans for machines that can replay alone, as baselines.
 
-Everything here is arithmetic. Who replays what is carried out by ``mainstay.recovery.launcher.step_replay``; what came
-out is judged in ``mainstay.detectors.job.replay_analysis``.
+Everything here is arithmetic. ``recovery.controller.workflows.step_replay`` carries replays out, and
+``detectors.job.replay_analysis`` judges what came out.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from cyclopts import App
 from docs.generate.markdown import code, page, plain, prose, sentence, table
 from mainstay.cli import COMMANDS, build_app
 from mainstay.probes import cli as node_cli
+from mainstay.recovery import options
 from mainstay.recovery.agent import server
-from mainstay.recovery.launcher import options
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Extra copies of the newest slots of ranks whose node is not trusted, kept up to date here while the node lives.
 
-The coordinator selects the ranks (``mainstay.recovery.launcher.durability_monitor``). Each newest verified slot is
-pulled as soon as it is there, into the same kind of arena as the copies of ``copies:M``, so that it is listed, served
-and restored from like any. A trainer whose steps are shorter than a transfer leaves some of them out.
+The coordinator selects the ranks (``controller.monitors.durability_monitor``). Each newest verified slot is pulled as
+soon as it is there, into the same kind of arena as the copies of ``copies:M``, so that it is listed, served and
+restored from like any. A trainer whose steps are shorter than a transfer leaves some of them out.
 """
 
 from __future__ import annotations

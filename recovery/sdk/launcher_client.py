@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mainstay.probes.decoding import UNREADABLE
-from mainstay.recovery.launcher.wire import encode, to_worker
-from mainstay.recovery.launcher.worker_messages import AgentRestarted, Assign, FenceRank, Regroup, WorkerMessage
+from mainstay.recovery.protocol.wire import encode, to_worker
+from mainstay.recovery.protocol.worker_messages import AgentRestarted, Assign, FenceRank, Regroup, WorkerMessage
 
 _RECEIVE_BYTES = 256 * 1024
 _EXIT_ORPHANED = 75

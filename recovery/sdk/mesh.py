@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from mainstay.recovery.launcher.worker_messages import CollectiveFailed, Joined, Regroup
 from mainstay.recovery.mesh_shape import GenerationRanks, MeshShape
 from mainstay.recovery.pipeline_schedule import PipelinePass, numbered, schedule
+from mainstay.recovery.protocol.worker_messages import CollectiveFailed, Joined, Regroup
 from mainstay.recovery.sdk.launcher_client import LauncherClient
 from mainstay.recovery.sdk.process_groups import Communicator, GenerationGroups
 from mainstay.recovery.work_assignment import WorkAssignment

@@ -19,7 +19,7 @@ import msgspec
 import torch
 
 from mainstay.probes.core_types import GROUP_KINDS, StepPhase
-from mainstay.recovery.launcher.worker_messages import StepRecord, Transfers
+from mainstay.recovery.protocol.worker_messages import StepRecord, Transfers
 from mainstay.recovery.sdk.call_tracker import CallTracker
 from mainstay.recovery.sdk.clocks import Collections, ThreadClock
 from mainstay.recovery.sdk.gradients import Gradients

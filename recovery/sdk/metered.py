@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from mainstay.recovery.launcher.worker_messages import StepsTotal
+from mainstay.recovery.protocol.worker_messages import StepsTotal
 from mainstay.recovery.sdk import collective_hooks
 from mainstay.recovery.sdk.launcher_client import LauncherClient
 from mainstay.recovery.sdk.mesh import Mesh

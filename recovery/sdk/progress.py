@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from mainstay.recovery.launcher.worker_messages import ProgressReport
+from mainstay.recovery.protocol.worker_messages import ProgressReport
 from mainstay.recovery.sdk.launcher_client import LauncherClient
 from mainstay.recovery.sdk.meter import StepMeter
 

@@ -12,7 +12,8 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from mainstay.recovery.launcher.worker_messages import (
+from mainstay.recovery.memory.state import TrainerState
+from mainstay.recovery.protocol.worker_messages import (
     Attached,
     CollectiveFailed,
     RankDone,
@@ -24,7 +25,6 @@ from mainstay.recovery.launcher.worker_messages import (
     StepsTotal,
     Transfers,
 )
-from mainstay.recovery.memory.state import TrainerState
 from mainstay.recovery.sdk import collective_hooks
 from mainstay.recovery.sdk.failures import StepAbortedError, is_communication_failure, transient
 from mainstay.recovery.sdk.launcher_client import LauncherClient

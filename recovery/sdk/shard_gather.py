@@ -17,11 +17,11 @@ from mainstay.recovery.agent.errors import AgentError, CorruptError, NoSuchSlotE
 from mainstay.recovery.agent.peer import Credentials, Peer
 from mainstay.recovery.agent.peer_messages import ReadSlot, SlotHeader
 from mainstay.recovery.agent.transfer import WHOLE
-from mainstay.recovery.launcher.worker_messages import Shard
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import Bytes, digest_of
 from mainstay.recovery.memory.errors import ArenaError, LayoutMismatchError
 from mainstay.recovery.memory.shard import ShardedState
+from mainstay.recovery.protocol.worker_messages import Shard
 
 MAX_STREAMS: Final = 8
 """Replicas that are read from at once."""

@@ -15,7 +15,6 @@ from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.agent.peer import Credentials
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.reshape import gather
-from mainstay.recovery.launcher.worker_messages import Assign, RestoreOrder
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.errors import ArenaError, FencedError, SlotMissingError
 from mainstay.recovery.memory.layout import Layout
@@ -23,6 +22,7 @@ from mainstay.recovery.memory.shard import RestorableState, ShardedState
 from mainstay.recovery.memory.slot_copy import Piece
 from mainstay.recovery.memory.snapshot import SnapshotWriter
 from mainstay.recovery.memory.state import TrainerState, restore
+from mainstay.recovery.protocol.worker_messages import Assign, RestoreOrder
 from mainstay.recovery.recovery_plan import RestoreSource
 from mainstay.recovery.sdk.shard_gather import ShardGather
 

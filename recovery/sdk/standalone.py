@@ -25,11 +25,11 @@ from mainstay.recovery.agent.client import AgentClient
 from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.agent.standalone import AgentAddress
 from mainstay.recovery.agent.store import arena_path
-from mainstay.recovery.launcher.worker_messages import Assign, RestoreOrder
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.errors import ArenaError
 from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.memory.shard import RestorableState
+from mainstay.recovery.protocol.worker_messages import Assign, RestoreOrder
 from mainstay.recovery.recovery_plan import RestoreSource
 from mainstay.recovery.sdk.snapshot_session import RestoreError, SnapshotSession
 

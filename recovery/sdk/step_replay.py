@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 import torch
 
-from mainstay.recovery.launcher.step_replay_messages import StepReplayRepeat
-from mainstay.recovery.launcher.worker_messages import Regroup, Replayed, RestoreOrder
+from mainstay.recovery.protocol.step_replay_messages import StepReplayRepeat
+from mainstay.recovery.protocol.worker_messages import Regroup, Replayed, RestoreOrder
 from mainstay.recovery.recovery_plan import RestoreSource
 from mainstay.recovery.sdk.numerics import local, tensors_digest
 

@@ -11,7 +11,7 @@ from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, unh
 class InProcess(RecoveryStrategy):
     """In-process restart (Unicron; NVRx): the same processes regroup, state comes from a peer or their own slot.
 
-    A running job's planner calls it a local slot without a failed rank (``mainstay.recovery.launcher.retry_policy``).
+    A running job's planner calls it a local slot without a failed rank (``mainstay.recovery.controller.retry_policy``).
     """
 
     way = RecoveryStrategyName.IN_PROCESS

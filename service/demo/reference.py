@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import mainstay.recovery
-from mainstay.recovery.launcher.fork_server import preload
+from mainstay.recovery.node.fork_server import preload
 from mainstay.service.demo.processes import Children
 
 WORLD_SIZE = 4

@@ -28,7 +28,7 @@ from mainstay.service.jobs.strategy_decisions import StrategyEvaluation
 
 MAX_WARNINGS = 64
 MAX_ADVICE = 64
-"""Answers in one report; see ``mainstay.recovery.launcher.migration_controller.REMEMBERED``."""
+"""Answers in one report; see ``mainstay.recovery.controller.workflows.migration_controller.REMEMBERED``."""
 
 Count = Annotated[int, Field(ge=1, le=MAX_RANK), JsonNumber]
 Step = Annotated[int, Field(ge=0, lt=2**53), JsonNumber]

@@ -1,8 +1,8 @@
 """Ranks that leave a living node: who would move, what the rules ask about it, and the advice to their jobs.
 
 A node that is suspect may serve on; a job that lives on it need not wait for the end of that. The coordinator decides
-whether it follows a request (``mainstay.recovery.launcher.migration_controller``); the rules here only prevent requests
-that it would refuse, and record that.
+whether it follows a request (``recovery.controller.workflows.migration_controller``); the rules here only prevent
+requests that it would refuse, and record that.
 """
 
 from __future__ import annotations

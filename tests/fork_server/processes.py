@@ -15,7 +15,7 @@ from typing import Any
 
 from bench import lib_job
 from bench.lib_job import Job
-from mainstay.recovery.launcher.child_processes import _quiet_single_thread
+from mainstay.recovery.node.child_processes import _quiet_single_thread
 from mainstay.service.demo.processes import Children
 from mainstay.service.demo.stack import Stack
 from tests.fork_server import client

@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bench.lib_job import descendants
-from mainstay.recovery.launcher import child_processes, fork_server
-from mainstay.recovery.launcher.process_control import ChildProcess, die_with_parent
-from mainstay.recovery.launcher.worker_output import OutputPump, OutputTail
+from mainstay.recovery.node import child_processes, fork_server
+from mainstay.recovery.node.process_control import ChildProcess, die_with_parent
+from mainstay.recovery.node.worker_output import OutputPump, OutputTail
 
 _MAX_BYTES = 1 << 20
 _LAUNCHER = ["-m", "mainstay", "run"]
-_FORK_SERVER = ["-m", "mainstay.recovery.launcher.fork_server"]
+_FORK_SERVER = ["-m", "mainstay.recovery.node.fork_server"]
 _LISTENS = "00010000"
 """The kernel's flags of a socket that takes connections."""
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mainstay.recovery.launcher.option_values import OptionsError
-from mainstay.recovery.launcher.options import parse
+from mainstay.recovery.option_values import OptionsError
+from mainstay.recovery.options import parse
 from mainstay.recovery.planner import plan_recovery
 from mainstay.recovery.planner_input import HeldParity, HeldSlot, MachineCosts, PlannerInput, RankPlacement
 from mainstay.recovery.recovery_plan import RestoreSource, RestoreStrategyName

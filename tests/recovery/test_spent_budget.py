@@ -18,14 +18,14 @@ import pytest
 from mainstay.recovery import migrate_cli, reshape_cli
 from mainstay.recovery.agent import scrub, shm_lifecycle
 from mainstay.recovery.agent.errors import AgentGoneError, NoSuchSlotError
-from mainstay.recovery.launcher import agent_supervisor
-from mainstay.recovery.launcher.coordinator_client import CoordinatorClient
-from mainstay.recovery.launcher.coordinator_election import EXIT_LOST, CoordinatorElection
-from mainstay.recovery.launcher.coordinator_takeover import CoordinatorTakeover
-from mainstay.recovery.launcher.recovery_executor import RecoveryExecutor
-from mainstay.recovery.launcher.worker_output import OutputTail
+from mainstay.recovery.controller.coordinator_takeover import CoordinatorTakeover
+from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
+from mainstay.recovery.membership.coordinator_election import EXIT_LOST, CoordinatorElection
 from mainstay.recovery.memory.pacing import Pacer
 from mainstay.recovery.memory.snapshot import SnapshotWriter
+from mainstay.recovery.node import agent_supervisor
+from mainstay.recovery.node.coordinator_client import CoordinatorClient
+from mainstay.recovery.node.worker_output import OutputTail
 from mainstay.recovery.sdk import snapshot_session, sockets
 from mainstay.recovery.sdk.launcher_client import LauncherClient
 from mainstay.recovery.sdk.shard_gather import PartError, ShardGather
@@ -117,9 +117,7 @@ def test_what_a_launcher_waits_for(seconds: float) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("seconds", SPENT)
 def test_a_child_that_never_gets_its_parent_ends(seconds: float) -> None:
-    code = (
-        f"from mainstay.recovery.launcher.process_control import wait_for_parent; wait_for_parent(1 << 22, {seconds})"
-    )
+    code = f"from mainstay.recovery.node.process_control import wait_for_parent; wait_for_parent(1 << 22, {seconds})"
     assert subprocess.run([sys.executable, "-c", code], timeout=50, check=False).returncode == 1
 
 

@@ -13,8 +13,8 @@ from mainstay.recovery.checkpoint.manifest import (
     step_name,
     write_checked,
 )
-from mainstay.recovery.launcher.worker_messages import Attached
 from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.protocol.worker_messages import Attached
 
 
 async def adapt(world: Any) -> None:

@@ -15,8 +15,9 @@ import pytest
 from mainstay.recovery.agent.messages import NEWEST, Inventory, SlotInfo, TransferRates
 from mainstay.recovery.checkpoint.catalog import PartFile
 from mainstay.recovery.checkpoint.manifest import DiskConfig
-from mainstay.recovery.launcher.coordinator import Coordinator
-from mainstay.recovery.launcher.messages import (
+from mainstay.recovery.controller.coordinator import Coordinator
+from mainstay.recovery.options import RunOptions
+from mainstay.recovery.protocol.messages import (
     ConfigureCheckpoint,
     CoordinatorHeartbeat,
     DumpStacks,
@@ -39,12 +40,9 @@ from mainstay.recovery.launcher.messages import (
     ThreadStack,
     WorkerUp,
 )
-from mainstay.recovery.launcher.options import RunOptions
-from mainstay.recovery.launcher.progress import ProgressCollector
-from mainstay.recovery.launcher.reporter import Reporter
-from mainstay.recovery.launcher.step_replay_messages import StepReplayRepeat, StepReplayRequest
-from mainstay.recovery.launcher.wire import MessageStream, launcher_side
-from mainstay.recovery.launcher.worker_messages import (
+from mainstay.recovery.protocol.step_replay_messages import StepReplayRepeat, StepReplayRequest
+from mainstay.recovery.protocol.wire import MessageStream, launcher_side
+from mainstay.recovery.protocol.worker_messages import (
     Attached,
     Joined,
     ProgressReport,
@@ -55,6 +53,8 @@ from mainstay.recovery.launcher.worker_messages import (
     StepRecord,
 )
 from mainstay.recovery.recovery_plan import RestoreSource
+from mainstay.recovery.telemetry.progress import ProgressCollector
+from mainstay.recovery.telemetry.reporter import Reporter
 
 DEADLINE = 60.0
 

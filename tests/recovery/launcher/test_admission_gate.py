@@ -13,10 +13,10 @@ import pytest
 
 from bench.lib_node_warnings import Warner
 from mainstay.recovery.admission import AdmissionPolicy
-from mainstay.recovery.launcher import admission_gate, participation
-from mainstay.recovery.launcher.launcher_commands import capture_state
-from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.controller import admission_gate, participation
+from mainstay.recovery.controller.launcher_commands import capture_state
 from mainstay.recovery.node_warning import NodeWarning
+from mainstay.recovery.options import RunOptions
 from mainstay.recovery.work_assignment import LossPolicy
 
 QUARANTINED = ("state", "deny", "its state is quarantined")

@@ -25,10 +25,10 @@ from mainstay.recovery.checkpoint.manifest import (
     step_name,
     write_checked,
 )
-from mainstay.recovery.launcher.checkpointing import newest_common
-from mainstay.recovery.launcher.messages import Saved
-from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.controller.checkpointing import newest_common
 from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.options import RunOptions
+from mainstay.recovery.protocol.messages import Saved
 from mainstay.recovery.recovery_plan import RestoreSource
 
 EARLIER = "01997c4e-8f00-7000-8000-000000000001"

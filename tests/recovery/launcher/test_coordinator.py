@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.launcher.membership import MOVES, CoordinatorJobState
-from mainstay.recovery.launcher.options import RunOptions
-from mainstay.recovery.launcher.worker_messages import CollectiveFailed, RankDone, ScriptFailed, StepsTotal
+from mainstay.recovery.membership.members import MOVES, CoordinatorJobState
+from mainstay.recovery.options import RunOptions
+from mainstay.recovery.protocol.worker_messages import CollectiveFailed, RankDone, ScriptFailed, StepsTotal
 from mainstay.recovery.recovery_plan import RestoreSource
 
 

@@ -10,14 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainstay.recovery.launcher import coordinator_state as wills
-from mainstay.recovery.launcher.coordinator_election import (
+from mainstay.recovery.membership.coordinator_election import (
     EXIT_LOST,
     CoordinatorElection,
     CoordinatorLoss,
     ElectionResult,
 )
-from mainstay.recovery.launcher.election_server import (
+from mainstay.recovery.membership.election_server import (
     CoordinatorAnnouncement,
     CoordinatorQuery,
     ElectionReply,
@@ -25,8 +24,9 @@ from mainstay.recovery.launcher.election_server import (
     VoteRequest,
     send_election_request,
 )
-from mainstay.recovery.launcher.messages import ReplicateState, StopJob
-from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.options import RunOptions
+from mainstay.recovery.protocol import coordinator_state as wills
+from mainstay.recovery.protocol.messages import ReplicateState, StopJob
 
 Play = Callable[[Coroutine[Any, Any, None]], None]
 

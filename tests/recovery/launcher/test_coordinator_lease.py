@@ -7,8 +7,8 @@ import dataclasses
 import socket
 from typing import Any
 
-from mainstay.recovery.launcher.coordinator_election import EXIT_LOST
-from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.membership.coordinator_election import EXIT_LOST
+from mainstay.recovery.options import RunOptions
 
 
 def three(options: RunOptions, **changed: Any) -> RunOptions:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from mainstay.recovery.calibration import PredictionAccuracy
-from mainstay.recovery.launcher import coordinator_state as wills
-from mainstay.recovery.launcher.coordinator_election import CoordinatorLoss, ElectionResult
-from mainstay.recovery.launcher.messages import Exited, RankReport, RankReports
-from mainstay.recovery.launcher.options import RunOptions
-from mainstay.recovery.launcher.worker_messages import Attached, Joined, Resumed, StepRecord, StepsTotal
+from mainstay.recovery.membership.coordinator_election import CoordinatorLoss, ElectionResult
+from mainstay.recovery.options import RunOptions
+from mainstay.recovery.protocol import coordinator_state as wills
+from mainstay.recovery.protocol.messages import Exited, RankReport, RankReports
+from mainstay.recovery.protocol.worker_messages import Attached, Joined, Resumed, StepRecord, StepsTotal
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
 from mainstay.recovery.work_assignment import LossPolicy
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mainstay.recovery.launcher import corruption_tracker
-from mainstay.recovery.launcher.corruption_tracker import EpochWriters
+from mainstay.recovery.controller.monitors import corruption_tracker
+from mainstay.recovery.controller.monitors.corruption_tracker import EpochWriters
 
 AB = frozenset("ab")
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mainstay.recovery.cost_inputs import FaultKind, ProgramCapability, RollbackCosts
-from mainstay.recovery.launcher.cost_input_builder import (
+from mainstay.recovery.controller.planning.cost_input_builder import (
     CARRIED,
     LEAVES,
     WAITS,
@@ -16,6 +15,7 @@ from mainstay.recovery.launcher.cost_input_builder import (
     executed,
     held_of,
 )
+from mainstay.recovery.cost_inputs import FaultKind, ProgramCapability, RollbackCosts
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.planner_input import MachineCosts
 from mainstay.recovery.recovery_plan import RecoveryStrategyName, RestoreStrategyName

@@ -11,13 +11,13 @@ import pytest
 
 from mainstay.recovery.agent.messages import Inventory, ParityInfo, ScrubState, SlotInfo, TransferRates
 from mainstay.recovery.checkpoint.catalog import PartFile
+from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
+from mainstay.recovery.controller.monitors.snapshot_inventory import JobLayout, build_inventory
 from mainstay.recovery.durability import durability
-from mainstay.recovery.launcher.durability_monitor import DurabilityMonitor
-from mainstay.recovery.launcher.messages import ConfigureJobParity
-from mainstay.recovery.launcher.options import CorruptionPolicy, RunOptions
-from mainstay.recovery.launcher.snapshot_inventory import JobLayout, build_inventory
 from mainstay.recovery.node_warning import NodeWarning
+from mainstay.recovery.options import CorruptionPolicy, RunOptions
 from mainstay.recovery.protection_scheme import parse
+from mainstay.recovery.protocol.messages import ConfigureJobParity
 
 HOT = NodeWarning(reason="hot", factor=10.0, since=1.0)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mainstay.recovery.launcher import environment
-from mainstay.recovery.launcher.environment import spare_places
-from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.node import environment
+from mainstay.recovery.node.environment import spare_places
+from mainstay.recovery.options import RunOptions
 
 
 @pytest.mark.parametrize(

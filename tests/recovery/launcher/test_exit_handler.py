@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.options import RunOptions
 
 
 def test_executor_begins_before_a_killed_process_is_reaped(options: RunOptions, play: Any, running: Any) -> None:

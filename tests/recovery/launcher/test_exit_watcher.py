@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from mainstay.recovery.launcher.exit_watcher import ending_signal
+from mainstay.recovery.node.exit_watcher import ending_signal
 
 pytestmark = pytest.mark.processes
 

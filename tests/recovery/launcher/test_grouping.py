@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from mainstay.recovery.launcher.grouping import arrange
-from mainstay.recovery.launcher.membership import Members, NodeMember, RankMember
-from mainstay.recovery.launcher.messages import LauncherHello
-from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.membership.grouping import arrange
+from mainstay.recovery.membership.members import Members, NodeMember, RankMember
+from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protection_scheme import parse
+from mainstay.recovery.protocol.messages import LauncherHello
 
 
 @pytest.fixture

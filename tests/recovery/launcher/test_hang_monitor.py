@@ -15,11 +15,12 @@ from mainstay.detectors.base import ArrayDetector, Feed, Samples
 from mainstay.detectors.entity_state import EntityState
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import Severity, StepPhase
-from mainstay.recovery.launcher import hang_monitor, progress
-from mainstay.recovery.launcher.messages import FenceNode, NodeProgress, Stacks
-from mainstay.recovery.launcher.options import OnHang, RunOptions
-from mainstay.recovery.launcher.stacks import DEBUGGED
-from mainstay.recovery.launcher.worker_messages import ProgressReport
+from mainstay.recovery.controller.monitors import hang_monitor
+from mainstay.recovery.node.stacks import DEBUGGED
+from mainstay.recovery.options import OnHang, RunOptions
+from mainstay.recovery.protocol.messages import FenceNode, NodeProgress, Stacks
+from mainstay.recovery.protocol.worker_messages import ProgressReport
+from mainstay.recovery.telemetry import progress
 
 
 class Scripted(ArrayDetector):

@@ -8,7 +8,7 @@ import struct
 import msgspec
 import pytest
 
-from mainstay.recovery.launcher.wire import WireError, coordinator_side
+from mainstay.recovery.protocol.wire import WireError, coordinator_side
 
 HELLO = msgspec.msgpack.encode({"type": "LauncherHello"})
 HOSTILE = {

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainstay.recovery.launcher import coordinator_state, launcher_discovery
-from mainstay.recovery.launcher.coordinator_election import CoordinatorElection
-from mainstay.recovery.launcher.election_server import ElectionReply, ElectionRequest, ElectionServer, VoteRequest
-from mainstay.recovery.launcher.messages import ReplicateState
-from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.membership import launcher_discovery
+from mainstay.recovery.membership.coordinator_election import CoordinatorElection
+from mainstay.recovery.membership.election_server import ElectionReply, ElectionRequest, ElectionServer, VoteRequest
+from mainstay.recovery.options import RunOptions
+from mainstay.recovery.protocol import coordinator_state
+from mainstay.recovery.protocol.messages import ReplicateState
 from mainstay.recovery.work_assignment import LossPolicy
 
 

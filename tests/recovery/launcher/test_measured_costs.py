@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mainstay.recovery.agent.messages import TransferRates
-from mainstay.recovery.launcher.measured_costs import MeasuredCosts
-from mainstay.recovery.launcher.membership import RankMember
-from mainstay.recovery.launcher.worker_messages import Resumed
+from mainstay.recovery.controller.planning.measured_costs import MeasuredCosts
+from mainstay.recovery.membership.members import RankMember
 from mainstay.recovery.planner_input import MachineCosts
+from mainstay.recovery.protocol.worker_messages import Resumed
 from mainstay.recovery.recovery_plan import RestoreSource
 
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.launcher.migration_controller import MigrationRejectedError, choose
-from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.controller.workflows.migration_controller import MigrationRejectedError, choose
 from mainstay.recovery.migration_request import (
     MigrationKind,
     MigrationRequest,
@@ -16,6 +15,7 @@ from mainstay.recovery.migration_request import (
     MigrationState,
     write_request,
 )
+from mainstay.recovery.options import RunOptions
 
 PAIRS = {0: [0, 2], 1: [1, 3], 2: [0, 2], 3: [1, 3]}
 HOMES = {0: "a", 1: "a", 2: "b", 3: "b"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mainstay.recovery.launcher.oom_count import OutOfMemoryCount
+from mainstay.recovery.node.oom_count import OutOfMemoryCount
 
 
 def write(root: Path, name: str, text: str) -> Path:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mainstay.recovery.launcher.main import main
-from mainstay.recovery.launcher.option_values import OptionsError
-from mainstay.recovery.launcher.options import OnHang, parse
+from mainstay.recovery.node.main import main
+from mainstay.recovery.option_values import OptionsError
+from mainstay.recovery.options import OnHang, parse
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.launcher.grouping import arrange
-from mainstay.recovery.launcher.options import RunOptions
+from mainstay.recovery.membership.grouping import arrange
+from mainstay.recovery.options import RunOptions
 from mainstay.recovery.work_assignment import LossPolicy, WorkAssignment
 
 
@@ -104,7 +104,7 @@ def test_nobody_is_waited_for_that_has_no_process_yet(dropping: RunOptions, play
 def test_what_is_away_may_die_again_and_nobody_else_stops(
     dropping: RunOptions, play: Any, running: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mainstay.recovery.launcher.participation.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("mainstay.recovery.controller.participation.AGAIN_SECONDS", 0.01)
 
     async def work() -> None:
         async with running(dropping) as world:

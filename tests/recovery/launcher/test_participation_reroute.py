@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.launcher.failure import GenerationFailure
-from mainstay.recovery.launcher.grouping import arrange
-from mainstay.recovery.launcher.options import RunOptions
-from mainstay.recovery.launcher.participation import RemainingRanks
+from mainstay.recovery.controller.failure import GenerationFailure
+from mainstay.recovery.controller.participation import RemainingRanks
+from mainstay.recovery.membership.grouping import arrange
+from mainstay.recovery.options import RunOptions
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
 from mainstay.recovery.work_assignment import LossPolicy, WorkAssignment
 from tests.recovery.launcher.test_participation import commit, orders, sources, trained_until, verified

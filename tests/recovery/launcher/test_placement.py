@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainstay.recovery.launcher.launcher_commands import capture_state
-from mainstay.recovery.launcher.options import CorruptionPolicy, RunOptions
+from mainstay.recovery.controller.launcher_commands import capture_state
 from mainstay.recovery.migration_request import MigrationKind, MigrationRequest, MigrationState
 from mainstay.recovery.node_warning import NodeWarning
+from mainstay.recovery.options import CorruptionPolicy, RunOptions
 from mainstay.recovery.work_assignment import LossPolicy
 from tests.recovery.launcher.test_migration_controller import answered
 
@@ -181,7 +181,7 @@ def test_a_rank_that_idles_is_not_started_again_on_a_node_that_takes_none(
     options: RunOptions, play: Any, running: Any, monkeypatch: Any
 ) -> None:
     dropping = dataclasses.replace(options, spares=0, on_loss=LossPolicy.DROP)
-    monkeypatch.setattr("mainstay.recovery.launcher.participation.AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("mainstay.recovery.controller.participation.AGAIN_SECONDS", 0.0)
 
     async def work() -> None:
         async with running(dropping) as world:

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from mainstay.recovery.agent.messages import Inventory, ParityInfo, TransferRates
-from mainstay.recovery.launcher.membership import Members, NodeMember, RankMember
-from mainstay.recovery.launcher.messages import LauncherHello
-from mainstay.recovery.launcher.planner_input_builder import PlannerInputBuilder
+from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
+from mainstay.recovery.membership.members import Members, NodeMember, RankMember
+from mainstay.recovery.protocol.messages import LauncherHello
 
 
 @pytest.fixture

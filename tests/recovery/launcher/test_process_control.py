@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mainstay.recovery.launcher.process_control import ChildProcess, ExitStatus
+from mainstay.recovery.node.process_control import ChildProcess, ExitStatus
 
 pytestmark = pytest.mark.processes
 
@@ -86,7 +86,7 @@ def test_what_it_started_ends_with_it() -> None:
 
 
 def test_it_dies_with_its_parent() -> None:
-    inner = "from mainstay.recovery.launcher.process_control import die_with_parent; import os, time;"
+    inner = "from mainstay.recovery.node.process_control import die_with_parent; import os, time;"
     inner += "die_with_parent(os.getppid()); print(os.getpid(), flush=True); time.sleep(60)"
     outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
     with subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE) as process:

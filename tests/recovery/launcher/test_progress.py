@@ -11,7 +11,8 @@ import pytest
 from mainstay.probes.core_types import GROUP_KINDS, StepPhase
 from mainstay.probes.frame import FRAME_VERSION, MAX_FRAME_BYTES, Frame, check_shape, checksum, decode, encode
 from mainstay.probes.signals import WIDE_MISSING
-from mainstay.recovery.launcher.progress import (
+from mainstay.recovery.protocol.worker_messages import ProgressReport
+from mainstay.recovery.telemetry.progress import (
     CATALOG,
     ROW,
     ProgressCollector,
@@ -20,7 +21,6 @@ from mainstay.recovery.launcher.progress import (
     ProgressTable,
     grid_seconds,
 )
-from mainstay.recovery.launcher.worker_messages import ProgressReport
 
 STEP = CATALOG.wide.index("progress_step")
 DP_BEGUN = CATALOG.wide.index("dp_enqueued")
@@ -82,9 +82,9 @@ def test_silence_shows_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     board = ProgressTable(2)
     ingest_reports(board, (0, word()), (1, word()))
     now = time.monotonic()
-    monkeypatch.setattr("mainstay.recovery.launcher.progress.time.monotonic", lambda: now + 0.8)
+    monkeypatch.setattr("mainstay.recovery.telemetry.progress.time.monotonic", lambda: now + 0.8)
     ingest_reports(board, (1, word()))
-    monkeypatch.setattr("mainstay.recovery.launcher.progress.time.monotonic", lambda: now + 1.3)
+    monkeypatch.setattr("mainstay.recovery.telemetry.progress.time.monotonic", lambda: now + 1.3)
     assert sample_of(board).has_reported.tolist() == [False, True]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mainstay.recovery.launcher.planner_input_builder import BadSource
-from mainstay.recovery.launcher.recovery_record import RecoveryRecord
+from mainstay.recovery.controller.planning.planner_input_builder import BadSource
+from mainstay.recovery.controller.recovery_record import RecoveryRecord
 from mainstay.recovery.recovery_plan import RestoreSource
 
 BAD = BadSource(rank=1, epoch=54, source=RestoreSource.PARITY)

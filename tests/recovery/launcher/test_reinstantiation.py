@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.launcher.options import RunOptions
 from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.options import RunOptions
 from mainstay.recovery.work_assignment import LossPolicy
 from tests.recovery.launcher.adapting import adapt, whole_step
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.launcher.options import RunOptions
-from mainstay.recovery.launcher.replica_speed import STEPS, ReplicaSpeeds
-from mainstay.recovery.launcher.worker_messages import StepRecord
+from mainstay.recovery.controller.replica_speed import STEPS, ReplicaSpeeds
 from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.options import RunOptions
+from mainstay.recovery.protocol.worker_messages import StepRecord
 from mainstay.recovery.work_assignment import AssignmentPolicy, WorkAssignment
 
 SHAPE = MeshShape(dp=2, pp=2)

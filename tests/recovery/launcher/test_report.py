@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.launcher.messages import Exited
-from mainstay.recovery.launcher.options import RunOptions
-from mainstay.recovery.launcher.report import exit_data, job_report
+from mainstay.recovery.controller.report import exit_data, job_report
+from mainstay.recovery.options import RunOptions
+from mainstay.recovery.protocol.messages import Exited
 from mainstay.service.jobs.schemas import JobReport
 
 

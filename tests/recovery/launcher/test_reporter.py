@@ -13,10 +13,10 @@ import pytest
 
 from bench.lib_receiver import Answer, Receiver, problem
 from mainstay.probes.core_types import EventKind
-from mainstay.recovery.launcher.options import RunOptions
-from mainstay.recovery.launcher.progress import CATALOG, ProgressSample
-from mainstay.recovery.launcher.reporter import Reporter
-from mainstay.recovery.launcher.worker_messages import StepRecord, Transfers
+from mainstay.recovery.options import RunOptions
+from mainstay.recovery.protocol.worker_messages import StepRecord, Transfers
+from mainstay.recovery.telemetry.progress import CATALOG, ProgressSample
+from mainstay.recovery.telemetry.reporter import Reporter
 
 
 def record(epoch: int) -> StepRecord:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.launcher.messages import Saved
-from mainstay.recovery.launcher.option_values import OptionsError
-from mainstay.recovery.launcher.options import RunOptions, parse
-from mainstay.recovery.launcher.recovery_executor import VERIFY_STEPS
+from mainstay.recovery.controller.recovery_executor import VERIFY_STEPS
 from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.option_values import OptionsError
+from mainstay.recovery.options import RunOptions, parse
+from mainstay.recovery.protocol.messages import Saved
 from mainstay.recovery.recovery_plan import RestoreSource
 from mainstay.recovery.reshape_cli import reshape
 from mainstay.recovery.reshape_request import (

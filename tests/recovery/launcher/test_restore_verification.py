@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from mainstay.recovery.checkpoint.catalog import PartFile
-from mainstay.recovery.launcher.failure import ReplayTrigger
-from mainstay.recovery.launcher.options import NumericAnomalyPolicy, RunOptions
-from mainstay.recovery.launcher.worker_messages import RestoreOrder
+from mainstay.recovery.controller.failure import ReplayTrigger
+from mainstay.recovery.options import NumericAnomalyPolicy, RunOptions
+from mainstay.recovery.protocol.worker_messages import RestoreOrder
 from mainstay.recovery.recovery_plan import RestoreSource
 
 ASKED = ReplayTrigger(reason="an operator asks", asked=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from mainstay.recovery.launcher.options import RunOptions
-from mainstay.recovery.launcher.retry_policy import CALM_STEPS, RetryPolicy
-from mainstay.recovery.launcher.worker_messages import CollectiveFailed, StepFailed
+from mainstay.recovery.controller.retry_policy import CALM_STEPS, RetryPolicy
+from mainstay.recovery.options import RunOptions
+from mainstay.recovery.protocol.worker_messages import CollectiveFailed, StepFailed
 from tests.recovery.launcher.test_coordinator import sources
 
 

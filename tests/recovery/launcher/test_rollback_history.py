@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from mainstay.recovery.launcher.rollback_history import RollbackHistory
+from mainstay.recovery.controller.rollback_history import RollbackHistory
 
 
 def test_what_was_given_up_is_told_by_its_generation() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from mainstay.probes.core_types import EventKind
 from mainstay.recovery.agent.messages import Inventory, ScrubState, TransferRates
-from mainstay.recovery.launcher.snapshot_corruption import CorruptionStats
+from mainstay.recovery.controller.monitors.snapshot_corruption import CorruptionStats
 
 
 @pytest.fixture

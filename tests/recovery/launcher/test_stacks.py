@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from mainstay.recovery.launcher.messages import Stacks
-from mainstay.recovery.launcher.stacks import StackDumper, find_py_spy, process_state, why_refused
-from mainstay.recovery.launcher.wire import encode
-from mainstay.recovery.launcher.worker_messages import MAX_MESSAGE_BYTES
+from mainstay.recovery.node.stacks import StackDumper, find_py_spy, process_state, why_refused
+from mainstay.recovery.protocol.messages import Stacks
+from mainstay.recovery.protocol.wire import encode
+from mainstay.recovery.protocol.worker_messages import MAX_MESSAGE_BYTES
 
 SLEEPER = """
 import threading, time
@@ -122,7 +122,7 @@ def test_a_tool_that_is_not_a_program(tmp_path: Path) -> None:
 
 
 def test_a_tool_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainstay.recovery.launcher.stacks.DUMP_SECONDS", 0.1)
+    monkeypatch.setattr("mainstay.recovery.node.stacks.DUMP_SECONDS", 0.1)
     program = script(tmp_path, f"echo $$ > {tmp_path}/pid; exec {shutil.which('sleep')} 1000")
     assert "did not answer" in dump(os.getpid(), program).problem
     for _ in range(2):

@@ -10,8 +10,8 @@ import numpy as np
 
 from mainstay.probes.frame import FRAME_VERSION, Frame, check_shape, checksum, decode, encode
 from mainstay.probes.signals import WIDE_MISSING, SignalSource, catalog
-from mainstay.recovery.launcher.step_frames import MAX_STEPS, PairFrames, StepFrames
-from mainstay.recovery.launcher.worker_messages import StepRecord, Transfers
+from mainstay.recovery.protocol.worker_messages import StepRecord, Transfers
+from mainstay.recovery.telemetry.step_frames import MAX_STEPS, PairFrames, StepFrames
 
 RANK = catalog(SignalSource.RANK).narrow
 LOSS = RANK.index("loss")

@@ -10,11 +10,11 @@ import pytest
 
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import Severity
-from mainstay.recovery.launcher import step_replay
-from mainstay.recovery.launcher.failure import ReplayTrigger
-from mainstay.recovery.launcher.numeric_monitor import NumericMonitor
-from mainstay.recovery.launcher.option_values import OptionsError
-from mainstay.recovery.launcher.options import DIGESTS_APART, NumericAnomalyPolicy, RunOptions, parse
+from mainstay.recovery.controller.failure import ReplayTrigger
+from mainstay.recovery.controller.monitors.numeric_monitor import NumericMonitor
+from mainstay.recovery.controller.workflows import step_replay
+from mainstay.recovery.option_values import OptionsError
+from mainstay.recovery.options import DIGESTS_APART, NumericAnomalyPolicy, RunOptions, parse
 from mainstay.recovery.recovery_plan import RestoreSource
 
 Story = Callable[[Any], Any]

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainstay.recovery.launcher.options import RunOptions
-from mainstay.recovery.launcher.strategy_controller import TOLD
-from mainstay.recovery.launcher.worker_messages import StepFailed
+from mainstay.recovery.controller.planning.strategy_controller import TOLD
+from mainstay.recovery.options import RunOptions
 from mainstay.recovery.planner_input import MachineCosts
+from mainstay.recovery.protocol.worker_messages import StepFailed
 from mainstay.recovery.work_assignment import LossPolicy, WorkAssignment
 
 
@@ -25,12 +25,12 @@ def bare(options: RunOptions) -> RunOptions:
 @pytest.fixture
 def slow_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes take half a minute, as far as is known."""
-    monkeypatch.setattr("mainstay.recovery.launcher.measured_costs._SPAWN_COLD_S", 30.0)
+    monkeypatch.setattr("mainstay.recovery.controller.planning.measured_costs._SPAWN_COLD_S", 30.0)
 
 
 @pytest.fixture
 def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mainstay.recovery.launcher.measured_costs._SPAWN_COLD_S", 0.002)
+    monkeypatch.setattr("mainstay.recovery.controller.planning.measured_costs._SPAWN_COLD_S", 0.002)
 
 
 def assignments(world: Any, generation: int) -> set[WorkAssignment | None]:

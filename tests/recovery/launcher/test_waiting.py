@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from mainstay.recovery.launcher.job import Job
-from mainstay.recovery.launcher.membership import NodeMember
+from mainstay.recovery.controller.job import Job
+from mainstay.recovery.membership.members import NodeMember
 
 
 def new_job() -> Job:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstay.recovery.launcher.messages import LauncherHeartbeat, LauncherWelcome, StandbysReady
-from mainstay.recovery.launcher.wire import (
+from mainstay.recovery.protocol.messages import LauncherHeartbeat, LauncherWelcome, StandbysReady
+from mainstay.recovery.protocol.wire import (
     MessageStream,
     WireError,
     coordinator_side,
@@ -20,7 +20,7 @@ from mainstay.recovery.launcher.wire import (
     launcher_side,
     to_worker,
 )
-from mainstay.recovery.launcher.worker_messages import MAX_MESSAGE_BYTES, FenceRank
+from mainstay.recovery.protocol.worker_messages import MAX_MESSAGE_BYTES, FenceRank
 
 
 async def streams() -> tuple[MessageStream, MessageStream, asyncio.Server]:
@@ -91,7 +91,7 @@ def test_a_message_cut_short_is_the_end() -> None:
 
 
 def test_a_message_that_is_too_large_is_not_sent() -> None:
-    from mainstay.recovery.launcher.worker_messages import ScriptFailed
+    from mainstay.recovery.protocol.worker_messages import ScriptFailed
 
     with pytest.raises(WireError, match="allowed are"):
         encode(ScriptFailed(error="x" * MAX_MESSAGE_BYTES, traceback=""))

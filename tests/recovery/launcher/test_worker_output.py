@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from mainstay.recovery.launcher.worker_output import TAIL_LINES, OutputPump, OutputTail
+from mainstay.recovery.node.worker_output import TAIL_LINES, OutputPump, OutputTail
 
 
 def wait_for(condition, seconds: float = 60.0) -> None:

@@ -11,12 +11,12 @@ from typing import cast
 
 import pytest
 
-from mainstay.recovery.launcher.child_processes import ForkServerClient
-from mainstay.recovery.launcher.process_control import ChildProcess
-from mainstay.recovery.launcher.wire import encode
-from mainstay.recovery.launcher.worker_messages import FenceRank, WorkerHello
-from mainstay.recovery.launcher.worker_output import OutputTail
-from mainstay.recovery.launcher.workers import Worker, Workers
+from mainstay.recovery.node.child_processes import ForkServerClient
+from mainstay.recovery.node.process_control import ChildProcess
+from mainstay.recovery.node.worker_output import OutputTail
+from mainstay.recovery.node.workers import Worker, Workers
+from mainstay.recovery.protocol.wire import encode
+from mainstay.recovery.protocol.worker_messages import FenceRank, WorkerHello
 
 
 def worker_on(sock: socket.socket) -> Worker:

@@ -115,7 +115,7 @@ def test_only_idle_cores_copy(monkeypatch, cores, ranks, threads):
 
 
 def test_workers_copy_past_the_caches(monkeypatch):
-    from mainstay.recovery.launcher.child_processes import _quiet_single_thread
+    from mainstay.recovery.node.child_processes import _quiet_single_thread
 
     assert slot_copy.COPY_ENVIRONMENT.items() <= _quiet_single_thread().items()
     monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=1")

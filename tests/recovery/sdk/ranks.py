@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from mainstay.recovery.launcher.worker_messages import StepRecord, Transfers
+from mainstay.recovery.protocol.worker_messages import StepRecord, Transfers
 
 
 def free_port() -> int:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mainstay.recovery.launcher.wire import encode, from_worker
-from mainstay.recovery.launcher.worker_messages import FenceRank, Regroup, StepRecord, WorkerHello
+from mainstay.recovery.protocol.wire import encode, from_worker
+from mainstay.recovery.protocol.worker_messages import FenceRank, Regroup, StepRecord, WorkerHello
 from mainstay.recovery.sdk.launcher_client import LauncherClient, LauncherClientError
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from mainstay.recovery.launcher.worker_messages import StepRecord
+from mainstay.recovery.protocol.worker_messages import StepRecord
 from mainstay.recovery.sdk.measurement_budget import LONGEST_STRIDE, NORM_SHARE, SHARE, MeasurementBudget
 from mainstay.recovery.sdk.meter import StepMeter
 

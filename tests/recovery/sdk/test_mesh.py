@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from mainstay.recovery.examples import tiny
-from mainstay.recovery.launcher.worker_messages import Regroup
 from mainstay.recovery.mesh_shape import GenerationRanks, MeshShape
+from mainstay.recovery.protocol.worker_messages import Regroup
 from mainstay.recovery.sdk.mesh import Mesh
 from mainstay.recovery.sdk.process_groups import Communicator
 from mainstay.recovery.work_assignment import WorkAssignment

@@ -14,8 +14,8 @@ import torch
 
 from mainstay.probes.core_types import StepPhase
 from mainstay.probes.signals import SIGNALS, SignalSource
-from mainstay.recovery.launcher.wire import encode, from_worker
-from mainstay.recovery.launcher.worker_messages import StepRecord
+from mainstay.recovery.protocol.wire import encode, from_worker
+from mainstay.recovery.protocol.worker_messages import StepRecord
 from mainstay.recovery.sdk.measurement_budget import LONGEST_STRIDE
 from mainstay.recovery.sdk.meter import WARM_UP_STEPS, StepMeter
 from mainstay.recovery.sdk.numerics import DIGEST_EVERY

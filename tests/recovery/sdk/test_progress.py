@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from mainstay.probes.core_types import StepPhase
-from mainstay.recovery.launcher.wire import from_worker
-from mainstay.recovery.launcher.worker_messages import ProgressReport, StepRecord
+from mainstay.recovery.protocol.wire import from_worker
+from mainstay.recovery.protocol.worker_messages import ProgressReport, StepRecord
 from mainstay.recovery.sdk.call_tracker import CurrentCall
 from mainstay.recovery.sdk.launcher_client import LauncherClient
 from mainstay.recovery.sdk.meter import StepMeter

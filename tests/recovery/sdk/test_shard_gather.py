@@ -11,12 +11,12 @@ import torch
 
 from bench.lib_agents import LocalAgent
 from mainstay.recovery.agent.peer import Credentials
-from mainstay.recovery.launcher.planner_input_builder import BadSource, failed_sources
-from mainstay.recovery.launcher.worker_messages import RestoreOrder, Shard
+from mainstay.recovery.controller.planning.planner_input_builder import BadSource, failed_sources
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.shard import ShardedState
 from mainstay.recovery.memory.snapshot import SnapshotWriter
 from mainstay.recovery.memory.state import TrainerState
+from mainstay.recovery.protocol.worker_messages import RestoreOrder, Shard
 from mainstay.recovery.recovery_plan import RestoreSource
 from mainstay.recovery.sdk import shard_gather
 from mainstay.recovery.sdk.shard_gather import PartError, ShardGather

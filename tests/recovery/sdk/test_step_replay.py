@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mainstay.recovery.launcher.step_replay_messages import PER_STEP, StepReplayRequest
-from mainstay.recovery.launcher.worker_messages import Regroup, RestoreOrder
 from mainstay.recovery.mesh_shape import GenerationRanks, MeshShape
+from mainstay.recovery.protocol.step_replay_messages import PER_STEP, StepReplayRequest
+from mainstay.recovery.protocol.worker_messages import Regroup, RestoreOrder
 from mainstay.recovery.recovery_plan import RestoreSource
 from mainstay.recovery.sdk.mesh import Mesh
 from mainstay.recovery.sdk.process_groups import Communicator

@@ -15,7 +15,7 @@ SCRIPT = """
 import json, sys
 import torch, torch.distributed as dist
 import mainstay
-from mainstay.recovery.launcher.worker_messages import ProgressReport
+from mainstay.recovery.protocol.worker_messages import ProgressReport
 from mainstay.recovery.sdk.launcher_client import LauncherClient
 
 told = []

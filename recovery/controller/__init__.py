@@ -1,0 +1,1 @@
+"""The coordinator of a job: its state, and what follows from what happens."""

@@ -1,0 +1,245 @@
+"""The coordinator's checkpoints: which run this is, what it continues from, how often it saves, and the last save.
+
+Without ``--checkpoint-interval`` nothing is written until the job ends or cannot continue. Then the newest step in
+memory goes to disk, from the healthy replicas that hold it (just-in-time checkpointing, Gupta et al., EuroSys 2024).
+
+Every start of a job is a run of its own. ``--resume`` names a step of an earlier one: then every rank's first order is
+to restore it, and until this run has a whole step of its own, that one is what a job that lost everything goes back to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from typing import Final
+
+from mainstay.recovery.checkpoint.catalog import LATEST, find
+from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig
+from mainstay.recovery.checkpoint.reshape import needed, sources
+from mainstay.recovery.controller.job import Job
+from mainstay.recovery.membership.members import NodeMember
+from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.options import NumericAnomalyPolicy
+from mainstay.recovery.planner_input import HeldCheckpoint
+from mainstay.recovery.protocol.messages import ConfigureCheckpoint, FenceNode, SaveCheckpointCommand
+from mainstay.recovery.protocol.worker_messages import RestoreOrder
+from mainstay.recovery.recovery_plan import RestoreSource
+
+log = logging.getLogger("mainstay.coordinator")
+
+AUTO: Final = "auto"
+FENCE_SECONDS: Final = 10.0
+"""To end all ranks and learn what agents hold, before the last save."""
+STOP_SECONDS: Final = 20.0
+"""For the last save of a job that was told to end: Kubernetes and Slurm kill after 30 s by default."""
+END_SECONDS: Final = 600.0
+"""The same without a deadline."""
+
+
+class CheckpointManager:
+    """One a coordinator.
+
+    Raises:
+        CheckpointError: ``--resume`` names what is not there; one line.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        options = job.options
+        self.enabled = options.checkpoint_dir is not None
+        self.saved: dict[str, str] = {}
+        """Node -> why the last save is not whole there; empty: it is."""
+        if options.resume is not None and options.checkpoint_dir is not None:
+            self._resolve(options.resume)
+
+    def _resolve(self, wanted: str) -> None:
+        directory = self._job.options.checkpoint_dir
+        assert directory is not None
+        try:
+            self._job.source = find(directory, LATEST if wanted == AUTO else wanted)
+        except CheckpointError as error:
+            if wanted != AUTO:
+                raise CheckpointError(f"--resume {wanted}: {error}") from error
+            log.info("nothing to resume, the job starts from the beginning: %s", error)
+        else:
+            manifest = self._job.source.manifest
+            log.warning("resuming after step %d of run %s", manifest.epoch, manifest.run)
+
+    # What it continues from
+
+    def incompatibility(self, shape: MeshShape) -> str:
+        """Why a job of ``shape`` cannot continue from the source, in one line; empty is good."""
+        if self._job.source is None:
+            return ""
+        try:
+            for rank in range(shape.world_size):
+                sources(self._job.source.manifest, shape, rank)
+        except CheckpointError as error:
+            return str(error)
+        return ""
+
+    def first(self, rank: int) -> RestoreOrder | None:
+        """What ``rank`` restores before its first step; None: nothing, the run begins at the beginning."""
+        shape = self._job.members.shape
+        if self._job.source is None or shape is None:
+            return None
+        parts = sources(self._job.source.manifest, shape, rank)
+        of, generation = parts[0]
+        return RestoreOrder(
+            epoch=self._job.begun_at,
+            source=RestoreSource.DISK,
+            from_rank=of,
+            directory=str(self._job.source.directory),
+            run=self._job.source.manifest.run,
+            part=generation,
+            parts=parts if needed(self._job.source.manifest, shape, rank) else (),
+        )
+
+    def holds(self) -> tuple[HeldCheckpoint, ...]:
+        """The source, as the planner wants it."""
+        shape = self._job.members.shape
+        if self._job.source is None or shape is None:
+            return ()
+        return tuple(HeldCheckpoint(rank=rank, epoch=self._job.begun_at) for rank in range(shape.world_size))
+
+    def order(self, rank: int, epoch: int) -> RestoreOrder:
+        """Where a rank finds ``epoch`` on disk: in this run, or in the one that it continued from."""
+        first = self.first(rank)
+        if first is not None and epoch == self._job.begun_at:
+            return first
+        directory = str(self._job.options.checkpoint_dir)
+        shape = self._job.members.shape
+        peers = [rank] if shape is None else [rank, *shape.dp_peers(rank)]
+        of = next((peer for peer in peers if self._own(peer, epoch)), rank)
+        return RestoreOrder(
+            epoch=epoch, source=RestoreSource.DISK, from_rank=of, directory=directory, run=self._job.run
+        )
+
+    def _own(self, rank: int, epoch: int) -> bool:
+        inventories = [node.inventory for node in self._job.members.alive() if node.inventory]
+        return any((entry.rank, entry.epoch) == (rank, epoch) for held in inventories for entry in held.disk)
+
+    def stand_ins(self, own: Collection[HeldCheckpoint]) -> Iterator[HeldCheckpoint]:
+        """What replicas' parts offer to ranks that write none of their own: the same nodes, the same steps."""
+        shape = self._job.members.shape
+        if shape is None or not self._copies():
+            return
+        known = {(hold.rank, hold.epoch) for hold in own}
+        for hold in own:
+            for peer in shape.dp_peers(hold.rank):
+                if (peer, hold.epoch) not in known:
+                    yield HeldCheckpoint(rank=peer, epoch=hold.epoch, node=hold.node)
+
+    def _copies(self) -> int:
+        """Replicas that write, once they are known to be equal. All where a sick one's state may be looked for."""
+        options = self._job.options
+        hunted = options.on_numeric_anomaly is NumericAnomalyPolicy.REPLAY or options.step_replay_every
+        return options.checkpoint_replicas if self._job.replicated and not hunted else 0
+
+    # Messages to the agents
+
+    def configure(self) -> None:
+        """Tell all agents of the run, the shape, and what the job has gone back from."""
+        shape = self._job.members.shape
+        if not self.enabled or shape is None:
+            return
+        config = DiskConfig(
+            run=self._job.run,
+            generation=self._job.generation,
+            every=self._job.disk_every,
+            dp=shape.dp,
+            pp=shape.pp,
+            tp=shape.tp,
+            depths=shape.depths,
+            copies=self._copies(),
+            away=tuple(rank.number for rank in self._job.members.ranks if rank.away),
+            returns=self._job.history.returns,
+            resumed=None if self._job.source is None else (self._job.source.manifest.run, self._job.begun_at),
+        )
+        for node in self._job.members.alive():
+            node.send(ConfigureCheckpoint(config=config))
+
+    # The last save
+
+    def should_save(self) -> bool:
+        """Whether there are steps that a later run would miss."""
+        job = self._job
+        return self.enabled and job.formed_once and job.members.shape is not None and job.committed > self._job.begun_at
+
+    async def save_last(self, seconds: float) -> None:
+        """Have the newest step written that all ranks (or a replica of each) still have. Ends every rank."""
+        job = self._job
+        job.generation += 1
+        for node in job.members.alive():
+            node.inventory = None
+            doomed = tuple(rank.number for rank in job.members.on(node.name))
+            node.send(FenceNode(generation=job.generation, kill=doomed, last=True))
+        nodes = job.members.alive()
+        await job.until(lambda: all(n.fenced >= job.generation or not n.alive for n in nodes), FENCE_SECONDS)
+        epoch = self.newest(nodes)
+        if epoch is None:
+            log.error("DEGRADED nothing was saved at the end: no step is held by all ranks")
+            return
+        problems = await self.write(nodes, epoch, seconds)
+        if problems:
+            log.error("DEGRADED step %d is perhaps not whole on disk: %s", epoch, "; ".join(problems))
+        else:
+            log.warning("step %d is on disk: continue from it with --resume %s", epoch, self._job.run)
+
+    async def write(self, nodes: list[NodeMember], epoch: int, seconds: float) -> list[str]:
+        """Have ``epoch`` written by the agents of ``nodes``; what went wrong. No rank may train meanwhile."""
+        self.saved.clear()
+        here = [node for node in nodes if node.alive]
+        orphans = self._orphans(here, epoch)
+        for node in here:
+            node.send(
+                SaveCheckpointCommand(epoch=epoch, copies=tuple(sorted(r for r, at in orphans.items() if at is node)))
+            )
+        done = await self._job.until(lambda: all(n.name in self.saved or not n.alive for n in here), seconds)
+        problems = [f"{name}: {problem}" for name, problem in sorted(self.saved.items()) if problem]
+        return problems if done else [*problems, f"not all nodes answered within {seconds:g} s"]
+
+    def _orphans(self, nodes: list[NodeMember], epoch: int) -> dict[int, NodeMember]:
+        """Ranks whose node is gone -> the one that is to write the copy which it keeps of them."""
+        gone = {rank.number for rank in self._job.members.ranks if not self._job.members.nodes[rank.node].alive}
+        return {
+            slot.rank: node
+            for node in nodes
+            for slot in (node.inventory.slots if node.inventory else ())
+            if slot.rank in gone and slot.epoch == epoch
+        }
+
+    def newest(self, nodes: list[NodeMember]) -> int | None:
+        """The newest step that all ranks, or a replica of each, hold a sound snapshot of."""
+        job, shape = self._job, self._job.members.shape
+        assert shape is not None
+        limit = job.last_good_epoch
+        held: dict[int, set[int]] = {}
+        for node in nodes:
+            for slot in node.inventory.slots if node.inventory else ():
+                sound = limit is None or slot.epoch <= limit
+                if slot.verified and sound and job.history.holds(slot.epoch, slot.generation):
+                    held.setdefault(slot.rank, set()).add(slot.epoch)
+        return newest_common(held, shape, replicated=bool(job.replicated))
+
+
+def newest_common(held: Mapping[int, set[int]], shape: MeshShape, *, replicated: bool) -> int | None:
+    """The newest epoch that every rank holds; where replicas are equal, that replicas of all parts of the model hold.
+
+    Args:
+        held: rank -> epochs of its snapshots.
+        shape: of the job.
+        replicated: whether data-parallel replicas hold the same.
+    """
+    whole = _common([held.get(rank, set()) for rank in range(shape.world_size)])
+    if not replicated:
+        return whole
+    covered = [
+        _common([set().union(*(held.get(peer, set()) for peer in peers)) for peers in model])
+        for model in shape.models()
+    ]
+    return max((epoch for epoch in (whole, *covered) if epoch is not None), default=None)
+
+
+def _common(sets: list[set[int]]) -> int | None:
+    return max(set.intersection(*sets), default=None)

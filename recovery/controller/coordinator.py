@@ -1,0 +1,376 @@
+"""The coordinator of one job: who is in it, which generation it is in, and what happens when something is lost.
+
+It runs in the launcher of node rank 0 and needs no service: it makes the plan and reports it to the service. States
+and what may follow what: ``membership.MOVES``. Every failure, at any moment, leads to the same thing: the generation is
+raised, and ``executor`` starts over with what is there then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import Final
+
+from mainstay.detectors.hang.detector import HangDetector
+from mainstay.detectors.job.numeric_anomalies import NumericAnomalyDetector
+from mainstay.probes.core_types import EventKind
+from mainstay.recovery.controller.admission_gate import AdmissionGate
+from mainstay.recovery.controller.checkpointing import END_SECONDS, STOP_SECONDS, CheckpointManager
+from mainstay.recovery.controller.coordinator_lease import CoordinatorLease
+from mainstay.recovery.controller.coordinator_server import CoordinatorServer
+from mainstay.recovery.controller.coordinator_takeover import CoordinatorTakeover
+from mainstay.recovery.controller.exit_handler import ExitHandler
+from mainstay.recovery.controller.failure import GenerationFailure, WorkflowName
+from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.launcher_commands import LauncherCommands
+from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
+from mainstay.recovery.controller.monitors.hang_monitor import HangMonitor
+from mainstay.recovery.controller.monitors.interval_tuning import IntervalTuner
+from mainstay.recovery.controller.monitors.numeric_monitor import NumericMonitor
+from mainstay.recovery.controller.participation import ParticipationPolicy
+from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
+from mainstay.recovery.controller.planning.strategy_controller import StrategyController
+from mainstay.recovery.controller.rank_message_handler import RankMessageHandler
+from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
+from mainstay.recovery.controller.report import job_report
+from mainstay.recovery.controller.workflows.migration_controller import MigrationController
+from mainstay.recovery.controller.workflows.reinstantiation import PipelineReinstantiation
+from mainstay.recovery.controller.workflows.reshape_controller import ReshapeController
+from mainstay.recovery.controller.workflows.step_replay import StepReplayController
+from mainstay.recovery.membership.coordinator_election import EXIT_LOST, ElectionResult
+from mainstay.recovery.membership.members import CoordinatorJobState, NodeMember, misfit
+from mainstay.recovery.options import RunOptions
+from mainstay.recovery.protocol.messages import (
+    AgentUp,
+    Dying,
+    Exited,
+    Fenced,
+    FromLauncher,
+    FromRank,
+    LauncherHello,
+    NodeProgress,
+    PrefetchResult,
+    RankReports,
+    Saved,
+    Stacks,
+    StandbysReady,
+    StopJob,
+    WorkerUp,
+)
+from mainstay.recovery.telemetry.reporter import Reporter
+
+log = logging.getLogger("mainstay.coordinator")
+
+_FUTILE: Final = 3
+"""Failures of the script's own in a row without a single committed step: what failed will fail again."""
+
+
+class Coordinator:
+    """One job: it builds the parts, and decides what follows from what they tell (``JobEvents``, ``LauncherEvents``).
+
+    ``start`` listens; ``outcome`` is set when the job is over.
+    """
+
+    def __init__(self, options: RunOptions, reporter: Reporter, term: int = 1) -> None:
+        self.job = job = Job(options, reporter, self, term)
+        self.outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.checkpoints = CheckpointManager(job)
+        self.commands = LauncherCommands(job, self.checkpoints)
+        self.inputs = PlannerInputBuilder(job, self.checkpoints, self.commands)
+        self.participation = ParticipationPolicy(job, self.commands, self.inputs)
+        self.durability = DurabilityMonitor(job, self.commands, self.participation, self.inputs)
+        self.intervals = IntervalTuner(job, self.checkpoints, self.inputs, self.durability)
+        self.strategies = StrategyController(job, self.inputs, self.participation, self.durability)
+        self.lease = CoordinatorLease(job)
+        self.executor = RecoveryExecutor(
+            job,
+            commands=self.commands,
+            checkpoints=self.checkpoints,
+            inputs=self.inputs,
+            participation=self.participation,
+            durability=self.durability,
+            strategies=self.strategies,
+            lease=self.lease,
+        )
+        self.replays = StepReplayController(job, self.commands, self.inputs)
+        self.migrations = MigrationController(job)
+        self.reshaping = ReshapeController(job, self.checkpoints, self.participation)
+        self.pipelines = PipelineReinstantiation(job, self.checkpoints, self.inputs, self.reshaping)
+        self.hangs = HangMonitor(job, HangDetector())
+        self.numerics = NumericMonitor(job, NumericAnomalyDetector(), self.replays.request_replay)
+        self.exits = ExitHandler(job, self.hangs)
+        self.admission = AdmissionGate(job, self.commands, self.participation, self.inputs, self.form)
+        self.takeover: CoordinatorTakeover | None = None
+        self._register_workflows()
+        self._rank_messages = RankMessageHandler(
+            job,
+            commands=self.commands,
+            checkpoints=self.checkpoints,
+            executor=self.executor,
+            durability=self.durability,
+            numerics=self.numerics,
+            replays=self.replays,
+        )
+        self._server = CoordinatorServer(job, self, self.lease)
+        self._futile = 0
+        self._resigned = False
+        self._epoch_at_failure = -1
+
+    def _register_workflows(self) -> None:
+        executor = self.executor
+        executor.workflows[WorkflowName.REPLAY] = self.replays
+        executor.workflows[WorkflowName.MIGRATE] = self.migrations
+        executor.workflows[WorkflowName.RESHAPE] = self.reshaping
+        executor.pipelines = self.pipelines
+        executor.request_replay = self.replays.request_replay
+        executor.on_rollback += [self.numerics.went_back, self.replays.went_back]
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen for launchers; returns the port.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        port = await self._server.open(host, port)
+        self.job.spawn(self.hangs.run())
+        self.job.spawn(self.intervals.run())
+        self.job.spawn(self.admission.run())
+        return port
+
+    async def succeed(self, won: ElectionResult, host: str) -> int:
+        """Take a job over whose coordinator is lost; returns the port.
+
+        Raises:
+            OSError: this node cannot listen on ``host``.
+        """
+        self.takeover = CoordinatorTakeover(self.job, self.executor, self.exits, won)
+        port = await self.start(host, 0)
+        self.job.spawn(self.takeover.run())
+        return port
+
+    async def close(self) -> None:
+        self._server.close()
+        self.job.close()
+        for node in self.job.members.nodes.values():
+            node.hang_up()
+
+    # The end
+
+    def report(self) -> None:
+        """Tell where the job stands, once ranks and their places are known."""
+        if self.job.members.ranks and not self.job.inheriting and not self._resigned:
+            self.job.reporter.job(job_report(self.job, self.durability.report(), self.migrations.answers()))
+
+    def end(self, state: CoordinatorJobState, exit_code: int, reason: str) -> None:
+        """The job is over, well or not; what would be lost is saved before the ranks learn of it."""
+        if self.job.over:
+            return
+        self.executor.cancel()
+        if self.checkpoints.should_save():
+            self.job.saving = True
+            self.job.spawn(self._save_and_end(state, exit_code, reason))
+        else:
+            self._end(state, exit_code, reason)
+
+    async def _save_and_end(self, state: CoordinatorJobState, exit_code: int, reason: str) -> None:
+        try:
+            await self.checkpoints.save_last(END_SECONDS if state is CoordinatorJobState.FINISHED else STOP_SECONDS)
+        finally:
+            self.job.saving = False
+            self._end(state, exit_code, reason)
+
+    def finish(self) -> None:
+        """All ranks have ended well."""
+        self.end(CoordinatorJobState.FINISHED, 0, "")
+
+    def _end(self, state: CoordinatorJobState, exit_code: int, reason: str) -> None:
+        job = self.job
+        job.finished_at = time.time()
+        job.move(state)
+        data = {"state": state.value, "exit_code": exit_code, "reason": reason, "epoch": job.committed}
+        job.reporter.event(EventKind.JOB_FINISHED, generation=job.generation, data=data)
+        for node in job.members.alive():
+            node.send(StopJob(exit_code=exit_code, reason=reason))
+        if not self.outcome.done():
+            self.outcome.set_result(exit_code)
+
+    def resign(self, reason: str) -> None:
+        """Another launcher coordinates this job, or may: end this node's part, and say nothing of the job."""
+        job = self.job
+        if job.over:
+            return
+        self._resigned, job.state = True, CoordinatorJobState.FAILED
+        log.warning("node %s coordinates no more: %s", job.options.node, reason)
+        self.executor.cancel()
+        for node in job.members.alive():
+            if node.name == job.options.node:
+                node.send(StopJob(exit_code=EXIT_LOST, reason=f"{reason}: this node ends its ranks"))
+            else:
+                node.hang_up()
+        if not self.outcome.done():
+            self.outcome.set_result(EXIT_LOST)
+
+    def fail(self, reason: str, exit_code: int = 1) -> None:
+        """Give the job up, in one clear line."""
+        self.end(CoordinatorJobState.FAILED, exit_code or 1, f"job {self.job.options.job} failed: {reason}")
+
+    def stopped(self, exit_code: int) -> None:
+        """This launcher was asked to end."""
+        reason = f"job {self.job.options.job} was stopped at step {self.job.committed}"
+        self.end(CoordinatorJobState.FAILED, exit_code, reason)
+
+    # Nodes
+
+    def misfit(self, hello: LauncherHello) -> str:
+        """Why a launcher is none of this job's; empty when it is."""
+        if self.takeover is not None:
+            return self.takeover.misfit(hello)
+        return misfit(hello, self.job.options, self.job.members)
+
+    def joined(self, node: NodeMember) -> None:
+        """A launcher is part of the job from now on: it is the last one to come, or it comes back."""
+        if self.job.members.ranks and not self.job.inheriting:
+            self.admission.rejoin(node)
+        elif self.takeover is None and self.job.members.complete:
+            self.admission.open()
+
+    def run_once(self) -> None:
+        """Called every second or so, while this coordinator may act."""
+        self.migrations.run_once()
+        self.reshaping.run_once(self.pipelines.grown)
+        self.report()
+
+    def lose_node(self, node: NodeMember, reason: str) -> None:
+        """A node is gone with its memory; its launcher ends its ranks as soon as it notices the same."""
+        if not node.alive or (self.job.over and not self.job.saving):
+            return
+        node.alive = False
+        node.hang_up()
+        if self.job.saving:  # what is saved is saved without it
+            self.job.spawn(self.job.notify())
+            return
+        if self.job.inheriting:
+            return
+        if not self.job.members.ranks:
+            del self.job.members.nodes[node.name]
+        elif self.lease.is_uncertain:
+            self.job.spawn(self._lose_after_a_look(node, reason))
+        else:
+            self._lose(node, reason)
+
+    async def _lose_after_a_look(self, node: NodeMember, reason: str) -> None:
+        if await self.lease.check():
+            self._lose(node, reason)
+
+    def _lose(self, node: NodeMember, reason: str) -> None:
+        ranks = {rank.number for rank in self.job.members.on(node.name)}
+        data = {"reason": reason, "ranks": sorted(ranks)}
+        self.job.reporter.event(EventKind.NODE_LOST, node=node.name, generation=self.job.generation, data=data)
+        log.warning("node %s is lost: %s", node.name, reason)
+        self.failed(GenerationFailure(ranks=ranks, time=time.time(), reason=f"node {node.name} was lost: {reason}"))
+
+    # Forming
+
+    def form(self) -> None:
+        """All nodes are here: hand out the ranks."""
+        self.job.members.reassign(self.job.options.world_size)
+        self.job.generation = 1
+        self.job.started_at = time.time()
+        command = [self.job.options.script, *self.job.options.argv]
+        data = {"command": command, "world_size": self.job.options.world_size, "run": self.job.run}
+        self.job.reporter.event(EventKind.JOB_STARTED, generation=1, data=data)
+        self.job.store = self.job.new_store()
+        self.commands.replicate_state()
+        for rank in self.job.members.ranks:
+            self.commands.start(rank)
+
+    # Messages
+
+    async def handle_message(self, node: NodeMember, message: FromLauncher) -> None:
+        """One message of a launcher."""
+        match message:
+            case FromRank():
+                self._rank_messages.handle(message)
+            case NodeProgress():
+                self.hangs.progress(message)
+                return  # no caller waits for it
+            case Stacks():
+                self.hangs.stacks(node, message)
+            case Dying() | Exited() | WorkerUp() | RankReports():
+                self._hear_of_processes(node, message)
+            case Fenced():
+                node.confirms_fence(message.generation, message.inventory)
+            case Saved():
+                self.checkpoints.saved[node.name] = message.problem
+            case PrefetchResult():
+                self.migrations.brought(message)
+            case StandbysReady():
+                node.standbys = message.count
+            case AgentUp():
+                node.endpoint = message.endpoint
+                self._agent_up(node)
+            case _:
+                return
+        await self.job.notify()
+
+    def _hear_of_processes(self, node: NodeMember, message: Dying | Exited | WorkerUp | RankReports) -> None:
+        if isinstance(message, Dying):
+            self.exits.dying(node, message)
+        elif isinstance(message, Exited):
+            self.exits.exited(node, message)
+        elif isinstance(message, WorkerUp):
+            self.job.members.up(message.rank, message.pid)
+            self.report()
+        elif self.takeover is not None and self.job.inheriting:
+            self.takeover.add_reports(node, message)
+
+    def _agent_up(self, node: NodeMember) -> None:
+        """A new agent must be told of its group again, and the others of its new address."""
+        if self.job.state is CoordinatorJobState.RUNNING and self.job.members.shape is not None:
+            log.info("node %s has a new agent at %s", node.name, node.endpoint)
+            self.commands.replicate_state()
+            self.durability.protect()
+            self.checkpoints.configure()
+
+    # Failures
+
+    def failed(self, failure: GenerationFailure) -> None:
+        """Something is lost. The generation ends in any case and recovery begins, unless it is hopeless."""
+        if self.job.over:
+            return None
+        for number in failure.ranks:
+            self.job.members.ranks[number].lost = True
+            self.job.members.ranks[number].live = False
+        if self.job.inheriting or self.participation.can_absorb(failure):
+            return None  # recovered with all that is lost, as soon as that is known; or no rank waits for it
+        self.job.recoveries += failure.counts
+        if self.job.committed > self._epoch_at_failure:
+            self._futile = 0
+        self._futile += failure.own
+        self._epoch_at_failure = self.job.committed
+        if self.job.recoveries > self.job.options.max_restarts:
+            return self.fail(
+                f"{failure.reason}; --max-restarts {self.job.options.max_restarts} are used up", failure.exit_code
+            )
+        if self._futile >= _FUTILE:
+            why = f"{failure.reason}; the script failed {_FUTILE} times in a row without a committed step between"
+            return self.fail(why, failure.exit_code)
+        log.warning("%s", failure.reason)
+        self.job.move(CoordinatorJobState.RECOVERING)
+        self.job.generation += 1
+        self.executor.begin_recovery(failure)
+        return None
+
+    def store_ended(self, status: str) -> None:
+        """Nothing is lost: all ranks meet again, in another store."""
+        if self.job.over:
+            return
+        self.job.store = self.job.new_store()
+        self.failed(GenerationFailure(ranks=set(), time=time.time(), reason=f"the store ended ({status})"))
+
+    def replay(self, failure: GenerationFailure) -> None:
+        """Nothing is lost: the generation ends so that all ranks can replay. No recovery that counts."""
+        self.job.move(CoordinatorJobState.RECOVERING)
+        self.job.generation += 1
+        self.executor.begin_recovery(failure)

@@ -1,0 +1,133 @@
+"""The server that launchers connect to: it reads a hello and messages, and reports a launcher lost when they stop."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from typing import Protocol
+
+from mainstay.recovery.controller.coordinator_lease import LEASE, CoordinatorLease
+from mainstay.recovery.controller.job import Job
+from mainstay.recovery.membership.coordinator_election import EXIT_LOST
+from mainstay.recovery.membership.members import NodeMember
+from mainstay.recovery.protocol.messages import FromLauncher, LauncherHeartbeat, LauncherHello, LauncherWelcome, StopJob
+from mainstay.recovery.protocol.wire import MessageStream, WireError, coordinator_side
+from mainstay.recovery.telemetry.reporter import JOB_SECONDS
+
+log = logging.getLogger("mainstay.coordinator")
+
+
+class LauncherEvents(Protocol):
+    """What the server tells the coordinator."""
+
+    def misfit(self, hello: LauncherHello) -> str:
+        """Why a launcher is none of this job's; empty when it is."""
+
+    def joined(self, node: NodeMember) -> None:
+        """A launcher is part of the job from now on."""
+
+    async def handle_message(self, node: NodeMember, message: FromLauncher) -> None:
+        """A launcher said something."""
+
+    def lose_node(self, node: NodeMember, reason: str) -> None:
+        """A launcher's connection broke, or it is silent."""
+
+    def run_once(self) -> None:
+        """Called every second or so, while the coordinator may act."""
+
+
+class CoordinatorServer:
+    """One a coordinator. ``open`` listens until ``close``."""
+
+    def __init__(self, job: Job, events: LauncherEvents, lease: CoordinatorLease) -> None:
+        self._job = job
+        self._events = events
+        self._lease = lease
+        self._server: asyncio.Server | None = None
+
+    async def open(self, host: str, port: int) -> int:
+        """Listen for launchers; returns the port.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        self._server = await asyncio.start_server(self._accept, host, port)
+        self._job.spawn(self._watch())
+        self._job.spawn(self._wait_for_nodes())
+        return int(self._server.sockets[0].getsockname()[1])
+
+    @property
+    def _lease_seconds(self) -> float:
+        return LEASE * self._job.options.node_seconds
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._job.spawn(self._listen(coordinator_side(reader, writer)))
+
+    async def _listen(self, stream: MessageStream[FromLauncher]) -> None:
+        """One launcher's connection, from its hello to its end."""
+        node: NodeMember | None = None
+        try:
+            async with asyncio.timeout(10.0):
+                hello = await stream.receive()
+            node = self._admit(hello, stream)
+            while node is not None and (message := await stream.receive()) is not None:
+                node.heard_at = asyncio.get_running_loop().time()
+                if isinstance(message, LauncherHeartbeat):
+                    node.renew(message.sequence, self._lease_seconds)
+                    continue
+                await self._events.handle_message(node, message)
+        except (WireError, TimeoutError) as error:
+            log.warning("a connection was closed: %s", error)
+        finally:
+            stream.close()
+            if node is not None:
+                self._events.lose_node(node, "its launcher's connection broke")
+
+    def _admit(self, hello: FromLauncher | None, stream: MessageStream[FromLauncher]) -> NodeMember | None:
+        if not isinstance(hello, LauncherHello) or not hmac.compare_digest(hello.token, self._job.options.token):
+            return None
+        problem = self._events.misfit(hello)
+        if problem:
+            log.warning("node %s was turned away: %s", hello.node, problem)
+            code = EXIT_LOST if self._job.term > 1 else 2
+            stream.send(StopJob(exit_code=code, reason=f"the coordinator turned this node away: {problem}"))
+            return None
+        now = asyncio.get_running_loop().time()
+        node = NodeMember(
+            hello, stream, now, hello.agent_endpoint, hello.standbys, leased_until=now + self._lease_seconds
+        )
+        self._job.members.nodes[hello.node] = node
+        node.send(LauncherWelcome(world_size=self._job.options.world_size, run=self._job.run))
+        self._job.spawn(self._beat(node))
+        self._events.joined(node)
+        return node
+
+    async def _beat(self, node: NodeMember) -> None:
+        while node.alive:
+            node.beat(asyncio.get_running_loop().time())
+            await asyncio.sleep(self._job.options.node_seconds / 10)
+
+    async def _watch(self) -> None:
+        """Silence is loss; and the job is reported every now and then."""
+        while True:
+            await asyncio.sleep(min(JOB_SECONDS, self._job.options.node_seconds / 10))
+            if not await self._lease.check():
+                continue  # it slept, or is cut off: what it has not heard says nothing of the others
+            limit = asyncio.get_running_loop().time() - self._job.options.node_seconds
+            for node in self._job.members.alive():
+                if node.heard_at < limit and node.name != self._job.options.node:
+                    self._events.lose_node(node, f"nothing heard for {self._job.options.node_seconds:g} s")
+            self._events.run_once()
+
+    async def _wait_for_nodes(self) -> None:
+        await asyncio.sleep(self._job.options.join_seconds)
+        if not self._job.members.complete and not self._job.members.ranks:
+            options, here = self._job.options, ", ".join(self._job.members.nodes) or "none"
+            self._job.events.fail(
+                f"{options.nnodes} nodes were expected within {options.join_seconds:g} s, here: {here}"
+            )

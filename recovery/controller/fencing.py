@@ -1,0 +1,104 @@
+"""The end of a generation: agents revoke it, lost ranks get new processes, survivors leave their collectives."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from mainstay.recovery.controller.failure import GenerationFailure
+from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.launcher_commands import LauncherCommands
+from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
+from mainstay.recovery.controller.recovery_record import RecoveryRecord
+from mainstay.recovery.protocol.messages import FenceNode
+
+FENCE_SECONDS: Final = 30.0
+"""An agent that does not answer a fence by then is taken to hold nothing."""
+
+
+class Fencing:
+    """One a coordinator."""
+
+    def __init__(self, job: Job, commands: LauncherCommands, inputs: PlannerInputBuilder) -> None:
+        self._job = job
+        self._commands = commands
+        self._inputs = inputs
+
+    def victims(self, failure: GenerationFailure) -> set[int]:
+        """Ranks that need a new process. All of them when some have already left the training loop for good."""
+        ranks = self._job.members.ranks
+        whole = self._job.members.shape is None or any(r.gone for r in ranks)
+        return {r.number for r in ranks if whole or r.lost or r.number in failure.ranks}
+
+    def fence_all(self) -> None:
+        """Revoke the old generation; every process stays."""
+        self.replace(set())
+
+    def replace(
+        self, victims: set[int], exclude: frozenset[int] = frozenset(), *, moves: Mapping[int, str] | None = None
+    ) -> bool:
+        """Revoke the old generation everywhere, and start new processes for ``victims`` right behind it.
+
+        ``moves`` says where those run that nothing forces to move.
+        """
+        job, members = (
+            self._job,
+            self._job.members,
+        )  # no await below: the old generation ends and the new begins in one turn
+        victims = {number for number in victims if not members.ranks[number].unplaced}
+        homes = moves or self._inputs.homes(victims, exclude)
+        if isinstance(homes, str):
+            job.events.fail(f"{homes} (ranks {sorted(victims)} have nowhere to run)")
+            return False
+        self._inputs.log_last_resort(homes)
+        doomed = {
+            node.name: tuple(r.number for r in members.on(node.name) if r.number in victims) for node in members.alive()
+        }
+        excluded = {
+            node.name: tuple(r.number for r in members.on(node.name) if r.number in exclude) for node in members.alive()
+        }
+        for number in victims:
+            members.ranks[number].restart(homes[number])
+        if members.shape is None:
+            job.store = job.new_store()  # the script itself meets through the store, and would find the dead in it
+        self._commands.replicate_state()
+        for node in members.alive():
+            node.inventory, node.warm = None, node.standbys
+            node.excluded += len(excluded[node.name])
+            node.send(FenceNode(generation=job.generation, kill=doomed[node.name], exclude=excluded[node.name]))
+        for rank in members.ranks:
+            rank.ready = rank.resumed = None
+            rank.digests.clear()
+            rank.buffers.clear()
+            if rank.number in victims:
+                self._commands.start(rank)
+        return True
+
+    async def wait_for_survivors(self, recovery: RecoveryRecord, waiting: set[int]) -> bool:
+        """Wait for agents and survivors. A survivor that stays in its collective is itself a failure."""
+        job = self._job
+        survivors = [job.members.ranks[r] for r in waiting]
+        await self._job.until(lambda: all(n.fenced >= job.generation for n in job.members.alive()), FENCE_SECONDS)
+        await self._job.until(lambda: all(r.ready or r.gone for r in survivors), job.options.ready_seconds)
+        late = {r.number for r in survivors if not r.ready}
+        if late:
+            over = {r.number for r in survivors if r.gone}
+            why = f"ranks {sorted(over)} had left the training loop already"
+            why = (
+                why if over else f"ranks {sorted(late)} stayed in their collective for {job.options.ready_seconds:g} s"
+            )
+            recovery.ends("fence", ok=False, detail=why)
+            self._job.failed_soon(GenerationFailure(ranks=late, time=time.time(), reason=why))
+            return False
+        recovery.mark("fence")
+        recovery.ends("fence", ok=True, detail=f"{len(waiting)} ranks stay alive")
+        return True
+
+    async def wait_for_all(self, recovery: RecoveryRecord) -> bool:
+        """Wait until agents and all ranks have left the old generation."""
+        job = self._job
+        await self._job.until(lambda: all(n.fenced >= job.generation for n in job.members.alive()), FENCE_SECONDS)
+        ready = await self._job.until(lambda: all(r.ready for r in job.members.ranks), job.options.ready_seconds)
+        recovery.mark("fence")
+        return ready

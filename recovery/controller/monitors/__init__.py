@@ -1,0 +1,1 @@
+"""What a coordinator watches while ranks train."""

@@ -1,0 +1,1 @@
+"""From what a coordinator knows to the input of the planner, and back."""

@@ -1,0 +1,190 @@
+"""What ranks say, written into the tables of the coordinator. Words of a process that was replaced are not heard."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from mainstay.recovery.controller.checkpointing import CheckpointManager
+from mainstay.recovery.controller.failure import GenerationFailure
+from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.launcher_commands import LauncherCommands
+from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
+from mainstay.recovery.controller.monitors.numeric_monitor import NumericMonitor
+from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
+from mainstay.recovery.controller.retry_policy import RetryPolicy
+from mainstay.recovery.controller.workflows.step_replay import StepReplayController
+from mainstay.recovery.membership.members import RankMember
+from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.protocol.messages import FromRank
+from mainstay.recovery.protocol.worker_messages import (
+    Attached,
+    CollectiveFailed,
+    Joined,
+    RankDone,
+    Ready,
+    Replayed,
+    Resumed,
+    ScriptFailed,
+    StepFailed,
+    StepRecord,
+    StepsTotal,
+    Transfers,
+)
+
+log = logging.getLogger("mainstay.coordinator")
+
+TROUBLE_SECONDS: Final = 1.0
+"""A collective failed but no rank died: after this the fault is the connection's, and all meet again."""
+
+
+class RankMessageHandler:
+    """One handler for each kind of message."""
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        commands: LauncherCommands,
+        checkpoints: CheckpointManager,
+        executor: RecoveryExecutor,
+        durability: DurabilityMonitor,
+        numerics: NumericMonitor,
+        replays: StepReplayController,
+    ) -> None:
+        self._job = job
+        self._commands = commands
+        self._checkpoints = checkpoints
+        self._executor = executor
+        self._durability = durability
+        self._numerics = numerics
+        self._replays = replays
+        self._retries = RetryPolicy()
+        self._handlers: dict[type, Callable[[RankMember, Any], None]] = {
+            Joined: self._joined,
+            Ready: self._ready,
+            Resumed: self._resumed,
+            StepRecord: self._step,
+            Transfers: self._transfers,
+            CollectiveFailed: self._trouble,
+            StepFailed: self._raised,
+            Attached: self._attached,
+            StepsTotal: self._steps_total,
+            Replayed: self._replayed,
+            RankDone: self._done,
+            ScriptFailed: self._script_failed,
+        }
+
+    def handle(self, wrapped: FromRank) -> None:
+        """Hear one message."""
+        rank = self._job.members.held_by(wrapped.rank, wrapped.pid)
+        handler = self._handlers.get(type(wrapped.message))
+        if rank is not None and handler is not None:
+            handler(rank, wrapped.message)
+
+    @property
+    def _forming(self) -> bool:
+        """No rank has trained yet, and no recovery is under way that would see to it.
+
+        Not the same as the job's state: until the first rank speaks, a script might be one without the SDK.
+        """
+        return not self._job.active and not self._job.formed_once and not self._job.inheriting
+
+    def _joined(self, rank: RankMember, message: Joined) -> None:
+        job = self._job
+        shape = MeshShape(dp=message.dp, pp=message.pp, tp=message.tp, depths=message.depths)
+        if job.members.shape not in {None, shape}:
+            job.events.fail(f"rank {rank.number} asked for {shape}, others for {job.members.shape}")
+            return
+        job.members.shape = shape
+        if misfit := self._checkpoints.incompatibility(shape):
+            job.events.fail(misfit)
+            return
+        rank.joined, rank.joined_at = message.generation, time.time()
+        # Replacements get their order from recovery; at the first start the last one to come starts it.
+        if self._forming and all(r.joined == job.generation for r in job.members.ranks):
+            self._commands.regroup({})
+
+    def _ready(self, rank: RankMember, message: Ready) -> None:
+        if message.generation == self._job.generation:
+            rank.ready = message
+
+    def _resumed(self, rank: RankMember, message: Resumed) -> None:
+        job = self._job
+        if message.generation != job.generation:
+            return
+        rank.resumed = message
+        if message.ok:
+            rank.live, rank.epoch = True, message.epoch
+        elif self._forming:
+            job.events.fail(f"rank {rank.number} cannot continue from step {message.epoch}: {message.reason}")
+            return
+        if self._forming and all(r.resumed is not None and r.resumed.ok for r in job.members.ranks):
+            self._executor.formed()
+
+    def _step(self, rank: RankMember, message: StepRecord) -> None:
+        job = self._job
+        rank.epoch = max(rank.epoch, message.epoch)
+        if message.generation == job.generation:
+            rank.epoch, rank.epoch_generation = message.epoch, message.generation
+            self._durability.corrupt_steps.committed(message.epoch)
+            self._executor.inputs.step_took(message.step_time)
+            self._executor.strategies.committed(rank.number, message)
+            if message.digest is not None:
+                rank.digests[message.epoch] = message.digest
+                rank.buffers[message.epoch] = message.buffers or 0
+                job.history.note(rank.number, message.epoch, message.digest)
+                self._executor.inputs.compare_replicas(message.epoch)
+            self._numerics.step(rank.number, message)
+            self._executor.participation.committed(rank, message)
+            if not rank.number:
+                self._replays.committed(message.epoch)
+        job.reporter.step(rank.number, message)
+
+    def _transfers(self, rank: RankMember, message: Transfers) -> None:
+        self._job.reporter.transfers(rank.number, message)
+
+    def _trouble(self, rank: RankMember, message: CollectiveFailed) -> None:
+        if message.generation == self._job.generation:
+            self._job.spawn(self._explain(rank, message))
+
+    async def _explain(self, rank: RankMember, message: CollectiveFailed) -> None:
+        """Wait for the death that explains a broken collective; without one the connection itself was at fault."""
+        await asyncio.sleep(TROUBLE_SECONDS)
+        job = self._job
+        if job.generation == message.generation and not job.over:
+            reason = f"a collective failed on rank {rank.number} though every rank is alive: {message.reason}"
+            ranks = self._retries.replaced_for(rank.number, job.committed, raised=False)
+            began = time.time() - TROUBLE_SECONDS
+            job.events.failed(GenerationFailure(ranks=ranks, time=began, reason=reason, erred=rank.number))
+
+    def _raised(self, rank: RankMember, message: StepFailed) -> None:
+        """No rank is lost, and the reason is known: there is nothing to wait for."""
+        job = self._job
+        if message.generation == job.generation and not job.over:
+            ranks = self._retries.replaced_for(rank.number, job.committed, raised=True)
+            then = "it gets a new process" if ranks else "all make the step again"
+            reason = f"rank {rank.number} raised {message.error}; {then}"
+            job.events.failed(
+                GenerationFailure(ranks=ranks, time=time.time(), reason=reason, own=True, erred=rank.number)
+            )
+
+    def _attached(self, rank: RankMember, message: Attached) -> None:
+        rank.attached = message
+        if not message.protected:
+            log.warning("DEGRADED rank %d is not protected: %s", rank.number, message.reason)
+
+    def _steps_total(self, _: RankMember, message: StepsTotal) -> None:
+        self._job.steps_total = message.total
+
+    def _replayed(self, rank: RankMember, message: Replayed) -> None:
+        self._replays.handle_replayed(rank.number, message)
+
+    def _done(self, rank: RankMember, message: RankDone) -> None:
+        rank.done, rank.epoch = True, message.epoch
+
+    def _script_failed(self, rank: RankMember, message: ScriptFailed) -> None:
+        rank.error = message

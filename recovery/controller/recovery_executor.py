@@ -1,0 +1,350 @@
+"""One recovery, from the failure to the verified step. What fails meanwhile makes it begin again, a generation up.
+
+fence     the lost processes are reaped, the generation is revoked at every agent, survivors leave their collectives
+decide    the planner chooses; replacements are starting already
+regroup   every rank forms the new generation, gets its state of the plan's epoch, and votes
+continue  the first step commits: recovered
+verify    three steps commit and data-parallel replicas hold equal parameters: verified
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from mainstay.probes.core_types import EventKind
+from mainstay.probes.ids import uuid7
+from mainstay.recovery import planner
+from mainstay.recovery.controller.checkpointing import CheckpointManager
+from mainstay.recovery.controller.coordinator_lease import CoordinatorLease
+from mainstay.recovery.controller.failure import EndedGeneration, GenerationFailure, ReplayTrigger, WorkflowName
+from mainstay.recovery.controller.fencing import Fencing
+from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.launcher_commands import LauncherCommands
+from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
+from mainstay.recovery.controller.participation import ParticipationPolicy
+from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
+from mainstay.recovery.controller.planning.strategy_controller import StrategyController, decision_event_data
+from mainstay.recovery.controller.recovery_record import RecoveryRecord
+from mainstay.recovery.controller.restore_verification import find_restore_mismatch
+from mainstay.recovery.membership.members import CoordinatorJobState, RankMember
+from mainstay.recovery.options import NumericAnomalyPolicy
+from mainstay.recovery.protocol.messages import DiscardCommand
+from mainstay.recovery.protocol.worker_messages import Regroup
+from mainstay.recovery.recovery_plan import (
+    Alternative,
+    RecoveryPlan,
+    RecoveryStrategyName,
+    RestoreSource,
+    summarize_plan,
+)
+
+log = logging.getLogger("mainstay.coordinator")
+
+VERIFY_STEPS: Final = 3
+_RESTORE_FACTOR: Final = 5.0
+"""Time-outs to wait for a restore: it may read from disk, and a cold process imports first."""
+
+
+class Workflow(Protocol):
+    """A recovery of another kind than to restore what is lost."""
+
+    async def carry_out(self, executor: RecoveryExecutor, recovery: RecoveryRecord, ended: EndedGeneration) -> None:
+        """All ranks are fenced by ``executor``; what follows ends with ranks that train, or with another failure."""
+
+
+class PipelineChange(Protocol):
+    """Forms other pipelines of the ranks that are left; see ``reinstantiation``."""
+
+    def instead(
+        self, executor: RecoveryExecutor, recovery: RecoveryRecord, victims: set[int], failure: GenerationFailure
+    ) -> Coroutine[Any, Any, None] | None:
+        """What is to follow where ``victims`` have no place to run, all others fenced; None: nothing for it."""
+
+    def preferred(
+        self, executor: RecoveryExecutor, recovery: RecoveryRecord, victims: set[int], failure: GenerationFailure
+    ) -> Coroutine[Any, Any, None] | None:
+        """The same where it costs least, behind the fence; None: some have a place, or it cannot be."""
+
+
+class RecoveryExecutor:
+    """Carries recoveries out. ``begin_recovery`` may be called at any time; only the newest attempt lives.
+
+    The coordinator registers what an executor need not know: ``workflows``, ``pipelines``, ``on_rollback``, and
+    ``request_replay``.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        *,
+        commands: LauncherCommands,
+        checkpoints: CheckpointManager,
+        inputs: PlannerInputBuilder,
+        participation: ParticipationPolicy,
+        durability: DurabilityMonitor,
+        strategies: StrategyController,
+        lease: CoordinatorLease,
+    ) -> None:
+        self._job = job
+        self._commands = commands
+        self._checkpoints = checkpoints
+        self.inputs = inputs
+        self.participation = participation
+        self._durability = durability
+        self.fencing = Fencing(job, commands, inputs)
+        self.strategies = strategies
+        self._lease = lease
+        self.workflows: dict[WorkflowName, Workflow] = {}
+        self.pipelines: PipelineChange | None = None
+        self.on_rollback: list[Callable[[int], None]] = [durability.corrupt_steps.went_back]
+        """Called with the epoch that the job goes back to."""
+        self.request_replay: Callable[[ReplayTrigger], bool] = lambda _: False
+        """Asks for a replay that finds a rank which computes wrongly; whether one begins."""
+
+    def formed(self) -> None:
+        """Every rank has voted for its epoch: training runs, and what protects it is set up for this membership."""
+        self._job.move(CoordinatorJobState.RUNNING)
+        self._durability.protect()
+        self._checkpoints.configure()
+        self._job.formed_once = True
+        if self._job.members.shape is not None:
+            self.strategies.prepare()  # decide single losses in advance
+        self._commands.replicate_state()
+
+    def cancel(self) -> None:
+        if self._job.attempt is not None:
+            self._job.attempt.cancel()
+
+    def begin_recovery(self, failure: GenerationFailure) -> None:
+        """Fence at once; the rest follows in a task."""
+        self.cancel()
+        job, now = self._job, time.time()
+        if job.recovery is None:
+            job.recovery = RecoveryRecord(uuid7(), failure.time, job.committed, now, self._report)
+        recovery = job.recovery
+        recovery.acted_at = min(now, recovery.acted_at)
+        recovery.marks.clear()
+        victims = self.fencing.victims(failure)
+        remaining, costs = (
+            self.participation.refresh(victims, failure),
+            self.strategies.assess_quickly(victims, failure),
+        )
+        recovery.quiet = failure.quiet
+        recovery.begins("fence", f"generation {job.generation}: {failure.reason}")
+        others = self.pipelines.instead(self, recovery, victims, failure) if self.pipelines else None
+        if others is not None:
+            recovery.verdict = self.strategies.decide(costs, RecoveryStrategyName.REINSTANTIATE)
+            job.attempt = job.spawn(others)
+            return
+        if not self.fencing.replace(victims, failure.exclude):
+            return
+        # Only now, while the fence is on its way: no decision may hold it up.
+        recovery.verdict = verdict = self.strategies.decide(costs)
+        if self.pipelines and verdict is not None and verdict.first is RecoveryStrategyName.REINSTANTIATE:
+            others = self.pipelines.preferred(self, recovery, victims, failure)
+            if others is not None:
+                verdict.strategy = RecoveryStrategyName.REINSTANTIATE
+                job.attempt = job.spawn(others)
+                return
+        self.participation.choose(remaining, failure, None if verdict is None else verdict.first)
+        waiting = {r.number for r in job.members.ranks if r.live} - victims
+        limits = failure if failure.replay is None else failure.replay
+        if failure.before is not None or failure.replay is not None:
+            recovery.before, recovery.odd = limits.before, limits.odd
+        if failure.workflow is None:
+            work = self.recover_job(recovery, victims, waiting)
+        else:
+            work = self.workflows[failure.workflow].carry_out(
+                self, recovery, EndedGeneration(failure, victims, waiting)
+            )
+        job.attempt = job.spawn(work)
+
+    # The usual recovery
+
+    async def recover_job(self, recovery: RecoveryRecord, victims: set[int], waiting: set[int]) -> None:
+        if self._job.members.shape is None:
+            await self._start_over(recovery)
+            return
+        if not await self.fencing.wait_for_survivors(recovery, waiting):
+            return
+        if self._job.formed_once:
+            alternative = self._decide(recovery, victims)
+            if alternative is None:
+                return
+            orders = self._orders(alternative)
+            epoch = alternative.epoch or 0
+        else:
+            await self._job.until(self._all_waiting, None)
+            orders, epoch = {}, self._job.begun_at
+        if not await self._lease.check(self._job.generation):
+            return
+        self.discard(epoch)
+        if not await self._regroup(recovery, orders):
+            return
+        await self._go_on(recovery, epoch)
+        await self._verify(recovery, epoch)
+        await self.participation.come_back()
+
+    # Decide
+
+    def plan(self, recovery: RecoveryRecord, victims: set[int], *, use_live: bool = True) -> RecoveryPlan:
+        """The planner's choice among what is sound; where that brings nothing back, among all that there is."""
+        survey = self.inputs
+        plan = planner.plan_recovery(survey.situation(victims, recovery.bad, recovery.before, use_live=use_live))
+        if plan.chosen is None and recovery.is_uncounted():
+            log.warning("nothing else is left: sources that failed before are tried again")
+            return self.plan(recovery, victims, use_live=use_live)
+        if plan.chosen is not None or recovery.before is None:
+            return plan
+        log.warning("no snapshot is as old as step %d: newer ones may hold wrong numbers", recovery.before)
+        unlike = survey.minority_ranks(recovery.odd)
+        anything = planner.plan_recovery(
+            survey.situation(victims | unlike, recovery.bad, use_live=use_live, unlike=unlike)
+        )
+        if anything.chosen is not None:
+            recovery.before, recovery.odd = None, frozenset()
+        return anything
+
+    def _decide(self, recovery: RecoveryRecord, victims: set[int]) -> Alternative | None:
+        job = self._job
+        plan = self.plan(recovery, victims)
+        recovery.mark("decide")
+        weighed = {} if recovery.verdict is None else {"decision": decision_event_data(recovery.verdict)}
+        recovery.emit(EventKind.RECOVERY_PLANNED, {"plan": msgspec.to_builtins(summarize_plan(plan)), **weighed})
+        self.strategies.select_executed(recovery.verdict, plan)
+        if plan.chosen is None:
+            job.reporter.event(
+                EventKind.RECOVERY_FAILED,
+                generation=job.generation,
+                data={"recovery": recovery.id, "reason": plan.explanation},
+            )
+            job.events.fail(plan.explanation)
+            return None
+        log.warning("plan: %s", plan.explanation)
+        return plan.alternative()
+
+    def _orders(self, alternative: Alternative) -> dict[int, Regroup]:
+        job = self._job
+        (host, port), assignment = job.store, self.participation.assignment()
+        return {
+            restore.rank: Regroup(
+                generation=job.generation,
+                store_host=host,
+                store_port=port,
+                restore=self.inputs.order(restore, alternative.epoch or 0),
+                digest_steps=VERIFY_STEPS,
+                assignment=assignment,
+            )
+            for restore in alternative.restores
+        }
+
+    def discard(self, epoch: int) -> None:
+        """Snapshots and parity of steps that will be repeated must not be taken for the repeated ones."""
+        for notify in self.on_rollback:
+            notify(epoch)
+        self._job.history.record_rollback(epoch, self._job.generation)
+        self._commands.replicate_state()
+        if epoch < self._job.committed:
+            for node in self._job.members.alive():
+                node.send(DiscardCommand(epoch=epoch))
+
+    # Regroup
+
+    def _all_waiting(self) -> bool:
+        generation = self._job.generation
+        return all(r.joined == generation or r.ready is not None for r in self._job.members.present)
+
+    async def _regroup(self, recovery: RecoveryRecord, orders: dict[int, Regroup]) -> bool:
+        job = self._job  # One sequence on purpose: each branch is one way in which this generation can end.
+        restoring = {
+            n: o.restore for n, o in orders.items() if o.restore and o.restore.source is not RestoreSource.LIVE
+        }
+        for number, restore in restoring.items():
+            recovery.begins(f"restore rank {number}", f"epoch {restore.epoch} from {restore.source}")
+        self._commands.regroup(orders)
+        self.participation.log_absent_ranks()
+        ranks = job.members.present
+        await self._job.until(lambda: all(r.resumed for r in ranks), job.options.ready_seconds * _RESTORE_FACTOR)
+        for number, restore in restoring.items():
+            recovery.ends_restore(number, restore, job.members.ranks[number].resumed)
+        recovery.mark("regroup")
+        missing = {r.number for r in ranks if r.resumed is None}
+        broken = {r.number for r in ranks if r.resumed is not None and not r.resumed.ok}
+        if missing or broken:
+            whys = [r.resumed.reason for r in ranks if r.resumed is not None and not r.resumed.ok]
+            why = f"ranks {sorted(missing | broken)} could not be restored: {'; '.join(whys) or 'no answer'}"
+            # A rank that answered keeps its process and tries again from another source; a silent one is replaced.
+            return not self._once_more(GenerationFailure(ranks=missing, time=time.time(), reason=why))
+        if self._once_more(
+            find_restore_mismatch(job, recovery, {n: o.restore for n, o in orders.items() if o.restore})
+        ):
+            return False
+        if not recovery.reinstates:  # its phases are others
+            self._job.prices.learn(ranks, dict(recovery.marks), recovery.acted_at, job.generation, cold=recovery.cold)
+        self.formed()
+        return True
+
+    def _once_more(self, failure: GenerationFailure | None) -> bool:
+        """Begin again if there is a ``failure``. Not from within this task: beginning again cancels it."""
+        if failure is not None:
+            self._job.failed_soon(failure)
+        return failure is not None
+
+    # Continue
+
+    async def _go_on(self, recovery: RecoveryRecord, epoch: int) -> None:
+        job = self._job
+        await self._job.until(lambda: all(self._past(r, epoch + 1) for r in job.members.present), None)
+        recovery.mark("first_step")
+        seconds = recovery.seconds()
+        lost = max(0, recovery.step_before - epoch)
+        gone = {"absent_ranks": self._job.members.absent, "absent_replicas": self.participation.absent_replicas}
+        more: dict[str, Any] = {name: list(numbers) for name, numbers in gone.items() if numbers}
+        more |= self.strategies.recovered(recovery.verdict, recovery.id, seconds, lost)
+        recovery.emit(EventKind.RECOVERY_COMPLETED, {"seconds": seconds, "steps_lost": lost, "epoch": epoch, **more})
+        log.warning("recovered in %.3f s: training continues after step %d", seconds["total"], epoch)
+        self._job.recovery = None
+        self._commands.warm_standbys()
+
+    async def _verify(self, recovery: RecoveryRecord, epoch: int) -> None:
+        job = self._job
+        last = epoch + VERIFY_STEPS if job.steps_total is None else min(epoch + VERIFY_STEPS, job.steps_total)
+        await self._job.until(lambda: all(self._past(r, last) for r in job.members.present), None)
+        match = self.inputs.replicas_equal()
+        self.strategies.prepare()
+        recovery.emit(EventKind.RECOVERY_VERIFIED, {"steps_committed": last - epoch, "digest_match": match})
+        if match is False:
+            self._once_more(self._divergence(epoch, last))
+
+    def _divergence(self, epoch: int, last: int) -> GenerationFailure | None:
+        """Replicas were alike at ``epoch`` and are not at ``last``: back to where they were; None: a replay does it."""
+        why = f"data-parallel replicas hold different parameters at step {last}: the job goes back to step {epoch}"
+        replays = self._job.options.on_numeric_anomaly is NumericAnomalyPolicy.REPLAY
+        if replays and self.request_replay(ReplayTrigger(reason=why, before=epoch)):
+            return None
+        return GenerationFailure(ranks=set(), time=time.time(), reason=why, before=epoch)
+
+    def _past(self, rank: RankMember, epoch: int) -> bool:
+        current = rank.epoch_generation == self._job.generation and rank.epoch >= epoch
+        return current or rank.gone
+
+    async def _start_over(self, recovery: RecoveryRecord) -> None:
+        """A script that does not use the SDK: all its ranks were started again, as torchrun does."""
+        await self._job.until(lambda: all(r.pid is not None for r in self._job.members.ranks), None)
+        recovery.mark("restart")
+        recovery.ends("fence", ok=True, detail="all ranks were started again: the script does not use the SDK")
+        data = {"recovery": recovery.id, "seconds": recovery.seconds(), "steps_lost": None, "epoch": None}
+        self._job.reporter.event(EventKind.RECOVERY_COMPLETED, generation=self._job.generation, data=data)
+        self._job.recovery = None
+        self._job.move(CoordinatorJobState.RUNNING)
+        self._commands.warm_standbys()
+
+    # Helpers
+
+    def _report(self, kind: EventKind, data: dict[str, Any]) -> None:
+        self._job.reporter.event(kind, generation=self._job.generation, data=data)

@@ -1,0 +1,1 @@
+"""Recoveries of another kind than to restore what is lost."""

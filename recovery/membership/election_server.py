@@ -1,0 +1,138 @@
+"""The election server of a launcher: where other launchers ask it, one question a connection, answered at once.
+
+Not the coordinator server: this one is open in every launcher, and is what decides who the coordinator is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from mainstay.recovery.protocol.coordinator_state import CoordinatorState
+from mainstay.recovery.protocol.wire import MessageStream, WireError
+from mainstay.recovery.protocol.worker_messages import WorkerMessage
+
+_ASK_SECONDS: Final = 2.0
+"""A launcher that lives answers in milliseconds; one whose machine is gone must not hold up those who continue."""
+
+
+class ElectionRequest(WorkerMessage, frozen=True):
+    token: str
+    job: str
+    term: int
+
+
+class CoordinatorQuery(ElectionRequest, frozen=True):
+    """Do you coordinate?"""
+
+
+class VoteRequest(ElectionRequest, frozen=True):
+    """May I coordinate, in this term? Granted once a term."""
+
+    node: str
+
+
+class CoordinatorAnnouncement(ElectionRequest, frozen=True):
+    """A quorum has granted this term to ``node``; its coordinator server is at ``endpoint``."""
+
+    node: str
+    endpoint: str
+
+
+class ElectionReply(WorkerMessage, frozen=True):
+    """To any question."""
+
+    term: int
+    """The newest that this launcher knows of, or has promised."""
+    coordinates: bool
+    granted: bool = False
+    generation: int = 0
+    coordinator_state: CoordinatorState | None = None
+    """With a vote: the newest coordinator state wins, whoever holds it."""
+    reason: str = ""
+    coordinator: str = ""
+    """``host:port`` of the elected coordinator that it follows, or is; empty: none, or still the first one."""
+
+
+class RequestStatus(StrEnum):
+    """How asking went when there is no answer."""
+
+    REFUSED = "refused"
+    """The host answers, and no process listens there: that launcher has ended, for good."""
+    SILENT = "silent"
+    """Dead, stopped, or cut off: it is unknown which."""
+
+
+_questions: msgspec.msgpack.Decoder[CoordinatorQuery | VoteRequest | CoordinatorAnnouncement] = msgspec.msgpack.Decoder(
+    CoordinatorQuery | VoteRequest | CoordinatorAnnouncement
+)
+_answers: msgspec.msgpack.Decoder[ElectionReply] = msgspec.msgpack.Decoder(ElectionReply)
+
+
+async def send_election_request(
+    election_endpoint: str, question: ElectionRequest, seconds: float = _ASK_SECONDS
+) -> ElectionReply | RequestStatus:
+    """Put one question to the launcher at ``election_endpoint``; never raises for what the other side does."""
+    host, _, port = election_endpoint.rpartition(":")
+    if not port.isdigit():
+        return RequestStatus.SILENT
+    try:
+        async with asyncio.timeout(seconds):
+            reader, writer = await asyncio.open_connection(host, int(port))
+    except ConnectionRefusedError:
+        return RequestStatus.REFUSED
+    except (OSError, TimeoutError):
+        return RequestStatus.SILENT
+    stream = MessageStream(reader, writer, _answers)
+    stream.send(question)
+    try:
+        async with asyncio.timeout(seconds):
+            return await stream.receive() or RequestStatus.SILENT
+    except (WireError, TimeoutError):
+        return RequestStatus.SILENT
+    finally:
+        stream.close()
+
+
+class ElectionServer:
+    """One a launcher. ``answer`` is called with each question that shows the job's token."""
+
+    def __init__(self, token: str, job: str, answer: Callable[[ElectionRequest], ElectionReply]) -> None:
+        self._token = token
+        self._job = job
+        self._answer = answer
+        self._server: asyncio.Server | None = None
+
+    async def open(self, host: str, port: int) -> int:
+        """Listen; returns the port.
+
+        Raises:
+            OSError: this node cannot listen there.
+        """
+        self._server = await asyncio.start_server(self._serve, host, port)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        stream = MessageStream(reader, writer, _questions)
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                question = await stream.receive()
+            if question is not None and self._trusts(question):
+                stream.send(self._answer(question))
+                await stream.drain()
+        except (WireError, TimeoutError):
+            return  # whoever it was has to ask again
+        finally:
+            stream.close()
+
+    def _trusts(self, question: ElectionRequest) -> bool:
+        return hmac.compare_digest(question.token, self._token) and question.job == self._job

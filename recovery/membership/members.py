@@ -1,0 +1,317 @@
+"""Who is in the job: nodes with their launchers, ranks with their processes. Data; nothing acts here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from mainstay.recovery.agent.messages import Inventory
+from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.node_warning import NodeWarnings
+from mainstay.recovery.options import RunOptions
+from mainstay.recovery.protocol.messages import CoordinatorHeartbeat, FromLauncher, LauncherHello, ToLauncher
+from mainstay.recovery.protocol.wire import MessageStream
+from mainstay.recovery.protocol.worker_messages import Attached, Ready, Resumed, ScriptFailed
+from mainstay.recovery.work_assignment import LossPolicy
+
+
+class CoordinatorJobState(StrEnum):
+    """States of a job; ``MOVES`` is the table of what may follow what."""
+
+    FORMING = "forming"
+    RUNNING = "running"
+    RECOVERING = "recovering"
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+MOVES: dict[CoordinatorJobState, dict[CoordinatorJobState, str]] = {
+    CoordinatorJobState.FORMING: {
+        CoordinatorJobState.RUNNING: "every rank has voted for the first epoch, or the script does not use the SDK",
+        CoordinatorJobState.RECOVERING: "a rank or node was lost before training began",
+        CoordinatorJobState.FINISHED: "every rank has ended well",
+        CoordinatorJobState.FAILED: "nodes did not come in time, or the job was stopped",
+    },
+    CoordinatorJobState.RUNNING: {
+        CoordinatorJobState.RECOVERING: "a rank or node was lost, or a collective failed",
+        CoordinatorJobState.FINISHED: "every rank has ended well",
+        CoordinatorJobState.FAILED: "the job was stopped",
+    },
+    CoordinatorJobState.RECOVERING: {
+        CoordinatorJobState.RECOVERING: "another failure: the same again with a higher generation",
+        CoordinatorJobState.RUNNING: "every rank has voted for the restored epoch",
+        CoordinatorJobState.FINISHED: "every rank has ended well",
+        CoordinatorJobState.FAILED: "no plan is feasible, or too many recoveries, or the job was stopped",
+    },
+    CoordinatorJobState.FINISHED: {},
+    CoordinatorJobState.FAILED: {},
+}
+
+
+@dataclass(eq=False, slots=True)
+class NodeMember:
+    """One launcher that said hello."""
+
+    hello: LauncherHello
+    stream: MessageStream[FromLauncher] | None
+    """None: it has not come to the coordinator that took over."""
+    heard_at: float
+    endpoint: str
+    """Where other agents reach this node's agent."""
+    standbys: int
+    warm: int = 0
+    """Standbys that it had when the last failure came."""
+    alive: bool = True
+    excluded: int = 0
+    """Places whose device is not used any more."""
+    ended: bool = False
+    """Its launcher has ended for certain: it will never follow a coordinator again."""
+    leased_until: float = 0.0
+    """Until then it votes for no other coordinator; on the event loop's clock."""
+    answered: int = 0
+    """The newest beat that it has answered."""
+    sent: dict[int, float] = field(default_factory=dict)
+    """Beat that is not answered -> when it was sent."""
+    fenced: int = 0
+    """The newest generation whose fence it has confirmed."""
+    inventory: Inventory | None = None
+
+    @property
+    def name(self) -> str:
+        return self.hello.node
+
+    @property
+    def places(self) -> int:
+        """Ranks that it has room for."""
+        return self.hello.nproc + self.hello.spares - self.excluded
+
+    def send(self, message: ToLauncher) -> None:
+        if self.alive and self.stream is not None:
+            self.stream.send(message)
+
+    def confirms_fence(self, generation: int, inventory: Inventory | None) -> None:
+        """It holds ``inventory`` and has revoked what is older. An answer that comes after a newer one says nothing."""
+        if generation >= self.fenced:
+            self.fenced, self.inventory = generation, inventory
+
+    def beat(self, now: float) -> None:
+        """Send the next heartbeat."""
+        number = self.answered + len(self.sent) + 1
+        self.sent[number] = now
+        self.send(CoordinatorHeartbeat(sequence=number, heard=self.answered))
+
+    def renew(self, beat: int, lease: float) -> None:
+        """It has answered ``beat``."""
+        sent = self.sent.get(beat)
+        if sent is not None:
+            self.leased_until, self.answered = sent + lease, beat
+            self.sent = {number: at for number, at in self.sent.items() if number > beat}
+
+    def hang_up(self) -> None:
+        if self.stream is not None:
+            self.stream.close()
+
+
+@dataclass(eq=False, slots=True)
+class RankMember:
+    """One rank and the process that holds it now. Fields about a process are cleared by ``restart``."""
+
+    number: int
+    node: str
+    pid: int | None = None
+    lost: bool = False
+    """Its process is gone, or never was."""
+    live: bool = False
+    """Its process has a state of its own: it has voted for an epoch since it started."""
+    away: int = 0
+    """Generation since which the job continues without it; 0: it takes part."""
+    unplaced: bool = False
+    """It has no place to run: its node is lost, and no other has room."""
+    joined: int = 0
+    """Generation in which its script called ``init``; 0: not yet."""
+    joined_at: float = 0.0
+    ready: Ready | None = None
+    resumed: Resumed | None = None
+    attached: Attached | None = None
+    error: ScriptFailed | None = None
+    done: bool = False
+    finished: bool = False
+    """Its process has ended well."""
+    epoch: int = 0
+    """The last epoch that it committed."""
+    epoch_generation: int = 0
+    digests: dict[int, int] = field(default_factory=dict)
+    """Epoch -> digest of its parameters, since the last recovery."""
+    buffers: dict[int, int] = field(default_factory=dict)
+    """Epoch -> digest of its buffers, likewise."""
+
+    def restart(self, node: str) -> None:
+        """A new process will hold this rank on ``node``."""
+        self.node, self.pid, self.lost = node, None, False
+        self.live = self.done = self.finished = False
+        self.joined, self.ready, self.resumed, self.error = 0, None, None, None
+
+    @property
+    def waits(self) -> bool:
+        """It is away, and its process waits for the next generation that it may take part in."""
+        here = self.pid is not None and not self.lost
+        return bool(self.away) and here and (self.ready is not None or self.joined >= self.away)
+
+    @property
+    def gone(self) -> bool:
+        """It has left the training loop for good, and will not take part in a recovery."""
+        return self.done or self.finished
+
+    @property
+    def state(self) -> str:
+        """As a job's topology reports it."""
+        if self.lost:
+            return "lost"
+        return "running" if (self.live or self.finished) and not self.away else "restoring"
+
+
+class NodesByTrust(NamedTuple):
+    """Living nodes by whether they take a rank (decision 51)."""
+
+    trusted: list[NodeMember]
+    """Without a warning."""
+    last_resort: list[NodeMember]
+    """With a warning: they take a rank where no other node has room."""
+    cordoned: list[NodeMember]
+    """They take none."""
+
+
+class Members:
+    """Nodes and ranks of the job."""
+
+    def __init__(self, nnodes: int, nproc: int) -> None:
+        self.nnodes = nnodes
+        self.nproc = nproc
+        self.nodes: dict[str, NodeMember] = {}
+        self.ranks: list[RankMember] = []
+        self.warnings = NodeWarnings()
+        self.shape: MeshShape | None = None
+
+    @property
+    def complete(self) -> bool:
+        return len(self.nodes) == self.nnodes
+
+    @property
+    def present(self) -> list[RankMember]:
+        """Ranks that take part in this generation."""
+        return [rank for rank in self.ranks if not rank.away]
+
+    @property
+    def absent(self) -> tuple[int, ...]:
+        """Ranks that take no part, rising."""
+        return tuple(rank.number for rank in self.ranks if rank.away)
+
+    def fixed_shape(self) -> str:
+        """Why the script cannot be started in another shape; empty: it can.
+
+        Of a lost rank a coordinator that took over has heard nothing; it runs the script of the others.
+        """
+        known = [rank for rank in self.ranks if rank.attached or not rank.lost]
+        ranks = [rank.number for rank in known if not (rank.attached and rank.attached.adapts)]
+        if not ranks:
+            return ""
+        return (
+            f"the script of ranks {ranks} cannot be started in another shape: it must leave dp and pp of mainstay.init "
+            "to mainstay run --dp --pp, and give mainstay.attach names="
+        )
+
+    def reassign(self, count: int) -> None:
+        """The job has ``count`` ranks from now on, none with a process, on nodes that live, in order of node rank.
+
+        Without warnings, ranks are numbered as torchrun numbers them. Places that ``--standbys`` gives are taken
+        last, and after them those of nodes with a warning.
+        """
+        names: list[str] = []
+        groups = self.by_trust()
+        for nodes in (groups.trusted, groups.last_resort):
+            ordered = sorted(nodes, key=lambda node: node.hello.node_rank)
+            names += [node.name for node in ordered for _ in range(node.hello.nproc - node.excluded)]
+            names += [n.name for n in ordered for _ in range(n.places - max(0, n.hello.nproc - n.excluded))]
+        self.ranks = [RankMember(number, name) for number, name in enumerate(names[:count])]
+
+    def places(self, *, last_resort: bool = False) -> int:
+        """Ranks that living nodes without a warning have room for; ``last_resort``: with those that may take one."""
+        groups = self.by_trust()
+        return sum(node.places for node in (*groups.trusted, *(groups.last_resort if last_resort else ())))
+
+    def by_trust(self) -> NodesByTrust:
+        """Living nodes by what is known of them now."""
+        warned, groups = self.warnings.current(), NodesByTrust([], [], [])
+        for node in self.alive():
+            warning = warned.get(node.name)
+            group = groups.trusted if warning is None else groups.cordoned if warning.cordoned else groups.last_resort
+            group.append(node)
+        return groups
+
+    def held_by(self, number: int, pid: int) -> RankMember | None:
+        """Rank ``number``, if process ``pid`` holds it: what a process says that was replaced is not heard."""
+        rank = self.ranks[number] if number < len(self.ranks) else None
+        return rank if rank is not None and rank.pid == pid else None
+
+    def up(self, number: int, pid: int) -> None:
+        """Process ``pid`` was given rank ``number``."""
+        if number < len(self.ranks):
+            self.ranks[number].pid = pid
+
+    def alive(self) -> list[NodeMember]:
+        return [node for node in self.nodes.values() if node.alive]
+
+    def on(self, node: str) -> list[RankMember]:
+        return [rank for rank in self.ranks if rank.node == node]
+
+    def can_run(self, node: str) -> bool:
+        """Whether a rank may get a process there, if only as a last resort."""
+        warning = self.warnings.current().get(node)
+        return self.nodes[node].alive and not (warning is not None and warning.cordoned)
+
+    def rooms(self) -> dict[str, int]:
+        """Ranks that could still move to each living node; none to a node with a warning."""
+        return {node.name: 0 for node in self.alive()} | self._free(self.by_trust().trusted)
+
+    def last_rooms(self) -> dict[str, int]:
+        """Ranks that could move to each node with a warning that may take one where no other node has room."""
+        return self._free(self.by_trust().last_resort)
+
+    def _free(self, nodes: list[NodeMember]) -> dict[str, int]:
+        taken = Counter(rank.node for rank in self.ranks)  # one look at the ranks for all nodes
+        return {node.name: max(0, node.places - taken[node.name]) for node in nodes}
+
+    def standbys(self) -> dict[str, int]:
+        """Standbys of each living node that have a place there."""
+        rooms = self.rooms()
+        return {node.name: min(node.standbys, rooms[node.name]) for node in self.alive()}
+
+
+def misfit(hello: LauncherHello, options: RunOptions, members: Members) -> str:
+    """Why a launcher cannot be part of this job; empty when it can."""
+    if hello.job != options.job:
+        return f"this is job {options.job}, not {hello.job}"
+    if (hello.nnodes, hello.nproc) != (options.nnodes, options.nproc):
+        here = f"--nnodes {options.nnodes} --nproc-per-node {options.nproc}"
+        return f"the coordinator has {here}, this node {hello.nnodes} and {hello.nproc}"
+    if options.on_loss is not LossPolicy.WAIT and _comes_back(hello, members):
+        return ""
+    return _place_taken(hello, members)
+
+
+def _place_taken(hello: LauncherHello, members: Members) -> str:
+    if members.complete:
+        return "the job has all its nodes"
+    if hello.node in members.nodes:
+        return f"a node named {hello.node} is here already; give each its --node-name"
+    if any(node.hello.node_rank == hello.node_rank for node in members.nodes.values()):
+        return f"a node with --node-rank {hello.node_rank} is here already"
+    return ""
+
+
+def _comes_back(hello: LauncherHello, members: Members) -> bool:
+    """Whether it is the launcher of a node that was lost, started again."""
+    node = members.nodes.get(hello.node)
+    return bool(members.ranks) and node is not None and not node.alive and node.hello.node_rank == hello.node_rank

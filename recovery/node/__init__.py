@@ -1,0 +1,1 @@
+"""One launcher: the processes of a node, and where the coordinator runs."""

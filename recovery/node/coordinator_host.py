@@ -1,0 +1,78 @@
+"""The coordinator's place in a launcher: held on node rank 0 at first, and wherever the launchers have chosen since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from mainstay.recovery.controller.coordinator import Coordinator
+from mainstay.recovery.membership.coordinator_election import ElectionResult, Endpoint
+from mainstay.recovery.membership.members import MOVES
+from mainstay.recovery.options import RunOptions
+from mainstay.recovery.telemetry.reporter import Reporter
+
+
+class CoordinatorHost:
+    """One a launcher; empty in most."""
+
+    def __init__(self, options: RunOptions) -> None:
+        self._options = options
+        self._reporter: Reporter | None = None
+        self.coordinator: Coordinator | None = None
+        self.new_store: Callable[[str], tuple[str, int]] = lambda host: (host, 0)
+        """Gives an empty store on an address of this node; set by the launcher."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the job is coordinated from here."""
+        return self.coordinator is not None and bool(MOVES[self.coordinator.job.state])
+
+    async def open(self, host: str, port: int) -> Endpoint:
+        """Coordinate a job that begins; gives where.
+
+        Raises:
+            OSError: the port is taken, or the state directory cannot be written.
+            SpoolError: another process reports from the same directory.
+            CheckpointError: the run that the job continues from is not there.
+        """
+        return host, await self._coordinate(self._options, host).start(host, port)
+
+    async def inherit(self, won: ElectionResult, host: str) -> Endpoint:
+        """Coordinate a job whose coordinator is lost, from ``host``, an address of this node. Raises as ``open``."""
+        await self.close()
+        options = replace(self._options, resume=won.coordinator_state.resumed)
+        return host, await self._coordinate(options, host, won.term).succeed(won, host)
+
+    def _coordinate(self, options: RunOptions, host: str, term: int = 1) -> Coordinator:
+        self._reporter = Reporter(options)
+        self.coordinator = Coordinator(options, self._reporter, term)
+        self.coordinator.job.new_store = lambda: self.new_store(host)
+        return self.coordinator
+
+    def resign(self, reason: str) -> None:
+        """Another launcher coordinates, or may: end and report it on this node only."""
+        if self.coordinator is not None:
+            self.coordinator.resign(reason)
+
+    def abort(self, reason: str) -> None:
+        """This node cannot continue: the job does where enough others are left to choose another coordinator."""
+        if self.coordinator is None:
+            return
+        if self._options.nnodes - 1 < self._options.quorum:
+            self.coordinator.fail(reason)
+        else:
+            self.coordinator.resign(reason)
+
+    def stopped(self, exit_code: int) -> bool:
+        """This launcher was asked to end. Whether it may at once: a first signal waits for the last save."""
+        if self.coordinator is None:
+            return True
+        again = self.coordinator.job.saving
+        self.coordinator.stopped(exit_code)
+        return again or not self.coordinator.job.saving
+
+    async def close(self) -> None:
+        if self.coordinator is not None:
+            await self.coordinator.close()
+        if self._reporter is not None:
+            self._reporter.close()

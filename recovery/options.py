@@ -1,0 +1,391 @@
+"""The options of ``mainstay run``: the common options of torchrun and Mainstay's own. ``parse`` checks them once."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, NoReturn
+
+from mainstay.probes.core_types import validate_name
+from mainstay.recovery.admission import AdmissionPolicy
+from mainstay.recovery.option_values import (
+    TOKEN_VARIABLE,
+    OptionsError,
+    find_job_token,
+    parse_domains,
+    parse_endpoint,
+    parse_host_and_port,
+    parse_scheme,
+    parse_service,
+    read_token,
+    state_directory,
+)
+from mainstay.recovery.protection_scheme import ProtectionScheme
+from mainstay.recovery.save_intervals import NODE_MTBF_HOURS
+from mainstay.recovery.work_assignment import AssignmentPolicy, LossPolicy
+
+AUTO: Final = -(1 << 40)
+"""The value of ``auto``: a number that no user types."""
+AUTO_PARITY: Final = 10
+AUTO_DISK: Final = 20
+"""Steps between saves until one was measured: enough for a median step time, few enough to learn soon."""
+_SHAPE: Final = "for mainstay.init() where the script names none; mainstay reshape can change it later"
+_CHECKPOINT_REPLICAS: Final = (
+    "Write checkpoints from this many equal data-parallel replicas, to a directory that all nodes share; 0: all."
+)
+_CHECKPOINTS: Final = "Write checkpoints to this directory; --resume reads them."
+_RESUME: Final = (
+    "Continue from the newest complete step of an earlier run: latest, a run ID, or auto (start if there is none)."
+)
+_PROTECTION: Final = (
+    "Protect snapshots against node loss: none, xor, rs:T (any T nodes of a group), copies:M (M - 1 nodes of a group)."
+)
+_DOMAIN: Final = "Name the rack or switch that this node (or, on node 0, NODE) shares with others; repeatable."
+_ON_CORRUPTION: Final = (
+    "When a node turns out to have computed wrong results: report the corrupt steps, or roll the job back before them."
+)
+CORRUPTION_KEEP: Final = 8
+"""More files of each rank with ``--on-corruption rollback``: with half an hour between saves, four hours."""
+_ON_NUMERIC_ANOMALY: Final = (
+    "When values are abnormal: report them, or also replay steps on all ranks and replace the rank that differs."
+)
+_QUORUM: Final = (
+    "Require this many launchers to elect a new coordinator; the default is the majority of --nnodes. With two nodes, "
+    "node 0 continues without node 1, but node 1 does not continue without node 0."
+)
+_ENDPOINT: Final = "--launcher-endpoint"
+_LAUNCHER_ENDPOINT: Final = (
+    "Announce HOST:PORT to other launchers instead of this launcher's own address; it listens on PORT."
+)
+_ADMISSION: Final = (
+    "With --service: place no rank on a node that the service refuses (enforce), only report this (warn), or never ask."
+)
+_ON_HANG: Final = (
+    "When ranks hang: report them with their stacks, or also recover (end and replace them) if it is certain which."
+)
+_ON_LOSS: Final = (
+    "Without warm standbys: wait, drop replicas, reroute work, reinstantiate pipelines, or choose the cheapest (auto)."
+)
+_SHARD_SNAPSHOTS: Final = (
+    "Save only a part of the replicated state from each data-parallel replica; set it alike on all nodes."
+)
+DIGESTS_APART: Final = 50
+"""Epochs between digests of parameters (``mainstay.recovery.sdk.numerics``): so late replicas are seen to differ."""
+
+
+class OnHang(StrEnum):
+    """What follows when the coordinator is sure that ranks hang.
+
+    ``recover`` is the default: the stacks are kept, a process that a debugger has stopped is left alone, and a hang
+    that is the script's own occurs again until ``--max-restarts`` ends the job. ``report`` keeps the stuck processes.
+    """
+
+    REPORT = "report"
+    RECOVER = "recover"
+
+
+class NumericAnomalyPolicy(StrEnum):
+    """What follows when values are abnormal: replicas that differ, NaN, spikes of the loss.
+
+    ``report`` is the default: replays cost the time of some thirty steps and those since the last sound snapshot.
+    """
+
+    REPORT = "report"
+    REPLAY = "replay"
+
+
+class CorruptionPolicy(StrEnum):
+    """What happens when a node has computed wrong results for some time: report the steps, or roll back before them."""
+
+    REPORT = "report"
+    ROLLBACK = "rollback"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """One node's launcher."""
+
+    nnodes: int
+    node_rank: int
+    nproc: int
+    host: str
+    """Where the coordinator listens (on node rank 0) or where launchers find it (on the other nodes)."""
+    port: int
+    node: str
+    job: str
+    token: str
+    spares: int
+    preload: tuple[str, ...]
+    parity_every: int
+    protection: ProtectionScheme = field(default_factory=ProtectionScheme)
+    domain: str = ""
+    """What this node fails together with; empty: unknown."""
+    domains: tuple[tuple[str, str], ...] = ()
+    """(node, domain) pairs that override what the nodes report."""
+    disk_every: int
+    checkpoint_dir: Path | None
+    max_restarts: int
+    state_dir: Path
+    service: str | None
+    service_token: str
+    admission: AdmissionPolicy = AdmissionPolicy.ENFORCE
+    join_seconds: float
+    ready_seconds: float
+    node_seconds: float
+    on_loss: LossPolicy = LossPolicy.WAIT
+    micro_batch_assignment: AssignmentPolicy = AssignmentPolicy.EVEN
+    on_hang: OnHang = OnHang.RECOVER
+    on_numeric_anomaly: NumericAnomalyPolicy = NumericAnomalyPolicy.REPORT
+    on_corruption: CorruptionPolicy = CorruptionPolicy.REPORT
+    dp: int = 0
+    """Data-parallel size that scripts receive; 0: none."""
+    pp: int = 0
+    """Pipeline stages, likewise."""
+    shard_snapshots: bool = False
+    """Each of several data-parallel replicas saves a part of the replicated state."""
+    step_replay_every: int = 0
+    """Steps between scheduled replays; 0: none."""
+    resume: str | None = None
+    """``latest``, ``auto`` (the same, or from the start where there is nothing), or a run; None: from the start."""
+    checkpoint_replicas: int = 0
+    """Number of equal data-parallel replicas that write checkpoints; 0: all."""
+    disk_auto: bool = False
+    """Mainstay learns the interval from the cost of a save and the failure rate; ``disk_every`` is the first value."""
+    parity_auto: bool = False
+    mtbf_hours: float = NODE_MTBF_HOURS
+    quorum: int = 1
+    """Launchers that must agree to another coordinator."""
+    launcher_endpoint: tuple[str, int] | None = None
+    """Where other launchers reach this one; None: at its own address and any port."""
+    script: str
+    module: bool
+    argv: tuple[str, ...]
+
+    @property
+    def disk_keep(self) -> int:
+        """Files of each rank: more where a faulty device may be noticed late, so that one file is from before."""
+        reach = max(
+            DIGESTS_APART if self.on_numeric_anomaly is NumericAnomalyPolicy.REPLAY else 0, self.step_replay_every
+        )
+        older = CORRUPTION_KEEP if self.on_corruption is CorruptionPolicy.ROLLBACK else 0
+        return 2 + max(older, -(-reach // self.disk_every) if self.disk_every else 0)
+
+    @property
+    def world_size(self) -> int:
+        return self.nnodes * self.nproc
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise OptionsError(message)
+
+
+def parse(arguments: Sequence[str]) -> RunOptions:
+    """Read the command line.
+
+    Raises:
+        OptionsError: what is wrong, in one line.
+    """
+    return _checked(build_parser().parse_args(list(arguments)))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="mainstay run",
+        description="Launch a protected training job: a lost rank is restored while the others stay alive.",
+        allow_abbrev=False,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    _torchrun_options(parser)
+    _job_options(parser)
+    _protection_options(parser)
+    _recovery_options(parser)
+    parser.add_argument("script", help="Run this training script (with -m: this module).")
+    parser.add_argument("script_args", nargs=argparse.REMAINDER, help="Pass these arguments to the script.")
+    return parser
+
+
+def _every(text: str) -> int:
+    try:
+        return AUTO if text == "auto" else int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of steps or auto") from error
+
+
+def _both(name: str) -> tuple[str, str]:
+    """Torchrun takes both spellings."""
+    return f"--{name}", f"--{name.replace('-', '_')}"
+
+
+def _torchrun_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("options of torchrun").add_argument
+    add("--nnodes", type=int, default=1, help="Set the number of nodes.")
+    add(*_both("node-rank"), type=int, default=0, help="Set the number of this node; node 0 coordinates.")
+    add(*_both("nproc-per-node"), type=int, default=1, help="Set the number of ranks on each node.")
+    add(*_both("rdzv-endpoint"), help="Set HOST:PORT of the coordinator on node 0; port 0: any (one node only).")
+    add(*_both("max-restarts"), type=int, default=10, help="Give the job up after this many recoveries.")
+    add("-m", "--module", action="store_true", help="Run the script as a module.")
+    add("--standalone", action="store_true", help="Use one node; this is also the default.")
+
+
+def _job_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("options of the job").add_argument
+    add("--job-id", help="Name the job; use the same name on all nodes.")
+    add("--node-name", help="Name this node; the default is its host name.")
+    add("--preload", action="append", default=[], metavar="MODULE", help="Import a module before any rank; repeatable.")
+    add("--dp", type=int, default=0, help=f"Set the data-parallel size {_SHAPE}.")
+    add("--pp", type=int, default=0, help=f"Set the number of pipeline stages {_SHAPE}.")
+    add("--token-file", type=Path, help=f"Read the job's secret from a file instead of {TOKEN_VARIABLE}.")
+    add("--service", help="Send events to this control plane (a URL), not only to the state directory.")
+    add("--service-token-file", type=Path, help="Read the token for --service from a file.")
+    _add_choice(add, "--admission", AdmissionPolicy.ENFORCE, _ADMISSION)
+    add("--state-dir", type=Path, help="Keep events.jsonl, job.json, and spools in this directory.")
+    add("--join-timeout", type=float, default=300.0, help="Wait this many seconds for all nodes at the start.")
+    add("--ready-timeout", type=float, default=60.0, help="Replace a survivor that is silent for this many seconds.")
+    add("--node-timeout", type=float, default=10.0, help="Declare a node lost after this many seconds of silence.")
+    add("--quorum", type=int, help=_QUORUM)
+    add(_ENDPOINT, help=_LAUNCHER_ENDPOINT)
+
+
+def _protection_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("options of snapshots and checkpoints").add_argument
+    parity = "Encode parity across nodes every N steps; 0: never; or auto."
+    add("--parity-interval", dest="parity_every", type=_every, default=10, metavar="N", help=parity)
+    add("--protection", default="xor", metavar="SCHEME", help=_PROTECTION)
+    add(
+        "--group-size",
+        type=int,
+        help="Limit the nodes of a parity group; the default is 8, or what the scheme needs.",
+    )
+    add("--failure-domain", dest="domain", action="append", default=[], metavar="[NODE=]RACK", help=_DOMAIN)
+    add("--shard-snapshots", action="store_true", help=_SHARD_SNAPSHOTS)
+    checkpoint = "Write a checkpoint to --checkpoint-dir every N steps; 0: never; or auto."
+    add("--checkpoint-interval", dest="disk_every", type=_every, default=0, metavar="N", help=checkpoint)
+    add("--checkpoint-dir", type=Path, help=_CHECKPOINTS)
+    add("--checkpoint-replicas", type=int, default=0, help=_CHECKPOINT_REPLICAS)
+    add("--resume", metavar="RUN", help=_RESUME)
+    mtbf = "Set the mean time between failures of one node in hours, for auto."
+    add("--node-mtbf-hours", dest="mtbf_hours", type=float, default=NODE_MTBF_HOURS, metavar="H", help=mtbf)
+
+
+def _recovery_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("options of recovery").add_argument
+    standbys = "Keep this many warm standbys; as many ranks of lost nodes fit here."
+    add("--standbys", dest="spares", type=int, default=1, metavar="N", help=standbys)
+    _add_choice(add, "--on-loss", LossPolicy.WAIT, _ON_LOSS)
+    _add_choice(add, "--on-hang", OnHang.RECOVER, _ON_HANG)
+    _add_choice(add, "--on-numeric-anomaly", NumericAnomalyPolicy.REPORT, _ON_NUMERIC_ANOMALY)
+    _add_choice(add, "--on-corruption", CorruptionPolicy.REPORT, _ON_CORRUPTION)
+    add("--step-replay-every", type=int, default=0, help="Replay steps every so many steps to find SDC; 0: never.")
+    shares = "Assign micro-batches to replicas evenly, or in proportion to their speed."
+    _add_choice(add, "--micro-batch-assignment", AssignmentPolicy.EVEN, shares)
+
+
+def _add_choice(add: Callable[..., argparse.Action], name: str, default: StrEnum, text: str) -> None:
+    add(name, choices=[value.value for value in type(default)], default=default.value, help=text)
+
+
+def _checked(found: argparse.Namespace) -> RunOptions:
+    service_token = read_token(found.service_token_file, "--service-token-file")
+    job = found.job_id or f"job-{secrets.token_hex(4)}"
+    host, port = parse_endpoint(found.rdzv_endpoint, found.nnodes)
+    options = RunOptions(
+        nnodes=found.nnodes,
+        node_rank=found.node_rank,
+        nproc=found.nproc_per_node,
+        host=host,
+        port=port,
+        node=found.node_name or socket.gethostname().split(".")[0] or "localhost",
+        job=job,
+        token=find_job_token(found.token_file, service_token, job, found.nnodes),
+        spares=found.spares,
+        preload=tuple(found.preload),
+        parity_every=AUTO_PARITY if found.parity_every == AUTO else found.parity_every,
+        protection=parse_scheme(found.protection, found.group_size),
+        domain=next((text for text in reversed(found.domain) if "=" not in text), ""),
+        domains=parse_domains(found.domain),
+        disk_every=AUTO_DISK if found.disk_every == AUTO else found.disk_every,
+        checkpoint_dir=found.checkpoint_dir,
+        max_restarts=found.max_restarts,
+        state_dir=found.state_dir or state_directory(job),
+        service=parse_service(found.service),
+        service_token=service_token,
+        admission=AdmissionPolicy(found.admission),
+        join_seconds=found.join_timeout,
+        ready_seconds=found.ready_timeout,
+        node_seconds=found.node_timeout,
+        quorum=found.nnodes // 2 + 1 if found.quorum is None else found.quorum,
+        launcher_endpoint=None
+        if (election_endpoint := found.launcher_endpoint) is None
+        else parse_host_and_port(_ENDPOINT, election_endpoint),
+        on_loss=LossPolicy(found.on_loss),
+        micro_batch_assignment=AssignmentPolicy(found.micro_batch_assignment),
+        on_hang=OnHang(found.on_hang),
+        on_numeric_anomaly=NumericAnomalyPolicy(found.on_numeric_anomaly),
+        on_corruption=CorruptionPolicy(found.on_corruption),
+        step_replay_every=found.step_replay_every,
+        resume=found.resume,
+        checkpoint_replicas=found.checkpoint_replicas,
+        disk_auto=found.disk_every == AUTO,
+        parity_auto=found.parity_every == AUTO,
+        mtbf_hours=found.mtbf_hours,
+        dp=found.dp,
+        pp=found.pp,
+        shard_snapshots=found.shard_snapshots,
+        script=found.script,
+        module=found.module,
+        argv=tuple(found.script_args),
+    )
+    _refuse_nonsense(options, named=found.job_id is not None)
+    return options
+
+
+def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
+    problems = {  # one line an option, so that each message stands beside its condition
+        "--nnodes must be at least 1": options.nnodes < 1,
+        "--nproc-per-node must be at least 1": options.nproc < 1,
+        f"--node-rank must be from 0 to {options.nnodes - 1}": not 0 <= options.node_rank < options.nnodes,
+        "--standbys, --parity-interval, --checkpoint-interval and --max-restarts must not be negative": min(
+            options.spares, options.parity_every, options.disk_every, options.max_restarts
+        )
+        < 0,
+        "timeouts must be above 0 s": min(options.join_seconds, options.ready_seconds, options.node_seconds) <= 0,
+        "--shard-snapshots leaves step replay no replicas to compare: remove it or --on-numeric-anomaly, "
+        "--step-replay-every": (
+            options.shard_snapshots
+            and (options.on_numeric_anomaly is NumericAnomalyPolicy.REPLAY or options.step_replay_every > 0)
+        ),
+        "--shard-snapshots leaves no complete replica: use it with --on-loss wait": (
+            options.shard_snapshots and options.on_loss is not LossPolicy.WAIT
+        ),
+        "--shard-snapshots and --checkpoint-dir exclude each other: a checkpoint holds whole states": (
+            options.shard_snapshots and options.checkpoint_dir is not None
+        ),
+        f"--dp and --pp go together, and their product divides the {options.world_size} ranks": (
+            (options.dp, options.pp) != (0, 0)
+            and (min(options.dp, options.pp) < 1 or options.world_size % (options.dp * options.pp) != 0)
+        ),
+        f"--quorum must be from 1 to {options.nnodes}": not 1 <= options.quorum <= options.nnodes,
+        "--step-replay-every must not be negative": options.step_replay_every < 0,
+        "--checkpoint-interval needs --checkpoint-dir": options.disk_every > 0 and options.checkpoint_dir is None,
+        "--on-loss reinstantiate needs --checkpoint-dir": options.on_loss is LossPolicy.REINSTANTIATE
+        and options.checkpoint_dir is None,
+        "--checkpoint-replicas must not be negative": options.checkpoint_replicas < 0,
+        "--resume needs --checkpoint-dir": options.resume is not None and options.checkpoint_dir is None,
+        "--node-mtbf-hours must be above 0": not options.mtbf_hours > 0.0,
+        "--job-id is needed when there are several nodes": options.nnodes > 1 and not named,
+        f"script {options.script} does not exist": not options.module and not Path(options.script).is_file(),
+    }
+    for problem, holds in problems.items():
+        if holds:
+            raise OptionsError(problem)
+    for value, what in ((options.job, "--job-id"), (options.node, "--node-name")):
+        try:
+            validate_name(value, what)
+        except ValueError as error:
+            raise OptionsError(str(error)) from error

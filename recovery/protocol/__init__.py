@@ -1,0 +1,1 @@
+"""What launchers, ranks, and the coordinator say to each other, and how it travels."""

@@ -1,0 +1,1 @@
+"""What a job reports to the service."""
