@@ -142,6 +142,8 @@ class EventKind(StrEnum):
         "health_report"  # another monitor says. data: source, check, fatal, healthy, message, recommended_action, codes
     )
     STACK_DUMP = "stack_dump"  # data: reason, stacks: [{thread, frames: [text, innermost first]}], tool
+    # data: reason, summary, kind, certain, culprits: [{rank, group, reason, last_call}], ranks_read, ranks_missing
+    FLIGHT_RECORDER = "flight_recorder"
     # data: outcome, sentence, reason, epoch, culprits: [{rank, node, replays, shown, steps}]
     STEP_REPLAY_FINISHED = "step_replay_finished"
     PROBE_UNRESPONSIVE = (

@@ -28,7 +28,7 @@ NEWEST: Final = "2.13"
 ABORT_PROCESS_GROUP: Final = "torch.distributed.distributed_c10d._abort_process_group"
 """Ends NCCL collectives that wait for a dead rank; the public destroy waits for them."""
 WORLD: Final = "torch.distributed.distributed_c10d._world"
-"""Counts process groups to name them; the count must start over in each generation."""
+"""Has all process groups, and counts them to name them; the count must start over in each generation."""
 GLOO: Final = "torch.distributed.distributed_c10d.ProcessGroupGloo"
 """Is replaced while groups form, so that forming can be given up."""
 SEQUENCE_NUMBER: Final = "torch.distributed.ProcessGroup._get_sequence_number_for_group"
@@ -49,6 +49,11 @@ FP8_MATMUL: Final = "torch._scaled_mm"
 """Multiplies fp8 matrices."""
 COMPILER_CONFIG: Final = "torch._inductor.config"
 """Limits the compiler to one process."""
+FLIGHT_RECORDER: Final = (
+    "torch._C._distributed_c10d._dump_fr_trace_json",
+    "torch._C._distributed_c10d._dump_nccl_trace_json",
+)
+"""Says which collectives a rank has entered and left. The second name is that of torch 2.6, with CUDA only."""
 SDK: Final = (ABORT_PROCESS_GROUP, WORLD, GLOO, SEQUENCE_NUMBER, FOREACH_NORM)
 
 
@@ -114,6 +119,26 @@ def sequence_number(group: ProcessGroup) -> int:
         RuntimeError: the backend does not count.
     """
     return int(group._get_sequence_number_for_group())  # type: ignore[attr-defined]  # noqa: SLF001
+
+
+def flight_recorder() -> bytes:
+    """Return the rank's flight recorder, as the JSON that torch writes.
+
+    Raises:
+        UnsupportedTorchError: this torch has none.
+    """
+    try:
+        dump = _find(FLIGHT_RECORDER[0])
+    except UnsupportedTorchError:
+        dump = _find(FLIGHT_RECORDER[1])
+    return bytes(dump(True, False))  # with collectives, and not only open ones
+
+
+def process_groups() -> dict[str, tuple[str, list[int]]]:
+    """Return the description and the global ranks of each process group of this rank, by name."""
+    world = _find(WORLD)
+    names = dict(world.pg_names)
+    return {name: (group.group_desc, sorted(world.pg_group_ranks[group])) for group, name in names.items()}
 
 
 def foreach_norm(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -25,6 +25,7 @@ from mainstay.recovery.controller.failure import GenerationFailure, WorkflowName
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.launcher_commands import LauncherCommands
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
+from mainstay.recovery.controller.monitors.flight_recorder import FlightRecorderCollector
 from mainstay.recovery.controller.monitors.hang_monitor import HangMonitor
 from mainstay.recovery.controller.monitors.interval_tuning import IntervalTuner
 from mainstay.recovery.controller.monitors.numeric_monitor import NumericMonitor
@@ -97,7 +98,8 @@ class Coordinator:
         self.migrations = MigrationController(job)
         self.reshaping = ReshapeController(job, self.checkpoints, self.participation)
         self.pipelines = PipelineReinstantiation(job, self.checkpoints, self.inputs, self.reshaping)
-        self.hangs = HangMonitor(job, HangDetector())
+        self.recorder = FlightRecorderCollector(job)
+        self.hangs = HangMonitor(job, HangDetector(), self.recorder)
         self.numerics = NumericMonitor(job, NumericAnomalyDetector(), self.replays.request_replay)
         self.exits = ExitHandler(job, self.hangs)
         self.admission = AdmissionGate(job, self.commands, self.participation, self.inputs, self.form)
@@ -111,6 +113,7 @@ class Coordinator:
             durability=self.durability,
             numerics=self.numerics,
             replays=self.replays,
+            recorder=self.recorder,
         )
         self._server = CoordinatorServer(job, self, self.lease)
         self._futile = 0

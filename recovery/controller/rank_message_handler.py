@@ -13,6 +13,7 @@ from mainstay.recovery.controller.failure import GenerationFailure
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.launcher_commands import LauncherCommands
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
+from mainstay.recovery.controller.monitors.flight_recorder import FlightRecorderCollector
 from mainstay.recovery.controller.monitors.numeric_monitor import NumericMonitor
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.retry_policy import RetryPolicy
@@ -23,6 +24,7 @@ from mainstay.recovery.protocol.messages import FromRank
 from mainstay.recovery.protocol.worker_messages import (
     Attached,
     CollectiveFailed,
+    FlightRecorderDump,
     Joined,
     RankDone,
     Ready,
@@ -54,6 +56,7 @@ class RankMessageHandler:
         durability: DurabilityMonitor,
         numerics: NumericMonitor,
         replays: StepReplayController,
+        recorder: FlightRecorderCollector,
     ) -> None:
         self._job = job
         self._commands = commands
@@ -76,6 +79,7 @@ class RankMessageHandler:
             Replayed: self._replayed,
             RankDone: self._done,
             ScriptFailed: self._script_failed,
+            FlightRecorderDump: lambda rank, answer: recorder.add_answer(rank.number, answer),
         }
 
     def handle(self, wrapped: FromRank) -> None:

@@ -36,6 +36,7 @@ from mainstay.recovery.protocol.messages import (
     ConfigureCheckpoint,
     ConfigureJobParity,
     DiscardCommand,
+    DumpFlightRecorders,
     DumpStacks,
     Fenced,
     FenceNode,
@@ -58,6 +59,7 @@ from mainstay.recovery.protocol.messages import (
 from mainstay.recovery.protocol.worker_messages import (
     AgentRestarted,
     Assign,
+    DumpFlightRecorder,
     FenceRank,
     FromWorker,
     ProgressReport,
@@ -221,6 +223,10 @@ class Launcher:
         elif isinstance(message, DumpStacks):
             for rank in message.ranks:
                 self._spawn(self._dump_stacks(message.request, rank))
+        elif isinstance(message, DumpFlightRecorders):
+            for worker in self._workers.holders():
+                if worker.rank in message.ranks:
+                    worker.send(DumpFlightRecorder(request=message.request))
 
     # Ranks
 

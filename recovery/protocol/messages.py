@@ -277,6 +277,13 @@ class DumpStacks(WorkerMessage, frozen=True):
     ranks: tuple[int, ...]
 
 
+class DumpFlightRecorders(WorkerMessage, frozen=True):
+    """Have these ranks answer with their flight recorders (``FlightRecorderDump``)."""
+
+    request: int
+    ranks: tuple[int, ...]
+
+
 class StopJob(WorkerMessage, frozen=True):
     """The job is over for this node."""
 
@@ -316,6 +323,7 @@ ToLauncher = (
     | Prefetch
     | TrainingResumed
     | DumpStacks
+    | DumpFlightRecorders
     | StopJob
     | CoordinatorHeartbeat
     | ReplicateState

@@ -160,6 +160,16 @@ class Replayed(WorkerMessage, frozen=True):
     reason: str = ""
 
 
+class FlightRecorderDump(WorkerMessage, frozen=True):
+    """Answer to ``DumpFlightRecorder``: which collectives the rank has entered and left."""
+
+    request: int
+    content: bytes
+    """JSON as torch writes it, compressed by zlib."""
+    problem: str = ""
+    """Why there is none."""
+
+
 class RankDone(WorkerMessage, frozen=True):
     """All steps are committed and the last snapshot is safe."""
 
@@ -186,6 +196,7 @@ FromWorker = (
     | StepFailed
     | StepsTotal
     | Replayed
+    | FlightRecorderDump
     | RankDone
     | ScriptFailed
 )
@@ -262,4 +273,10 @@ class AgentRestarted(WorkerMessage, frozen=True):
     """Another agent serves this node now; its memory may be another too."""
 
 
-ToWorker = Assign | FenceRank | Regroup | AgentRestarted
+class DumpFlightRecorder(WorkerMessage, frozen=True):
+    """Answer with what torch has recorded of this rank's collectives: the job hangs."""
+
+    request: int
+
+
+ToWorker = Assign | FenceRank | Regroup | AgentRestarted | DumpFlightRecorder

@@ -15,7 +15,16 @@ from pathlib import Path
 
 from mainstay.probes.decoding import UNREADABLE
 from mainstay.recovery.protocol.wire import encode, to_worker
-from mainstay.recovery.protocol.worker_messages import AgentRestarted, Assign, FenceRank, Regroup, WorkerMessage
+from mainstay.recovery.protocol.worker_messages import (
+    AgentRestarted,
+    Assign,
+    DumpFlightRecorder,
+    FenceRank,
+    Regroup,
+    ToWorker,
+    WorkerMessage,
+)
+from mainstay.recovery.sdk import flight_recorder
 
 _RECEIVE_BYTES = 256 * 1024
 _EXIT_ORPHANED = 75
@@ -111,12 +120,16 @@ class LauncherClient:
                 print(f"mainstay: the launcher sent something that is no message: {error}")  # noqa: T201 - evidence
                 os._exit(_EXIT_ORPHANED)
 
-    def _take(self, message: Assign | FenceRank | Regroup | AgentRestarted) -> None:
+    def _take(self, message: ToWorker) -> None:
         if isinstance(message, Assign):
             self._assignments.put(message)
             return
         if isinstance(message, AgentRestarted):
             self.agent_back.set()
+            return
+        if isinstance(message, DumpFlightRecorder):
+            # Not in this thread: a fence must be heard even if torch takes long.
+            threading.Thread(target=self._dump_flight_recorder, args=(message.request,), daemon=True).start()
             return
         with self._news:
             if isinstance(message, FenceRank):
@@ -126,6 +139,9 @@ class LauncherClient:
             self._news.notify_all()
         if isinstance(message, FenceRank):
             self.on_fence(message.generation)
+
+    def _dump_flight_recorder(self, request: int) -> None:
+        self.send_if_free(flight_recorder.dump(request))
 
 
 def _leave() -> None:

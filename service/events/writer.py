@@ -26,7 +26,7 @@ _REMEMBERED: Final = 50_000
 LOW_VALUE: Final = frozenset(
     {
         *(EventKind.LINK_UP, EventKind.NODE_STARTED, EventKind.JOB_STARTED, EventKind.ACTION_STARTED),
-        *(EventKind.MIGRATION_STARTED, EventKind.STACK_DUMP),
+        *(EventKind.MIGRATION_STARTED, EventKind.STACK_DUMP, EventKind.FLIGHT_RECORDER),
     }
 )
 """What says that something began or is well again: shed before faults, and its sender repeats it."""

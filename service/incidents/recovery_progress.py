@@ -324,5 +324,5 @@ _HANDLERS: Final[dict[EventKind, Callable[[Context, Event, str], None]]] = {
     EventKind.RECOVERY_FAILED: _recovery_failed,
     EventKind.RECOVERY_VERIFIED: _verified,
     EventKind.JOB_FINISHED: _job_finished,
-    EventKind.STACK_DUMP: lambda context, event, _: stacks.follow(context.session, event),
+    **dict.fromkeys(stacks.KINDS, lambda context, event, _: stacks.follow(context.session, event)),
 }

@@ -1,4 +1,7 @@
-"""Stacks of a job's processes, shown with the incident that they explain, in either order of arrival."""
+"""Stacks of a job's processes, and what their flight recorders show, with the incident that they explain.
+
+The event and the incident may arrive in either order.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import select
 
+from mainstay.detectors.finding import join_names
 from mainstay.probes.core_types import Event, EventKind
 from mainstay.service.common.db import WriteSession
 from mainstay.service.events import repository as events
@@ -16,8 +20,11 @@ from mainstay.service.incidents.service import add_timeline_entry
 
 EARLY_SECONDS: Final = 60.0
 """How much older than its incident a dump may be: the coordinator looks at stacks before the service is certain."""
+KINDS: Final = (EventKind.STACK_DUMP, EventKind.FLIGHT_RECORDER)
 MAX_DUMPS: Final = 32
 """Dumps shown with one incident when it opens, the newest; of a wide hang some ranks' stacks tell what all do."""
+FLIGHT_FIELDS: Final = ("kind", "certain", "culprits", "ranks_read", "ranks_missing", "problem")
+MAX_NAMED: Final = 16
 MAX_THREADS: Final = 64
 MAX_FRAMES: Final = 128
 MAX_TEXT: Final = 300
@@ -39,7 +46,7 @@ def adopt(session: WriteSession, incident: IncidentRow) -> None:
     statement = (
         select(EventRow)
         .where(
-            EventRow.kind == EventKind.STACK_DUMP.value,
+            EventRow.kind.in_(kind.value for kind in KINDS),
             EventRow.job == incident.job,
             EventRow.judged_at.is_not(None),
             EventRow.received_at >= incident.opened_at - EARLY_SECONDS,
@@ -52,6 +59,9 @@ def adopt(session: WriteSession, incident: IncidentRow) -> None:
 
 
 def _show(session: WriteSession, incident: IncidentRow, event: Event) -> None:
+    if event.kind is EventKind.FLIGHT_RECORDER:
+        _show_flight_recorder(session, incident, event)
+        return
     who = f"rank {event.rank}" if event.rank is not None else f"job {event.job}"
     where = "" if event.node is None else f" on {event.node}"
     reason = event.data.get("reason")
@@ -61,6 +71,17 @@ def _show(session: WriteSession, incident: IncidentRow, event: Event) -> None:
         "tool": _text(event.data.get("tool")), "stacks": _stacks(event.data.get("stacks")),
     }  # fmt: skip
     text = f"Stacks of {who}{where}{why}."
+    add_timeline_entry(session, incident, time=event.time, kind=event.kind.value, text=text[:2000], data=data)
+
+
+def _show_flight_recorder(session: WriteSession, incident: IncidentRow, event: Event) -> None:
+    """The diagnosis in one line; who is missing says how far it goes."""
+    missing = event.data.get("ranks_missing")
+    absent = [rank for rank in missing if isinstance(rank, int)] if isinstance(missing, list) else []
+    text = f"Flight recorder: {_text(event.data.get('summary')) or 'no summary'}"
+    if absent:
+        text += f" No dump from rank{'s' if len(absent) > 1 else ''} {join_names(absent, MAX_NAMED)}."
+    data = {key: value for key, value in event.data.items() if key in FLIGHT_FIELDS}
     add_timeline_entry(session, incident, time=event.time, kind=event.kind.value, text=text[:2000], data=data)
 
 

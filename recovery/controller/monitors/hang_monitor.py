@@ -2,8 +2,8 @@
 
 Every half second (every second in a large job) all ranks' newest words become a sample. It goes out to the service and
 into the same pure detector that the service runs. When that names a hang, the launchers are asked for the stacks of the
-suspects and of one healthy rank, which come out as ``stack_dump`` events; unless ``--on-hang report`` is set, the
-culprits are then fenced, and the job recovers as from any other loss.
+suspects and of one healthy rank, which come out as ``stack_dump`` events, and all ranks for their flight recorders.
+Unless ``--on-hang report`` is set, the culprits are then fenced, and the job recovers as from any other loss.
 
 It acts only on what is certain: a confidence of 0.9, a culprit, few enough of them that the rest is the majority, no
 rank in a phase that may be long and silent or stopped by a debugger, and the finding still holding when the stacks are
@@ -27,6 +27,7 @@ from mainstay.detectors.job.mesh import JobMesh, mesh_of
 from mainstay.probes.core_types import EventKind, StepPhase
 from mainstay.recovery.controller.failure import GenerationFailure
 from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.monitors.flight_recorder import FlightRecorderCollector
 from mainstay.recovery.controller.report import topology
 from mainstay.recovery.membership.members import CoordinatorJobState, NodeMember
 from mainstay.recovery.options import OnHang
@@ -53,8 +54,9 @@ _SIGNALS: Final = (*CATALOG.narrow, *CATALOG.wide)
 class HangMonitor:
     """One a job; ``run`` is its loop. Its input comes from the coordinator's event loop, as everything there."""
 
-    def __init__(self, job: Job, detector: ArrayDetector | None) -> None:
+    def __init__(self, job: Job, detector: ArrayDetector | None, recorder: FlightRecorderCollector) -> None:
         self._job = job
+        self._recorder = recorder
         self.detector = detector
         """None: progress is only passed on."""
         self._board = ProgressTable(job.options.world_size)
@@ -210,6 +212,7 @@ class HangMonitor:
             mine = tuple(rank.number for rank in self._job.members.on(node.name) if rank.number in asked and rank.pid)
             if mine:
                 node.send(DumpStacks(request=request, ranks=mine))
+        self._job.spawn(self._recorder.diagnose(why, suspects))
         await self._answered(request)
         del self._asked[request]
         if self._job.options.on_hang is OnHang.RECOVER:

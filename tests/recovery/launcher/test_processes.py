@@ -107,6 +107,10 @@ def test_a_stopped_rank_is_seen_and_replaced_without_any_service(warm: Warm, tmp
         (suspect,) = [event for event in job.events("stack_dump") if event["data"]["suspect"]]
         assert suspect["rank"] == 1
         assert suspect["data"]["process"] == "stopped"
+        (recorder,) = job.events("flight_recorder")
+        assert (recorder["data"]["ranks_read"], recorder["data"]["ranks_missing"]) == (1, [1])
+        assert [culprit["rank"] for culprit in recorder["data"]["culprits"]] == [1]
+        assert not recorder["data"]["certain"], "a stopped rank leaves no dump"
         assert job.wait(100.0) == [0], job.tail()
     assert len(job.events("recovery_completed")) == 1
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mainstay.recovery.protocol.wire import encode, from_worker
-from mainstay.recovery.protocol.worker_messages import FenceRank, Regroup, StepRecord, WorkerHello
+from mainstay.recovery.protocol.worker_messages import (
+    DumpFlightRecorder,
+    FenceRank,
+    FlightRecorderDump,
+    Regroup,
+    StepRecord,
+    WorkerHello,
+)
 from mainstay.recovery.sdk.launcher_client import LauncherClient, LauncherClientError
 
 
@@ -51,6 +60,15 @@ def test_a_higher_fence_ends_the_wait_for_an_order(ends: tuple[LauncherClient, s
     launcher.send(encode(FenceRank(generation=5)))
     assert link.wait_fence(4, 5.0) == 5
     assert link.wait_regroup(4) == 5
+
+
+def test_what_torch_has_recorded_is_sent_on_request(ends: tuple[LauncherClient, socket.socket]) -> None:
+    _, launcher = ends
+    launcher.send(encode(DumpFlightRecorder(request=4)))
+    sent = from_worker.decode(launcher.recv(65536))
+    assert isinstance(sent, FlightRecorderDump)
+    assert (sent.request, sent.problem) == (4, "")
+    assert json.loads(zlib.decompress(sent.content))["version"]
 
 
 def test_step_records_are_dropped_rather_than_waited_for(ends: tuple[LauncherClient, socket.socket]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.service.conftest import wait_until
 from tests.service.incidents.conftest import Job
 
 
@@ -12,8 +13,8 @@ def dump(job: Job, rank: int, **data: Any) -> dict[str, Any]:
     return job.event("stack_dump", rank=rank, node=f"n{rank // 2}", reason="hang", tool="py-spy", stacks=stacks, **data)
 
 
-def shown(detail: dict[str, Any]) -> list[dict[str, Any]]:
-    return [entry for entry in detail["timeline"] if entry["kind"] == "stack_dump"]
+def shown(detail: dict[str, Any], kind: str = "stack_dump") -> list[dict[str, Any]]:
+    return [entry for entry in detail["timeline"] if entry["kind"] == kind]
 
 
 def test_a_dump_joins_the_open_incident_of_its_job(job: Job) -> None:
@@ -35,6 +36,24 @@ def test_a_dump_that_came_first_is_shown_when_the_incident_opens(job: Job) -> No
     assert [entry["data"]["rank"] for entry in wait(job)] == [1]
 
 
+def test_what_flight_recorders_show_is_one_line_of_the_incident(job: Job) -> None:
+    told = {
+        "summary": "Rank 3 has not entered all_reduce 7.",
+        "certain": False,
+        "ranks_missing": [3],
+        "kind": "noncomm_hang",
+    }
+    event = job.event("flight_recorder", reason="hang")
+    job.send(event | {"data": event["data"] | told})
+    job.kill()
+    job.wait_for("open")
+    (entry,) = wait(job, "flight_recorder")
+    assert entry["text"] == "Flight recorder: Rank 3 has not entered all_reduce 7. No dump from rank 3."
+    assert (entry["data"]["certain"], entry["data"]["kind"]) == (False, "noncomm_hang")
+    job.send(job.event("flight_recorder", summary=5, ranks_missing="none"))
+    wait_until(lambda: len(shown(job.incident(), "flight_recorder")) == 2)
+
+
 def test_what_is_no_stack_is_left_out_and_all_is_bounded(job: Job) -> None:
     job.kill()
     job.wait_for("open")
@@ -50,8 +69,6 @@ def test_what_is_no_stack_is_left_out_and_all_is_bounded(job: Job) -> None:
     assert max(len(frame) for frame in stacks[0]["frames"]) <= 300
 
 
-def wait(job: Job) -> list[dict[str, Any]]:
-    from tests.service.conftest import wait_until
-
-    found: list[dict[str, Any]] = wait_until(lambda: shown(job.incident()))
+def wait(job: Job, kind: str = "stack_dump") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = wait_until(lambda: shown(job.incident(), kind))
     return found

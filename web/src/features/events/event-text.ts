@@ -91,6 +91,8 @@ export function eventText(event: Pick<FleetEvent, "kind" | "data">): string {
     }
     case "stack_dump":
       return stacksText(data);
+    case "flight_recorder":
+      return `Flight recorder: ${str(data.summary) ?? "no summary"}`;
     case "step_replay_finished":
       return str(data.sentence) ?? "Step replay finished";
     case "snapshot_corrupted":
@@ -155,6 +157,7 @@ export function eventLook(event: Pick<FleetEvent, "kind" | "data">): { tone: Ton
     case "node_started":
       return { tone: "validating", glyph: "ring" };
     case "stack_dump":
+    case "flight_recorder":
       return { tone: "validating", glyph: "bars" };
     case "step_replay_finished":
       return event.data.outcome === "found"

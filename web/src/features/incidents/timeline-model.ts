@@ -14,7 +14,7 @@ export interface TimelineRow {
 
 const LOOKS: [RegExp, Tone, GlyphName][] = [
   [/cleared|quiet|^closed?$/, "unknown", "dot"],
-  [/stack_dump/, "validating", "bars"],
+  [/stack_dump|flight_recorder/, "validating", "bars"],
   [/fail|lost|exit|xid|opened/, "quarantined", "bang"],
   [/finding|suspect|silent/, "suspect", "triangle"],
   [/plan|remediation/, "draining", "half"],
