@@ -58,10 +58,16 @@ class AdmissionGate:
             self._c.spawn(self._open())
 
     async def _open(self) -> None:
-        c, members, asked = self._c, self._c.members, set[str]()
-        while members.complete and asked != members.nodes.keys():  # one may leave, and another come, meanwhile
-            asked = set(members.nodes)
-            await self._check_start(asked)
+        c, members, asked, loop = self._c, self._c.members, set[str](), asyncio.get_running_loop()
+        until = loop.time() + c.options.join_seconds
+        while members.complete and not c.over:
+            if asked != members.nodes.keys():  # one may leave, and another come, meanwhile
+                asked = set(members.nodes)
+                await self._check_start(asked)
+            elif self._lacks_places and not members.full and loop.time() < until:
+                await asyncio.sleep(VALIDATION_SECONDS)  # a spare node may come
+            else:
+                break
         self._opening = False
         if not members.complete or c.over:
             return
@@ -78,6 +84,9 @@ class AdmissionGate:
         while (found := await self._ask(nodes)) is not None and self._enforces:
             warnings.refused = _cordon(found.refused)
             if not found.validating or self._lacks_places or loop.time() >= until or self._c.over:
+                break
+            more = len(self._c.members.nodes) > len(nodes)
+            if more or len(set(nodes) - found.refused.keys() - found.validating.keys()) >= self._c.options.nnodes:
                 break
             if waiting != found.validating.keys():
                 waiting = set(found.validating)

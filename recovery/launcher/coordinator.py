@@ -72,7 +72,7 @@ class Coordinator:
         self.store = ("", 0)
         self.new_store: Callable[[], tuple[str, int]] = lambda: ("", 0)
         """Gives an empty store; set by whoever can start one before ``start``."""
-        self.members = Members(options.nnodes, options.nproc)
+        self.members = Members(options.nnodes, options.nproc, options.spare_nodes)
         self.generation = 0
         self.state = CoordinatorJobState.FORMING
         self.started_at = time.time()
@@ -259,7 +259,10 @@ class Coordinator:
         data = {"reason": reason, "ranks": sorted(ranks)}
         self.reporter.event(EventKind.NODE_LOST, node=node.name, generation=self.generation, data=data)
         log.warning("node %s is lost: %s", node.name, reason)
-        self.failed(GenerationFailure(ranks=ranks, time=time.time(), reason=f"node {node.name} was lost: {reason}"))
+        if self.options.spare_nodes and not ranks:
+            self.spawn(self.orders.lose_spare_node())
+        else:
+            self.failed(GenerationFailure(ranks=ranks, time=time.time(), reason=f"node {node.name} was lost: {reason}"))
 
     # Forming
 

@@ -172,6 +172,9 @@ class CoordinatorElection:
             return f"node {self._options.node} has a coordinator"
         if question.term <= self._promised:
             return f"node {self._options.node} has promised term {self._promised}"
+        state = self._coordinator_state
+        if state is not None and all(elector.node != question.node for elector in state.electors):
+            return f"another node has taken the place of {question.node}"
         return ""
 
     def _hear(self, call: CoordinatorAnnouncement) -> None:
@@ -213,7 +216,7 @@ class CoordinatorElection:
             self._news.clear()
             await _wait(self._news, _AGAIN_SECONDS)
         options = self._options
-        why = f"{agreed} of {options.nnodes} launchers agree to another one and {options.quorum} must (--quorum)"
+        why = f"{agreed} of {options.max_nodes} launchers agree to another one and {options.quorum} must (--quorum)"
         return StopJob(exit_code=EXIT_LOST, reason=f"{lost.reason}; {why}: this node ends its ranks")
 
     def _follow(self, endpoint: Endpoint) -> Endpoint:
@@ -226,11 +229,9 @@ class CoordinatorElection:
         options = self._options
         if not self._holder:
             return "the job had not begun"
-        left = options.nnodes - 1
+        left = options.max_nodes - 1
         if left < options.quorum:
-            return (
-                f"another one needs {options.quorum} of {options.nnodes} launchers (--quorum), and {left} can be left"
-            )
+            return f"another one needs {options.quorum} of {left + 1} launchers (--quorum), and {left} can be left"
         return ""
 
     async def _fate(self, lost: CoordinatorLoss) -> str:

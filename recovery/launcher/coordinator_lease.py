@@ -64,7 +64,7 @@ class CoordinatorLease:
             return not c.over
         names = ", ".join(sorted(node.name for node in away))
         c.resign(
-            f"nothing is known of {names}: {len(away)} of {c.options.nnodes} launchers may have chosen another "
+            f"nothing is known of {names}: {len(away)} of {c.options.max_nodes} launchers may have chosen another "
             f"coordinator (--quorum {c.options.quorum})"
         )
         return False

@@ -12,6 +12,7 @@ from mainstay.recovery.launcher.coordinator_lease import LEASE
 from mainstay.recovery.launcher.membership import NodeMember, misfit
 from mainstay.recovery.launcher.messages import FromLauncher, LauncherHeartbeat, LauncherHello, LauncherWelcome, StopJob
 from mainstay.recovery.launcher.reporter import JOB_SECONDS
+from mainstay.recovery.launcher.spare_nodes import FORGET, forget_lost_nodes
 from mainstay.recovery.launcher.wire import MessageStream, WireError, coordinator_side
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class CoordinatorServer:
             return None
         now = asyncio.get_running_loop().time()
         node = NodeMember(hello, stream, now, hello.agent_endpoint, hello.standbys, leased_until=now + self._lease)
+        if not self._c.inheriting:
+            node.fenced = self._c.generation  # it begins now: a recovery that is under way waits for nothing of it
         self._c.members.nodes[hello.node] = node
         node.send(LauncherWelcome(world_size=self._c.options.world_size, run=self._c.disk.run))
         self._c.spawn(self._beat(node))
@@ -105,6 +108,7 @@ class CoordinatorServer:
             for node in self._c.members.alive():
                 if node.heard_at < limit and node.name != self._c.options.node:
                     self._c.lose_node(node, f"nothing heard for {self._c.options.node_seconds:g} s")
+            forget_lost_nodes(self._c.members, limit - (FORGET - 1.0) * self._c.options.node_seconds)
             self._c.migrations.run_once()
             self._c.disk.reshaping.run_once()
             self._c.report()

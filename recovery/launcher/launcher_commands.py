@@ -9,7 +9,7 @@ from mainstay.recovery.agent.messages import Group
 from mainstay.recovery.launcher.coordinator_state import CANDIDATES, capture_state
 from mainstay.recovery.launcher.durability_monitor import DurabilityMonitor
 from mainstay.recovery.launcher.grouping import arrange
-from mainstay.recovery.launcher.membership import RankMember
+from mainstay.recovery.launcher.membership import CoordinatorJobState, RankMember
 from mainstay.recovery.launcher.messages import (
     ConfigureJobParity,
     RegroupRank,
@@ -105,6 +105,14 @@ class LauncherCommands:
                 )
             )
         self.guard.start()
+
+    async def lose_spare_node(self) -> None:
+        """A node without ranks is lost: no rank stops, and a recovery that is under way does not wait for it."""
+        self.replicate_state()
+        if self._c.state is CoordinatorJobState.RUNNING:
+            self.protect()
+        async with self._c.changed:
+            self._c.changed.notify_all()
 
     def warm_standbys(self) -> None:
         """The first step after a recovery is committed: standbys may warm now."""

@@ -257,6 +257,16 @@ class ParticipationPolicy:
             if rank.unplaced and rank.away:
                 rank.unplaced = False
                 self._start(rank)
+        if c.options.spare_nodes:
+            self._place_on(node)
+
+    def _place_on(self, node: NodeMember) -> None:
+        """Ranks of lost nodes that have no place go to ``node``, as far as it has room."""
+        members = self._c.members
+        free = members.rooms().get(node.name, 0)
+        for rank in [rank for rank in members.ranks if rank.unplaced and rank.away][:free]:
+            rank.node, rank.unplaced = node.name, False
+            self._start(rank)
 
     def reopen(self, closed: Iterable[NodeMember]) -> None:
         """Of nodes that could run no rank, those that can now take theirs again."""

@@ -83,8 +83,13 @@ def test_all_nodes_derive_the_same_secret_from_the_service_token(script: str, tm
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--nnodes", "0", "S"], "--nnodes must be at least 1"),
-        (["--nnodes", "two", "S"], "invalid int value"),
+        (["--nnodes", "0", "S"], "argument --nnodes: '0' must be at least 1"),
+        (["--nnodes", "two", "S"], "argument --nnodes: 'two' must be a number of nodes, or MIN:MAX"),
+        (["--nnodes", "a:b", "S"], "argument --nnodes: 'a:b' must be a number of nodes, or MIN:MAX"),
+        (["--nnodes", "2:", "S"], "argument --nnodes: '2:' must be a number of nodes, or MIN:MAX"),
+        (["--nnodes", "3:2", "S"], "argument --nnodes: '3:2' must be at least 1, and MAX at least MIN"),
+        (["--nnodes", "0:2", "S"], "argument --nnodes: '0:2' must be at least 1, and MAX at least MIN"),
+        (["--nnodes", "1:2", "S"], "--rdzv-endpoint HOST:PORT is needed"),
         (["--on-hang", "reboot", "S"], "invalid choice: 'reboot'"),
         (["--node-rank", "1", "S"], "--node-rank must be from 0 to 0"),
         (["--nnodes", "2", "S"], "--rdzv-endpoint HOST:PORT is needed"),
