@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mainstay.recovery.launcher.cost_input_builder import LEAVES
 from mainstay.recovery.launcher.membership import CoordinatorJobState, GenerationFailure, NodeMember, RankMember
+from mainstay.recovery.launcher.messages import FenceNode
 from mainstay.recovery.launcher.replica_speed import ReplicaSpeeds
 from mainstay.recovery.launcher.worker_messages import StepRecord
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
@@ -32,6 +33,7 @@ from mainstay.recovery.work_assignment import AssignmentPolicy, LossPolicy, Work
 
 if TYPE_CHECKING:
     from mainstay.recovery.launcher.coordinator import Coordinator
+    from mainstay.recovery.launcher.recovery_record import RecoveryRecord
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -251,7 +253,7 @@ class ParticipationPolicy:
     def is_restored(self, node: NodeMember) -> None:
         """A node that could run no rank can again: its ranks that have no other place get a process."""
         c = self._c
-        log.warning("node %s is back", node.name)
+        log.warning("node %s may take ranks now", node.name)
         c.orders.replicate_state()
         for rank in c.members.on(node.name):
             if rank.unplaced and rank.away:
@@ -273,6 +275,33 @@ class ParticipationPolicy:
         for node in closed:
             if self._c.members.can_run(node.name):
                 self.is_restored(node)
+
+    def wait_for_place(
+        self, recovery: RecoveryRecord | None, victims: set[int], problem: str
+    ) -> asyncio.Task[None] | None:
+        """Have ranks that have no place wait for a node that may join; where none may, the job ends."""
+        if recovery is None or not self._c.options.spare_nodes or self._c.members.full:
+            self._c.fail(problem)
+            return None
+        return self._c.spawn(self._wait_for_place(recovery, victims, problem))
+
+    async def _wait_for_place(self, recovery: RecoveryRecord, victims: set[int], problem: str) -> None:
+        c, began = self._c, time.time()
+        log.warning("DEGRADED %s: %s; it waits for another node (--join-timeout)", c.options.job, problem)
+        for node in c.members.alive():
+            node.send(FenceNode(generation=c.generation))  # survivors must not wait in a collective
+        try:
+            while isinstance(c.executor.survey.homes(victims), str):
+                if time.time() > began + c.options.join_seconds:
+                    return c.fail(problem)
+                await asyncio.sleep(AGAIN_SECONDS)
+        finally:
+            recovery.waited += time.time() - began
+        failure = GenerationFailure(
+            ranks=victims, time=time.time(), reason="a node has come that has room", counts=False, changes=True
+        )
+        asyncio.get_running_loop().call_soon(c.failed, failure)  # beginning again cancels this task
+        return None
 
     # Back
 

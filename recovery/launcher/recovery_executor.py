@@ -151,7 +151,8 @@ class RecoveryExecutor:
         victims = {number for number in victims if not members.ranks[number].unplaced}
         homes = moves or self.survey.homes(victims, exclude)
         if isinstance(homes, str):
-            c.fail(f"{homes} (ranks {sorted(victims)} have nowhere to run)")
+            problem = f"{homes} (ranks {sorted(victims)} have nowhere to run)"
+            self._task = self.participation.wait_for_place(self._recovery, victims, problem)
             return False
         self.survey.log_last_resort(homes)
         doomed = {
@@ -326,7 +327,9 @@ class RecoveryExecutor:
         ):
             return False
         if not recovery.reinstates:  # its phases are others
-            self.survey.prices.learn(ranks, dict(recovery.marks), recovery.acted_at, c.generation, cold=recovery.cold)
+            self.survey.prices.learn(
+                ranks, dict(recovery.marks), recovery.fenced_from, c.generation, cold=recovery.cold
+            )
         c.formed()
         return True
 

@@ -42,16 +42,14 @@ def join(job: Job, number: int) -> None:
     job.until(lambda: ready.items() <= job.state()["topology"]["standbys"].items(), 60.0, f"spare node {number}")
 
 
-def lose(job: Job, number: int) -> None:
-    """SIGKILL a launcher, and with it all processes of its node; their memory goes as with the power."""
-    launcher = job.launchers[number]
-    doomed = job.children(number)
+def lose(job: Job, number: int, at: int) -> None:
+    """SIGKILL the launcher ``at`` this place, and all processes of its node; their memory goes as with the power."""
+    doomed = job.children(at)
+    launcher = job.launchers.pop(at)
     launcher.kill()
     launcher.wait()
-    shutil.rmtree(job.shm / "job" / f"node-{number}", ignore_errors=True)
     for directory in job.shm.glob(f"*/job/node-{number}"):
         shutil.rmtree(directory, ignore_errors=True)
-    job.launchers.remove(launcher)
     deadline = time.monotonic() + 30.0
     while any(Path(f"/proc/{pid}").exists() for pid in doomed):
         assert time.monotonic() < deadline, "the node's processes did not end"
@@ -74,10 +72,65 @@ def test_ranks_of_a_lost_node_train_on_the_spare_node(job: Job, undisturbed: Pat
         job.wait_step(4)
         join(job, 2)
         before = job.pids()
-        lose(job, 1)
+        lose(job, 1, at=1)
         job.wait_recoveries(1)
         assert homes(job) == ["node-0", "node-0", "node-2", "node-2"]
         assert {rank: job.pids()[rank] for rank in (0, 1)} == {rank: before[rank] for rank in (0, 1)}
         assert_finished(job, undisturbed)
     (lost,) = job.events("node_lost")
     assert (lost["node"], lost["data"]["ranks"]) == ("node-1", [2, 3])
+
+
+def test_another_node_takes_the_place_of_a_lost_one_as_the_next_spare(job: Job, undisturbed: Path) -> None:
+    job.own = {3: ["--node-rank", "1"]}
+    with job:
+        job.wait_step(4)
+        join(job, 2)
+        lose(job, 1, at=1)
+        job.wait_recoveries(1)
+        join(job, 3)
+        lose(job, 2, at=1)
+        job.wait_recoveries(2)
+        assert homes(job) == ["node-0", "node-0", "node-3", "node-3"]
+        assert_finished(job, undisturbed)
+
+
+def test_the_coordinators_node_is_lost_and_the_spare_takes_its_ranks(job: Job, undisturbed: Path) -> None:
+    """Its launcher is started again, and waits as a spare node at the new coordinator."""
+    with job:
+        job.wait_step(4)
+        join(job, 2)
+        before = job.pids()
+        lose(job, 0, at=0)
+        job.wait_recoveries(1)
+        assert homes(job) == ["node-2", "node-2", "node-1", "node-1"]
+        assert {rank: job.pids()[rank] for rank in (2, 3)} == {rank: before[rank] for rank in (2, 3)}
+        join(job, 0)
+        lose(job, 1, at=0)
+        job.wait_recoveries(2)
+        assert homes(job) == ["node-2", "node-2", "node-0", "node-0"]
+        assert_finished(job, undisturbed)
+    assert [event["node"] for event in job.events("node_lost")] == ["node-0", "node-1"]
+
+
+def test_losing_a_spare_node_stops_no_rank(job: Job, undisturbed: Path) -> None:
+    with job:
+        job.wait_step(4)
+        join(job, 2)
+        lose(job, 2, at=2)
+        job.until(lambda: job.events("node_lost"), 30.0, "the loss of the spare node")
+        assert_finished(job, undisturbed)
+    assert not job.events("recovery_completed")
+
+
+def test_without_a_spare_node_the_job_waits_for_one(job: Job, undisturbed: Path) -> None:
+    with job:
+        job.wait_step(4)
+        lose(job, 1, at=1)
+        job.until(lambda: "it waits for another node" in job.log(0).read_text(), 30.0, "the job to wait")
+        job.launchers.append(job._start(2, job.port))
+        job.nodes = 3
+        recovered = job.wait_recoveries(1)
+        assert homes(job) == ["node-0", "node-0", "node-2", "node-2"]
+        assert_finished(job, undisturbed)
+    assert recovered["data"]["seconds"]["wait"] > 0.0
