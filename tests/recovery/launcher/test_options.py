@@ -64,6 +64,17 @@ def test_a_majority_chooses_the_next_coordinator(script: str, nodes: str, quorum
         parse([*words, "--launcher-endpoint", "gate", script])
 
 
+def test_spare_nodes_belong_to_the_job_without_ranks(script: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    words = ["--nnodes", "16:18", "--rdzv-endpoint", "head:1", "--job-id", "j", "--token-file", str(token)]
+    found = parse([*words, "--node-rank", "17", "--nproc-per-node", "8", script])
+    assert (found.nnodes, found.spare_nodes, found.max_nodes, found.world_size) == (16, 2, 18, 128)
+    assert found.quorum == 10, "the majority of all that may vote"
+    with pytest.raises(OptionsError, match="--node-rank must be from 0 to 17"):
+        parse([*words, "--node-rank", "18", script])
+
+
 def test_a_module_needs_no_file() -> None:
     found = parse(["-m", "package.train", "--seed", "1"])
     assert found.module
