@@ -13,10 +13,9 @@ from bench.lib_node_warnings import Warner
 from mainstay.recovery.launcher import admission_gate, participation
 from mainstay.recovery.launcher.coordinator_state import capture_state
 from mainstay.recovery.launcher.membership import Members, NodeMember, RankMember
-from mainstay.recovery.launcher.messages import LauncherHello
+from mainstay.recovery.launcher.messages import FenceNode, LauncherHello
 from mainstay.recovery.launcher.options import RunOptions
 from mainstay.recovery.launcher.spare_nodes import forget_lost_nodes
-from mainstay.recovery.launcher.worker_messages import Ready
 from mainstay.recovery.work_assignment import LossPolicy
 
 QUARANTINED = [{"code": "state", "decision": "deny", "text": "its state is quarantined"}]
@@ -167,12 +166,12 @@ def test_a_recovery_does_not_wait_for_a_node_that_joins_meanwhile(
 ) -> None:
     async def work() -> None:
         async with running(two_of_three) as world:
-            world.nodes[0].silent = {0}
-            world.nodes[1].kill(2)
-            await world.until(lambda: world.nodes[0].fences)
+            slow, held = world.nodes[1], list[FenceNode]()
+            confirm, slow._fence = slow._fence, held.append
+            world.nodes[0].kill(0)
+            await world.until(lambda: held)
             await join(world, 2)
-            generation = world.coordinator.generation
-            world.nodes[0].send_report(0, Ready(generation=generation, live_epoch=5, newest_epoch=5))
+            confirm(held[0])
             async with asyncio.timeout(10.0):  # an agent gets 30 s to confirm a fence
                 await world.until_state("running", 2)
 
