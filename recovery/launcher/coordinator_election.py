@@ -173,8 +173,8 @@ class CoordinatorElection:
         if question.term <= self._promised:
             return f"node {self._options.node} has promised term {self._promised}"
         state = self._coordinator_state
-        if state is not None and all(elector.node != question.node for elector in state.electors):
-            return f"another node has taken the place of {question.node}"
+        if self._options.spare_nodes and state is not None and question.node not in _living(state):
+            return f"node {question.node} was lost, and another may have taken its place"
         return ""
 
     def _hear(self, call: CoordinatorAnnouncement) -> None:
@@ -302,6 +302,10 @@ class CoordinatorElection:
                 task = asyncio.get_running_loop().create_task(_retry(elector.election_endpoint, call))
                 self._reporting.add(task)
                 task.add_done_callback(self._reporting.discard)
+
+
+def _living(state: CoordinatorState) -> set[str]:
+    return {elector.node for elector in state.electors if elector.alive}
 
 
 async def _retry(election_endpoint: str, call: CoordinatorAnnouncement) -> None:

@@ -36,7 +36,7 @@ def job(warm: Warm, tmp_path: Path) -> Job:
 
 def join(job: Job, number: int) -> None:
     """Start another launcher, and wait until its standbys could take the ranks of a whole node."""
-    job.launchers.append(job._start(number, job.port))
+    job.launchers.append(job.start_again(number))
     job.nodes = max(job.nodes, number + 1)
     ready = {f"node-{number}": job.per_node}
     job.until(lambda: ready.items() <= job.state()["topology"]["standbys"].items(), 60.0, f"spare node {number}")
@@ -128,7 +128,7 @@ def test_without_a_spare_node_the_job_waits_for_one(job: Job, undisturbed: Path)
         job.wait_step(4)
         lose(job, 1, at=1)
         job.until(lambda: "it waits for another node" in job.log(0).read_text(), 30.0, "the job to wait")
-        job.launchers.append(job._start(2, job.port))
+        job.launchers.append(job.start_again(2))
         job.nodes = 3
         recovered = job.wait_recoveries(1)
         assert homes(job) == ["node-0", "node-0", "node-2", "node-2"]
