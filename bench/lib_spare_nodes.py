@@ -68,7 +68,7 @@ def _row(lost_at: list[float], events: list[dict[str, Any]], megabytes: float) -
         claim="lost node -> spare node trains in its place, 12 MB a rank, p95", figure=p95, unit="s",
         target=f"<= {ASKED_SECONDS:g}", holds=p95 <= ASKED_SECONDS, kind="live", n=len(seconds),
         note=f"SIGKILL of a launcher with its {RANKS_PER_NODE} ranks -> next step of all 4 (dp 2 x pp 2, "
-        f"{megabytes:.1f} MB of state a rank, from peers); median {statistics.median(seconds):.2f} s; steps lost, worst: {lost}; phases, "
-        f"median s: {told}; load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores. A node whose connections stay "
-        "open is noticed after --node-timeout (10 s) only",
+        f"{megabytes:.1f} MB of state a rank, from peers); median {statistics.median(seconds):.2f} s; steps lost, "
+        f"worst: {lost}; phases, median s: {told}; load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores. A node "
+        "whose connections stay open is noticed after --node-timeout (10 s) only",
     )  # fmt: skip

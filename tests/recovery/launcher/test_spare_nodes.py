@@ -237,25 +237,25 @@ def test_a_spare_node_that_is_refused_takes_no_rank(two_of_three: RunOptions, pl
 def test_lost_nodes_are_forgotten_when_others_have_their_places() -> None:
     members = Members(2, 1, 1)
 
-    def add(number: int, *, heard_at: float, alive: bool = True) -> None:
+    def add_node(number: int, *, heard_at: float, alive: bool = True) -> None:
         hello = LauncherHello(
             token="t", job="j", node=f"n{number}", node_rank=number, nnodes=2, nproc=1, spares=0, standbys=0, pid=1,
             agent_endpoint="",
         )  # fmt: skip
         members.nodes[hello.node] = NodeMember(hello, None, heard_at, "", 0, alive=alive)
 
-    add(0, heard_at=100.0)
-    add(1, heard_at=20.0, alive=False)
-    add(2, heard_at=10.0, alive=False)
+    add_node(0, heard_at=100.0)
+    add_node(1, heard_at=20.0, alive=False)
+    add_node(2, heard_at=10.0, alive=False)
     members.ranks = [RankMember(0, "n0"), RankMember(1, "n3")]
     forget_lost_nodes(members, 50.0)
     assert set(members.nodes) == {"n0", "n1", "n2"}, "no other node has come yet"
-    add(3, heard_at=100.0)
+    add_node(3, heard_at=100.0)
     forget_lost_nodes(members, 5.0)
     assert set(members.nodes) == {"n0", "n1", "n2", "n3"}, "its launcher may still look for a coordinator"
     forget_lost_nodes(members, 50.0)
     assert set(members.nodes) == {"n0", "n1", "n3"}
     members.ranks[1].node = "n1"
-    add(4, heard_at=100.0)
+    add_node(4, heard_at=100.0)
     forget_lost_nodes(members, 50.0)
     assert "n1" in members.nodes, "a rank has no other place yet"
