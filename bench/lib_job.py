@@ -99,7 +99,7 @@ class Job:
             return self._begin(["-m", "mainstay", "run", *words], environment, log.fileno())
 
     def start_again(self, number: int) -> subprocess.Popen[bytes]:
-        """Another launcher for a node whose launcher was killed; ``port`` must have been given."""
+        """A launcher for a node that joins, or whose launcher was killed; ``port`` must have been given."""
         return self._start(number, self.port)
 
     def _begin(self, words: Sequence[str], environment: Mapping[str, str], log: int) -> subprocess.Popen[bytes]:

@@ -3,6 +3,8 @@
 One job of 2 x 2 ranks on two launchers ("nodes") of this machine loses a random rank again and again. The baseline, in
 the same run: the same script without Mainstay, all of its processes ended and started again at once. For a small and a
 large state.
+
+``--spare-nodes`` instead: a job of ``--nnodes 2:3`` loses one node after the other, and its spare node takes the ranks.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from bench import lib_spare_nodes
 from bench.lib_job import Job, JobError, Json, start_plain
 from bench.report import RESULTS, Row, publish
 
@@ -47,6 +50,7 @@ class Size(NamedTuple):
 
 
 SIZES: Final = (Size(12, 198, 4, 20, 3, 10.0), Size(240, 896, 1, 12, 4, 4.0))
+LOST_NODES: Final = 20
 DETECTED: Final = 0.1
 """Seconds from the SIGKILL until the coordinator acts."""
 
@@ -55,17 +59,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.recovery_time", description=__doc__)
     parser.add_argument("--only", type=int, default=None, choices=[size.megabytes for size in SIZES], metavar="MB")
     parser.add_argument("--quick", action="store_true", help="the small state, four kills, one restart")
-    parser.add_argument("--json", type=Path, default=RESULTS / "recovery_time.json", metavar="FILE")
+    parser.add_argument("--spare-nodes", action="store_true", help="lose nodes, each to a spare node; the small state")
+    parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(argv)
+    name = "recovery_time_spare_nodes" if options.spare_nodes else "recovery_time"
     sizes = [size for size in SIZES if options.only in {None, size.megabytes}]
     if options.quick:
         sizes = [sizes[0]._replace(runs=4, restarts=1)]
     directory = Path(tempfile.mkdtemp(prefix="recovery-time-"))
     try:
-        rows = [row for size in sizes for row in measure(directory / str(size.megabytes), size)]
+        if options.spare_nodes:
+            rows = lib_spare_nodes.measure(directory, sizes[0].arguments, 4 if options.quick else LOST_NODES)
+        else:
+            rows = [row for size in sizes for row in measure(directory / str(size.megabytes), size)]
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-    publish("recovery_time", rows, options.json)
+    publish(name, rows, options.json or RESULTS / f"{name}.json")
 
 
 def measure(directory: Path, size: Size) -> list[Row]:

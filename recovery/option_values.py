@@ -5,18 +5,25 @@ OptionsError(ValueError)   one line that names the option and the reason
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from mainstay.probes.transport import Transport
 from mainstay.recovery import protection_scheme
 from mainstay.recovery.protection_scheme import ProtectionScheme
 
 TOKEN_VARIABLE: Final = "MAINSTAY_JOB_TOKEN"  # noqa: S105 - the name of a variable, not a token
+
+
+NNODES_HELP: Final = (
+    "Set the number of nodes. With MIN:MAX, ranks run on MIN nodes. More nodes, up to MAX, may join at any time and "
+    "wait as spare nodes, which take the ranks of lost nodes."
+)
 
 
 class OptionsError(ValueError):
@@ -36,6 +43,24 @@ def parse_domains(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
         if not node or (equals and not domain):
             raise OptionsError(f"--failure-domain {node}{equals}{domain} must look like RACK or NODE=RACK")
     return tuple((node, domain) for node, equals, domain in pairs if equals)
+
+
+class NodeCount(NamedTuple):
+    """Nodes that a job needs, and nodes that it has at most."""
+
+    least: int
+    most: int
+
+
+def parse_nnodes(text: str) -> NodeCount:
+    """``N`` or, as torchrun spells a range, ``MIN:MAX``."""
+    least, colon, most = text.partition(":")
+    if not least.isdecimal() or not (most.isdecimal() or not colon):
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of nodes, or MIN:MAX")
+    found = NodeCount(int(least), int(most if colon else least))
+    if not 1 <= found.least <= found.most:
+        raise argparse.ArgumentTypeError(f"{text!r} must be at least 1" + (", and MAX at least MIN" if colon else ""))
+    return found
 
 
 def parse_endpoint(text: str | None, nnodes: int) -> tuple[str, int]:

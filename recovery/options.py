@@ -14,12 +14,14 @@ from typing import Final, NoReturn
 from mainstay.probes.core_types import validate_name
 from mainstay.recovery.admission import AdmissionPolicy
 from mainstay.recovery.option_values import (
+    NNODES_HELP,
     TOKEN_VARIABLE,
     OptionsError,
     find_job_token,
     parse_domains,
     parse_endpoint,
     parse_host_and_port,
+    parse_nnodes,
     parse_scheme,
     parse_service,
     read_token,
@@ -55,8 +57,8 @@ _ON_NUMERIC_ANOMALY: Final = (
     "When values are abnormal: report them, or also replay steps on all ranks and replace the rank that differs."
 )
 _QUORUM: Final = (
-    "Require this many launchers to elect a new coordinator; the default is the majority of --nnodes. With two nodes, "
-    "node 0 continues without node 1, but node 1 does not continue without node 0."
+    "Require this many launchers to elect a new coordinator; the default is the majority of --nnodes (of MAX). With "
+    "two nodes, node 0 continues without node 1, but node 1 does not continue without node 0."
 )
 _ENDPOINT: Final = "--launcher-endpoint"
 _LAUNCHER_ENDPOINT: Final = (
@@ -160,6 +162,8 @@ class RunOptions:
     mtbf_hours: float = NODE_MTBF_HOURS
     quorum: int = 1
     """Launchers that must agree to another coordinator."""
+    spare_nodes: int = 0
+    """Nodes beyond ``nnodes`` that may wait without ranks for those of lost nodes."""
     launcher_endpoint: tuple[str, int] | None = None
     """Where other launchers reach this one; None: at its own address and any port."""
     script: str
@@ -178,6 +182,10 @@ class RunOptions:
     @property
     def world_size(self) -> int:
         return self.nnodes * self.nproc
+
+    @property
+    def max_nodes(self) -> int:
+        return self.nnodes + self.spare_nodes
 
 
 class _Parser(argparse.ArgumentParser):
@@ -224,7 +232,7 @@ def _both(name: str) -> tuple[str, str]:
 
 def _torchrun_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("options of torchrun").add_argument
-    add("--nnodes", type=int, default=1, help="Set the number of nodes.")
+    add("--nnodes", type=parse_nnodes, default="1", metavar="N or MIN:MAX", help=NNODES_HELP)
     add(*_both("node-rank"), type=int, default=0, help="Set the number of this node; node 0 coordinates.")
     add(*_both("nproc-per-node"), type=int, default=1, help="Set the number of ranks on each node.")
     add(*_both("rdzv-endpoint"), help="Set HOST:PORT of the coordinator on node 0; port 0: any (one node only).")
@@ -293,16 +301,17 @@ def _add_choice(add: Callable[..., argparse.Action], name: str, default: StrEnum
 def _checked(found: argparse.Namespace) -> RunOptions:
     service_token = read_token(found.service_token_file, "--service-token-file")
     job = found.job_id or f"job-{secrets.token_hex(4)}"
-    host, port = parse_endpoint(found.rdzv_endpoint, found.nnodes)
+    host, port = parse_endpoint(found.rdzv_endpoint, found.nnodes.most)
     options = RunOptions(
-        nnodes=found.nnodes,
+        nnodes=found.nnodes.least,
+        spare_nodes=found.nnodes.most - found.nnodes.least,
         node_rank=found.node_rank,
         nproc=found.nproc_per_node,
         host=host,
         port=port,
         node=found.node_name or socket.gethostname().split(".")[0] or "localhost",
         job=job,
-        token=find_job_token(found.token_file, service_token, job, found.nnodes),
+        token=find_job_token(found.token_file, service_token, job, found.nnodes.most),
         spares=found.spares,
         preload=tuple(found.preload),
         parity_every=AUTO_PARITY if found.parity_every == AUTO else found.parity_every,
@@ -319,7 +328,7 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         join_seconds=found.join_timeout,
         ready_seconds=found.ready_timeout,
         node_seconds=found.node_timeout,
-        quorum=found.nnodes // 2 + 1 if found.quorum is None else found.quorum,
+        quorum=found.nnodes.most // 2 + 1 if found.quorum is None else found.quorum,
         launcher_endpoint=None
         if (election_endpoint := found.launcher_endpoint) is None
         else parse_host_and_port(_ENDPOINT, election_endpoint),
@@ -347,9 +356,8 @@ def _checked(found: argparse.Namespace) -> RunOptions:
 
 def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
     problems = {  # one line an option, so that each message stands beside its condition
-        "--nnodes must be at least 1": options.nnodes < 1,
         "--nproc-per-node must be at least 1": options.nproc < 1,
-        f"--node-rank must be from 0 to {options.nnodes - 1}": not 0 <= options.node_rank < options.nnodes,
+        f"--node-rank must be from 0 to {options.max_nodes - 1}": not 0 <= options.node_rank < options.max_nodes,
         "--standbys, --parity-interval, --checkpoint-interval and --max-restarts must not be negative": min(
             options.spares, options.parity_every, options.disk_every, options.max_restarts
         )
@@ -370,7 +378,7 @@ def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
             (options.dp, options.pp) != (0, 0)
             and (min(options.dp, options.pp) < 1 or options.world_size % (options.dp * options.pp) != 0)
         ),
-        f"--quorum must be from 1 to {options.nnodes}": not 1 <= options.quorum <= options.nnodes,
+        f"--quorum must be from 1 to {options.max_nodes}": not 1 <= options.quorum <= options.max_nodes,
         "--step-replay-every must not be negative": options.step_replay_every < 0,
         "--checkpoint-interval needs --checkpoint-dir": options.disk_every > 0 and options.checkpoint_dir is None,
         "--on-loss reinstantiate needs --checkpoint-dir": options.on_loss is LossPolicy.REINSTANTIATE
@@ -378,7 +386,7 @@ def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
         "--checkpoint-replicas must not be negative": options.checkpoint_replicas < 0,
         "--resume needs --checkpoint-dir": options.resume is not None and options.checkpoint_dir is None,
         "--node-mtbf-hours must be above 0": not options.mtbf_hours > 0.0,
-        "--job-id is needed when there are several nodes": options.nnodes > 1 and not named,
+        "--job-id is needed when there are several nodes": options.max_nodes > 1 and not named,
         f"script {options.script} does not exist": not options.module and not Path(options.script).is_file(),
     }
     for problem, holds in problems.items():

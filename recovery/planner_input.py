@@ -238,7 +238,7 @@ class FailureCase:
         """
         last = self.situation.last_resort
         standbys, cold, others = (self._free(rooms) for rooms in (self.situation.standbys, self.situation.cold, last))
-        leaving = [r for r in self.failed if self.node[r] in self.closed]
+        leaving = self._place_whole_nodes([r for r in self.failed if self.node[r] in self.closed], standbys)
         for rank in (*leaving, *(r for r in self.failed if self.node[r] in last)):
             room = standbys or cold
             if not room and self.node[rank] in last:
@@ -255,6 +255,24 @@ class FailureCase:
             if rank not in self.warm and self.situation.ranks[rank].node == self.node[rank] in standbys:
                 self.warm.add(rank)
                 _take(standbys, self.node[rank])
+
+    def _place_whole_nodes(self, leaving: list[int], standbys: dict[str, int]) -> list[int]:
+        """Let ranks of a node stay together on a node without ranks that has standbys for all; the ranks left over."""
+        used = {place.node for place in self.situation.ranks} if leaving else set()
+        idle = {node: count for node, count in standbys.items() if node not in used}
+        homes: dict[str, list[int]] = {}
+        for rank in leaving if idle else ():
+            homes.setdefault(self.node[rank], []).append(rank)
+        for ranks in homes.values():
+            node = min(idle, key=lambda name: (-idle[name], name), default="")
+            if idle.get(node, 0) < len(ranks):
+                continue
+            del idle[node]
+            for rank in ranks:
+                self.node[rank] = node
+                self.warm.add(rank)
+                _take(standbys, node)
+        return [rank for rank in leaving if rank not in self.warm]
 
     def _free(self, rooms: Mapping[str, int]) -> dict[str, int]:
         return {node: count for node, count in rooms.items() if node not in self.closed and count > 0}

@@ -70,10 +70,16 @@ class AdmissionGate:
             self._job.spawn(self._open())
 
     async def _open(self) -> None:
-        job, members, asked = self._job, self._job.members, set[str]()
-        while members.complete and asked != members.nodes.keys():  # one may leave, and another come, meanwhile
-            asked = set(members.nodes)
-            await self._check_start(asked)
+        job, members, asked, loop = self._job, self._job.members, set[str](), asyncio.get_running_loop()
+        until = loop.time() + job.options.join_seconds
+        while members.complete and not job.over:
+            if asked != members.nodes.keys():  # one may leave, and another come, meanwhile
+                asked = set(members.nodes)
+                await self._check_start(asked)
+            elif self._lacks_places and not members.full and loop.time() < until:
+                await asyncio.sleep(VALIDATION_SECONDS)  # a spare node may come
+            else:
+                break
         self._opening = False
         if not members.complete or job.over:
             return
@@ -90,6 +96,9 @@ class AdmissionGate:
         while (found := await self._ask(nodes)) is not None and self._enforces:
             warnings.refused = _cordon(found.refused)
             if not found.validating or self._lacks_places or loop.time() >= until or self._job.over:
+                break
+            more = len(self._job.members.nodes) > len(nodes)
+            if more or len(set(nodes) - found.refused.keys() - found.validating.keys()) >= self._job.options.nnodes:
                 break
             if waiting != found.validating.keys():
                 waiting = set(found.validating)

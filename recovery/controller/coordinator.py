@@ -271,7 +271,17 @@ class Coordinator:
         data = {"reason": reason, "ranks": sorted(ranks)}
         self.job.reporter.event(EventKind.NODE_LOST, node=node.name, generation=self.job.generation, data=data)
         log.warning("node %s is lost: %s", node.name, reason)
-        self.failed(GenerationFailure(ranks=ranks, time=time.time(), reason=f"node {node.name} was lost: {reason}"))
+        if self.job.options.spare_nodes and not ranks:
+            self.job.spawn(self._lose_spare_node())
+        else:
+            self.failed(GenerationFailure(ranks=ranks, time=time.time(), reason=f"node {node.name} was lost: {reason}"))
+
+    async def _lose_spare_node(self) -> None:
+        """A node without ranks is lost: no rank stops, and a recovery that is under way does not wait for it."""
+        self.commands.replicate_state()
+        if self.job.state is CoordinatorJobState.RUNNING:
+            self.durability.protect()
+        await self.job.notify()
 
     # Forming
 

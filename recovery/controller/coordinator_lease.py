@@ -62,7 +62,7 @@ class CoordinatorLease:
             return not job.over
         names = ", ".join(sorted(node.name for node in away))
         job.events.resign(
-            f"nothing is known of {names}: {len(away)} of {job.options.nnodes} launchers may have chosen another "
+            f"nothing is known of {names}: {len(away)} of {job.options.max_nodes} launchers may have chosen another "
             f"coordinator (--quorum {job.options.quorum})"
         )
         return False

@@ -11,6 +11,7 @@ from mainstay.recovery.controller.coordinator_lease import LEASE, CoordinatorLea
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.membership.coordinator_election import EXIT_LOST
 from mainstay.recovery.membership.members import NodeMember
+from mainstay.recovery.membership.spare_nodes import FORGET, forget_lost_nodes
 from mainstay.recovery.protocol.messages import FromLauncher, LauncherHeartbeat, LauncherHello, LauncherWelcome, StopJob
 from mainstay.recovery.protocol.wire import MessageStream, WireError, coordinator_side
 from mainstay.recovery.telemetry.reporter import JOB_SECONDS
@@ -101,6 +102,8 @@ class CoordinatorServer:
         node = NodeMember(
             hello, stream, now, hello.agent_endpoint, hello.standbys, leased_until=now + self._lease_seconds
         )
+        if not self._job.inheriting:
+            node.fenced = self._job.generation  # it begins now: a recovery that is under way waits for nothing of it
         self._job.members.nodes[hello.node] = node
         node.send(LauncherWelcome(world_size=self._job.options.world_size, run=self._job.run))
         self._job.spawn(self._beat(node))
@@ -122,6 +125,7 @@ class CoordinatorServer:
             for node in self._job.members.alive():
                 if node.heard_at < limit and node.name != self._job.options.node:
                     self._events.lose_node(node, f"nothing heard for {self._job.options.node_seconds:g} s")
+            forget_lost_nodes(self._job.members, limit - (FORGET - 1.0) * self._job.options.node_seconds)
             self._events.run_once()
 
     async def _wait_for_nodes(self) -> None:

@@ -80,6 +80,8 @@ class CoordinatorTakeover:
     def misfit(self, hello: LauncherHello) -> str:
         """Why a launcher is none of this job's; empty when it is."""
         options, node = self._job.options, self._job.members.nodes.get(hello.node)
+        if options.spare_nodes and not self._job.inheriting and (node is None or node.hello.pid != hello.pid):
+            return misfit(hello, options, self._job.members)
         if node is None or node.hello.node_rank != hello.node_rank:
             return f"node {hello.node} was no part of this job when its coordinator was lost"
         again = node.hello.pid != hello.pid
@@ -177,6 +179,7 @@ def _absent(options: RunOptions, elector: ElectionMember) -> NodeMember:
         node=elector.node,
         node_rank=elector.node_rank,
         nnodes=options.nnodes,
+        spare_nodes=options.spare_nodes,
         nproc=elector.nproc,
         spares=elector.spares,
         standbys=0,
@@ -185,4 +188,5 @@ def _absent(options: RunOptions, elector: ElectionMember) -> NodeMember:
         election_endpoint=elector.election_endpoint,
         domain=elector.domain,
     )
-    return NodeMember(hello, None, 0.0, elector.agent_endpoint, 0, alive=False, excluded=elector.excluded)
+    now = asyncio.get_running_loop().time()
+    return NodeMember(hello, None, now, elector.agent_endpoint, 0, alive=False, excluded=elector.excluded)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from typing import Final
@@ -13,8 +15,12 @@ from mainstay.recovery.controller.planning.planner_input_builder import PlannerI
 from mainstay.recovery.controller.recovery_record import RecoveryRecord
 from mainstay.recovery.protocol.messages import FenceNode
 
+log = logging.getLogger("mainstay.coordinator")
+
 FENCE_SECONDS: Final = 30.0
 """An agent that does not answer a fence by then is taken to hold nothing."""
+AGAIN_SECONDS: Final = 1.0
+"""Between looks for a node that has room."""
 
 
 class Fencing:
@@ -49,7 +55,7 @@ class Fencing:
         victims = {number for number in victims if not members.ranks[number].unplaced}
         homes = moves or self._inputs.homes(victims, exclude)
         if isinstance(homes, str):
-            job.events.fail(f"{homes} (ranks {sorted(victims)} have nowhere to run)")
+            self._wait_for_place(victims, f"{homes} (ranks {sorted(victims)} have nowhere to run)")
             return False
         self._inputs.log_last_resort(homes)
         doomed = {
@@ -74,6 +80,30 @@ class Fencing:
             if rank.number in victims:
                 self._commands.start(rank)
         return True
+
+    def _wait_for_place(self, victims: set[int], problem: str) -> None:
+        """Have ranks that have no place wait for a node that may join; where none may, the job ends."""
+        job = self._job
+        if job.recovery is None or not job.options.spare_nodes or job.members.full:
+            job.events.fail(problem)
+        else:
+            job.attempt = job.spawn(self._until_placed(job.recovery, victims, problem))
+
+    async def _until_placed(self, recovery: RecoveryRecord, victims: set[int], problem: str) -> None:
+        job, began = self._job, time.time()
+        log.warning("DEGRADED %s: %s; it waits for another node (--join-timeout)", job.options.job, problem)
+        for node in job.members.alive():
+            node.send(FenceNode(generation=job.generation))  # survivors must not wait in a collective
+        try:
+            while isinstance(self._inputs.homes(victims), str):
+                if time.time() > began + job.options.join_seconds:
+                    return job.events.fail(problem)
+                await asyncio.sleep(AGAIN_SECONDS)
+        finally:
+            recovery.waited += time.time() - began
+        reason = "a node has come that has room"
+        job.failed_soon(GenerationFailure(ranks=victims, time=time.time(), reason=reason, counts=False, changes=True))
+        return None
 
     async def wait_for_survivors(self, recovery: RecoveryRecord, waiting: set[int]) -> bool:
         """Wait for agents and survivors. A survivor that stays in its collective is itself a failure."""

@@ -107,7 +107,7 @@ class Job:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.members = Members(self.options.nnodes, self.options.nproc)
+        self.members = Members(self.options.nnodes, self.options.nproc, self.options.spare_nodes)
         self.disk_every, self.parity_every = self.options.disk_every, self.options.parity_every
 
     # State

@@ -249,12 +249,22 @@ class ParticipationPolicy:
     def is_restored(self, node: NodeMember) -> None:
         """A node that could run no rank can again: its ranks that have no other place get a process."""
         job = self._job
-        log.warning("node %s is back", node.name)
+        log.warning("node %s may take ranks now", node.name)
         self._commands.replicate_state()
         for rank in job.members.on(node.name):
             if rank.unplaced and rank.away:
                 rank.unplaced = False
                 self._start(rank)
+        if job.options.spare_nodes:
+            self._place_on(node)
+
+    def _place_on(self, node: NodeMember) -> None:
+        """Ranks of lost nodes that have no place go to ``node``, as far as it has room."""
+        members = self._job.members
+        free = members.rooms().get(node.name, 0)
+        for rank in [rank for rank in members.ranks if rank.unplaced and rank.away][:free]:
+            rank.node, rank.unplaced = node.name, False
+            self._start(rank)
 
     def reopen(self, closed: Iterable[NodeMember]) -> None:
         """Of nodes that could run no rank, those that can now take theirs again."""

@@ -285,7 +285,9 @@ class RecoveryExecutor:
         ):
             return False
         if not recovery.reinstates:  # its phases are others
-            self._job.prices.learn(ranks, dict(recovery.marks), recovery.acted_at, job.generation, cold=recovery.cold)
+            self._job.prices.learn(
+                ranks, dict(recovery.marks), recovery.fenced_from, job.generation, cold=recovery.cold
+            )
         self.formed()
         return True
 

@@ -67,6 +67,8 @@ class RecoveryRecord:
     """Makes an event of the job, in its present generation."""
     replayed: float = 0.0
     """Seconds that ranks have replayed in it."""
+    waited: float = 0.0
+    """Seconds in which ranks had no place, and waited for another node."""
     marks: list[tuple[str, float]] = field(default_factory=list)
     """Phase and the Unix time at which it ended; of the last attempt."""
     before: int | None = None
@@ -96,11 +98,17 @@ class RecoveryRecord:
         """Those that are left form other pipelines."""
         return self.verdict is not None and self.verdict.strategy is RecoveryStrategyName.REINSTANTIATE
 
+    @property
+    def fenced_from(self) -> float:
+        """When the last attempt began, as far as is known."""
+        return self.acted_at + self.waited
+
     def seconds(self) -> dict[str, float]:
         """Phase -> seconds, and their total from the first failure."""
         result = {"detect": max(0.0, self.acted_at - self.failed_at)}
         result |= {"replay": self.replayed} if self.replayed else {}
-        last = self.acted_at + self.replayed
+        result |= {"wait": self.waited} if self.waited else {}
+        last = self.fenced_from + self.replayed
         for phase, at in self.marks:
             result[phase] = result.get(phase, 0.0) + at - last  # two fences where a shape changes
             last = at

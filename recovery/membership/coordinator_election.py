@@ -172,6 +172,9 @@ class CoordinatorElection:
             return f"node {self._options.node} has a coordinator"
         if question.term <= self._promised:
             return f"node {self._options.node} has promised term {self._promised}"
+        state = self._coordinator_state
+        if self._options.spare_nodes and state is not None and question.node not in _living(state):
+            return f"node {question.node} was lost, and another may have taken its place"
         return ""
 
     def _hear(self, call: CoordinatorAnnouncement) -> None:
@@ -213,7 +216,7 @@ class CoordinatorElection:
             self._news.clear()
             await _wait(self._news, _AGAIN_SECONDS)
         options = self._options
-        why = f"{agreed} of {options.nnodes} launchers agree to another one and {options.quorum} must (--quorum)"
+        why = f"{agreed} of {options.max_nodes} launchers agree to another one and {options.quorum} must (--quorum)"
         return StopJob(exit_code=EXIT_LOST, reason=f"{lost.reason}; {why}: this node ends its ranks")
 
     def _follow(self, endpoint: Endpoint) -> Endpoint:
@@ -226,11 +229,9 @@ class CoordinatorElection:
         options = self._options
         if not self._holder:
             return "the job had not begun"
-        left = options.nnodes - 1
+        left = options.max_nodes - 1
         if left < options.quorum:
-            return (
-                f"another one needs {options.quorum} of {options.nnodes} launchers (--quorum), and {left} can be left"
-            )
+            return f"another one needs {options.quorum} of {left + 1} launchers (--quorum), and {left} can be left"
         return ""
 
     async def _fate(self, lost: CoordinatorLoss) -> str:
@@ -301,6 +302,10 @@ class CoordinatorElection:
                 task = asyncio.get_running_loop().create_task(_retry(elector.election_endpoint, call))
                 self._reporting.add(task)
                 task.add_done_callback(self._reporting.discard)
+
+
+def _living(state: CoordinatorState) -> set[str]:
+    return {elector.node for elector in state.electors if elector.alive}
 
 
 async def _retry(election_endpoint: str, call: CoordinatorAnnouncement) -> None:

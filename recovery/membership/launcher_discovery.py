@@ -1,7 +1,8 @@
 """Where the other launchers of a job are, kept on each node: one that is started again finds whoever coordinates now.
 
-Only a job that takes nodes back (``--on-loss`` other than ``wait``) uses it. Without the file, or where no launcher
-at those election endpoints knows an elected coordinator, a launcher begins as always: at ``--rdzv-endpoint``.
+Only a job that takes nodes back (``--nnodes MIN:MAX``, or ``--on-loss`` other than ``wait``) uses it. Without the file,
+or where no launcher at those election endpoints knows an elected coordinator, a launcher begins as
+always: at ``--rdzv-endpoint``.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class KnownLaunchers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def keep(options: RunOptions, coordinator_state: CoordinatorState, promised: int) -> None:
     """Write down where the others are, as the coordinator says; on a full disk it logs the failure."""
-    if options.on_loss is LossPolicy.WAIT:
+    if not _takes_nodes_back(options):
         return
     election_endpoints = tuple(
         e.election_endpoint for e in coordinator_state.electors if e.election_endpoint and e.node != options.node
@@ -57,11 +58,7 @@ async def find_coordinator(options: RunOptions) -> tuple[str, int] | None:
 
     Takes two seconds at most, however many do not answer.
     """
-    if (
-        options.on_loss is LossPolicy.WAIT
-        or (known := _read(options.state_dir / FILE)) is None
-        or known.job != options.job
-    ):
+    if not _takes_nodes_back(options) or (known := _read(options.state_dir / FILE)) is None or known.job != options.job:
         return None
     question = CoordinatorQuery(token=options.token, job=options.job, term=0)
     heard = await asyncio.gather(
@@ -75,6 +72,10 @@ async def find_coordinator(options: RunOptions) -> tuple[str, int] | None:
         return None
     log.warning("job %s continues and is coordinated at %s:%s now: this node joins it again", options.job, host, port)
     return host, int(port)
+
+
+def _takes_nodes_back(options: RunOptions) -> bool:
+    return options.spare_nodes > 0 or options.on_loss is not LossPolicy.WAIT
 
 
 def _read(path: Path) -> KnownLaunchers | None:

@@ -186,9 +186,10 @@ class NodesByTrust(NamedTuple):
 class Members:
     """Nodes and ranks of the job."""
 
-    def __init__(self, nnodes: int, nproc: int) -> None:
+    def __init__(self, nnodes: int, nproc: int, spare_nodes: int = 0) -> None:
         self.nnodes = nnodes
         self.nproc = nproc
+        self.spare_nodes = spare_nodes
         self.nodes: dict[str, NodeMember] = {}
         self.ranks: list[RankMember] = []
         self.warnings = NodeWarnings()
@@ -196,7 +197,17 @@ class Members:
 
     @property
     def complete(self) -> bool:
-        return len(self.nodes) == self.nnodes
+        """Nodes for all ranks are here."""
+        return len(self.nodes) >= self.nnodes
+
+    @property
+    def occupants(self) -> list[NodeMember]:
+        """Nodes whose name and number no other node may have: a lost one gives way only in a job with spare nodes."""
+        return self.alive() if self.spare_nodes else list(self.nodes.values())
+
+    @property
+    def full(self) -> bool:
+        return len(self.occupants) >= self.nnodes + self.spare_nodes
 
     @property
     def present(self) -> list[RankMember]:
@@ -293,22 +304,27 @@ def misfit(hello: LauncherHello, options: RunOptions, members: Members) -> str:
     """Why a launcher cannot be part of this job; empty when it can."""
     if hello.job != options.job:
         return f"this is job {options.job}, not {hello.job}"
-    if (hello.nnodes, hello.nproc) != (options.nnodes, options.nproc):
-        here = f"--nnodes {options.nnodes} --nproc-per-node {options.nproc}"
-        return f"the coordinator has {here}, this node {hello.nnodes} and {hello.nproc}"
-    if options.on_loss is not LossPolicy.WAIT and _comes_back(hello, members):
+    here, there = _spell_nodes(options), _spell_nodes(hello)
+    if (here, options.nproc) != (there, hello.nproc):
+        here = f"--nnodes {here} --nproc-per-node {options.nproc}"
+        return f"the coordinator has {here}, this node {there} and {hello.nproc}"
+    if options.on_loss is not LossPolicy.WAIT and not options.spare_nodes and _comes_back(hello, members):
         return ""
     return _place_taken(hello, members)
 
 
 def _place_taken(hello: LauncherHello, members: Members) -> str:
-    if members.complete:
+    if members.full:
         return "the job has all its nodes"
-    if hello.node in members.nodes:
+    if any(node.name == hello.node for node in members.occupants):
         return f"a node named {hello.node} is here already; give each its --node-name"
-    if any(node.hello.node_rank == hello.node_rank for node in members.nodes.values()):
+    if any(node.hello.node_rank == hello.node_rank for node in members.occupants):
         return f"a node with --node-rank {hello.node_rank} is here already"
     return ""
+
+
+def _spell_nodes(found: RunOptions | LauncherHello) -> str:
+    return f"{found.nnodes}:{found.nnodes + found.spare_nodes}" if found.spare_nodes else f"{found.nnodes}"
 
 
 def _comes_back(hello: LauncherHello, members: Members) -> bool:

@@ -189,7 +189,7 @@ class AgentSupervisor:
             "--socket": self.socket,
             "--listen": "127.0.0.1:0" if loopback else "0.0.0.0:0",
             "--token-file": token,
-            "--parity-interval": options.parity_every if options.nnodes > 1 and options.protection.tolerance else 0,
+            "--parity-interval": options.parity_every if options.max_nodes > 1 and options.protection.tolerance else 0,
             "--checkpoint-interval": options.disk_every,
             "--checkpoint-keep": options.disk_keep,
             "--owner-pid": os.getpid(),

@@ -58,7 +58,7 @@ class CoordinatorHost:
         """This node cannot continue: the job does where enough others are left to choose another coordinator."""
         if self.coordinator is None:
             return
-        if self._options.nnodes - 1 < self._options.quorum:
+        if self._options.max_nodes - 1 < self._options.quorum:
             self.coordinator.fail(reason)
         else:
             self.coordinator.resign(reason)

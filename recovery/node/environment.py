@@ -33,7 +33,8 @@ def rank_environment(
     values: dict[str, object] = {
         "RANK": start.rank,
         "LOCAL_RANK": local_rank,
-        "GROUP_RANK": options.node_rank,
+        # Numbers of spare nodes lie beyond GROUP_WORLD_SIZE: there, the group is that which the rank began in.
+        "GROUP_RANK": start.rank // options.nproc if options.spare_nodes else options.node_rank,
         "ROLE_RANK": start.rank,
         "ROLE_NAME": "default",
         "WORLD_SIZE": world_size,

@@ -176,6 +176,7 @@ class Launcher:
             node=options.node,
             node_rank=options.node_rank,
             nnodes=options.nnodes,
+            spare_nodes=options.spare_nodes,
             nproc=options.nproc,
             spares=spare_places(options),
             pid=os.getpid(),
@@ -213,7 +214,7 @@ class Launcher:
     def _serve_request(self, message: ToLauncher) -> None:
         """What may be late, or may fail."""
         if isinstance(message, TrainingResumed):
-            self._workers.keep(self._options.spares)
+            self._workers.keep(self._standbys_wanted())
         elif isinstance(message, ConfigureCheckpoint):
             self._spawn(self._configure_disk(message))
         elif isinstance(message, SaveCheckpointCommand):
@@ -346,7 +347,12 @@ class Launcher:
 
     async def _refill(self) -> None:
         await asyncio.sleep(1.0)  # a standby that cannot live must not keep the machine busy dying
-        self._workers.keep(self._options.spares)
+        self._workers.keep(self._standbys_wanted())
+
+    def _standbys_wanted(self) -> int:
+        """A spare node has one for each of its devices, so that it can take over a whole node at once."""
+        free = self._options.nproc - len(self._workers.holders()) if self._options.spare_nodes else 0
+        return self._options.spares + max(0, free)
 
     def _agent_changed(self, endpoint: str) -> None:
         self._tell(AgentUp(endpoint=endpoint))

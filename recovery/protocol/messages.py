@@ -41,6 +41,8 @@ class LauncherHello(WorkerMessage, frozen=True):
     """What this node fails together with (rack, power); empty: unknown."""
     election_endpoint: str = ""
     """``host:port`` where other launchers reach this one; see ``coordinator_election``."""
+    spare_nodes: int = 0
+    """Nodes beyond ``nnodes`` that the job may have."""
 
 
 class AgentUp(WorkerMessage, frozen=True):

@@ -80,7 +80,7 @@ def test_a_trainer_that_never_settles(monkeypatch: pytest.MonkeyPatch, seconds: 
 def test_what_a_launcher_waits_for(seconds: float) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    options = SimpleNamespace(node_seconds=seconds, nnodes=3, quorum=2, node="n", launcher_endpoint=None)
+    options = SimpleNamespace(node_seconds=seconds, nnodes=3, max_nodes=3, quorum=2, node="n", launcher_endpoint=None)
 
     async def work() -> None:
         changed = asyncio.Condition()

@@ -298,7 +298,8 @@ class World:
         hello: dict[str, Any] = {
             "token": self.options.token, "job": self.options.job, "node": f"node-{number}", "node_rank": number,
             "nnodes": self.options.nnodes, "nproc": self.options.nproc, "spares": self.options.spares,
-            "standbys": self.options.spares, "pid": 1, "agent_endpoint": f"127.0.0.1:{9000 + number}",
+            "standbys": self.options.spares, "spare_nodes": self.options.spare_nodes, "pid": 1,
+            "agent_endpoint": f"127.0.0.1:{9000 + number}",
         }  # fmt: skip
         stream.send(LauncherHello(**hello | changed))
         node = FakeNode(self, number, stream)

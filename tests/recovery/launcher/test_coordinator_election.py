@@ -121,6 +121,29 @@ def test_the_lowest_living_node_coordinates_and_all_others_follow(options: RunOp
     play(whole())
 
 
+def test_a_node_whose_place_another_may_have_taken_gets_no_vote(options: RunOptions, play: Play) -> None:
+    async def whole() -> None:
+        fleet = Fleet(dataclasses.replace(options, spare_nodes=1), 3, 2, seconds=5.0)
+        await fleet.open()
+        fleet.end(0)
+        try:
+            following = asyncio.ensure_future(fleet.launchers[1].next())
+            await asyncio.sleep(0)
+            vote = VoteRequest(token=options.token, job=options.job, term=9, node="node-7")
+            while True:
+                answer = await send_election_request(fleet.launchers[1].election_endpoint, vote)
+                assert isinstance(answer, ElectionReply)
+                assert not answer.granted
+                if answer.reason == "node node-7 was lost, and another may have taken its place":
+                    break
+                await asyncio.sleep(0.01)
+            following.cancel()
+        finally:
+            fleet.close()
+
+    play(whole())
+
+
 def test_the_newest_coordinator_state_and_the_highest_generation_win(options: RunOptions, play: Play) -> None:
     async def whole() -> None:
         fleet = Fleet(options, 3, 2, seconds=5.0)

@@ -144,6 +144,27 @@ def test_a_launcher_that_was_no_part_of_the_job_is_turned_away(options: RunOptio
     play(work())
 
 
+def test_a_new_coordinator_takes_spare_nodes(options: RunOptions, play: Any, new_world: Any) -> None:
+    """Once it knows what is left: a launcher under a known name must be another process then."""
+
+    async def work() -> None:
+        world = new_world(dataclasses.replace(three(options), spare_nodes=1))
+        c = world.coordinator
+        c.new_store = lambda: ("127.0.0.1", 2)
+        try:
+            await taken_over(world, {0: [rank_report(0), rank_report(1)], 1: [rank_report(2), rank_report(3)]})
+            await world.until_state("running", 7)
+            given_up = await world.connect(2)
+            assert "this node was given up" in (await world.until(lambda: given_up.stopped)).reason
+            await world.connect(2, pid=77)
+            await world.connect(3)
+            await world.until(lambda: {n.name for n in c.job.members.alive()} == {f"node-{n}" for n in range(4)})
+        finally:
+            await world.close()
+
+    play(work())
+
+
 def dropping(options: RunOptions) -> RunOptions:
     return dataclasses.replace(three(options), spares=0, on_loss=LossPolicy.DROP)
 

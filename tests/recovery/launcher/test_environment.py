@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from mainstay.recovery.node import environment
-from mainstay.recovery.node.environment import spare_places
+from mainstay.recovery.node.environment import rank_environment, spare_places
 from mainstay.recovery.options import RunOptions
+from mainstay.recovery.protocol.messages import LauncherWelcome, StartRank
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,11 @@ def test_all_gpus_of_the_driver_count_where_none_are_chosen(
         (tmp_path / "gpus" / f"0000:0{number}:00.0").mkdir(parents=True)
     assert spare_places(eight) == 0
     assert spare_places(dataclasses.replace(options, nproc=7, spares=2)) == 1
+
+
+def test_a_rank_on_a_spare_node_keeps_its_group(options: RunOptions) -> None:
+    """The number of a spare node lies beyond the number of groups."""
+    spare = dataclasses.replace(options, node_rank=2, spare_nodes=1)
+    start = StartRank(rank=3, generation=2, store_host="head", store_port=1)
+    found = rank_environment(spare, LauncherWelcome(world_size=4), start, local_rank=1, generation=2)
+    assert (found["GROUP_RANK"], found["GROUP_WORLD_SIZE"], found["LOCAL_RANK"]) == ("1", "2", "1")

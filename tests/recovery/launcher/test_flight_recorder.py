@@ -44,7 +44,7 @@ class Hang:
     def __init__(self, answers: dict[int, FlightRecorderDump]) -> None:
         self.answers = answers
         self.events: list[dict[str, Any]] = []
-        options = SimpleNamespace(nnodes=1, nproc=3, disk_every=0, parity_every=0)
+        options = SimpleNamespace(nnodes=1, nproc=3, spare_nodes=0, disk_every=0, parity_every=0)
         reporter = SimpleNamespace(event=lambda kind, **about: self.events.append({"kind": kind, **about}))
         self.job = Job(cast("Any", options), cast("Any", reporter), cast("Any", None))
         stream = SimpleNamespace(send=self._hear)

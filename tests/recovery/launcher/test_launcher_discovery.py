@@ -98,6 +98,11 @@ def test_a_job_that_takes_nobody_back_neither_keeps_nor_asks(options: RunOptions
     assert asyncio.run(launcher_discovery.find_coordinator(options)) is None
 
 
+def test_a_job_with_spare_nodes_takes_them_back(options: RunOptions) -> None:
+    launcher_discovery.keep(dataclasses.replace(options, spare_nodes=1), will("127.0.0.1:9"), 1)
+    assert kept(options).endpoints == ("127.0.0.1:9",)
+
+
 @pytest.mark.parametrize(
     "text",
     [b"", b"{", b'{"job": "\xff"}', b'{"job": 3, "endpoints": []}', b'{"job": "job", "endpoints": [], "more": 1}'],

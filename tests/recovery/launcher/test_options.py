@@ -64,6 +64,17 @@ def test_a_majority_chooses_the_next_coordinator(script: str, nodes: str, quorum
         parse([*words, "--launcher-endpoint", "gate", script])
 
 
+def test_spare_nodes_belong_to_the_job_without_ranks(script: str, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    words = ["--nnodes", "16:18", "--rdzv-endpoint", "head:1", "--job-id", "j", "--token-file", str(token)]
+    found = parse([*words, "--node-rank", "17", "--nproc-per-node", "8", script])
+    assert (found.nnodes, found.spare_nodes, found.max_nodes, found.world_size) == (16, 2, 18, 128)
+    assert found.quorum == 10, "the majority of all that may vote"
+    with pytest.raises(OptionsError, match="--node-rank must be from 0 to 17"):
+        parse([*words, "--node-rank", "18", script])
+
+
 def test_a_module_needs_no_file() -> None:
     found = parse(["-m", "package.train", "--seed", "1"])
     assert found.module
@@ -83,8 +94,13 @@ def test_all_nodes_derive_the_same_secret_from_the_service_token(script: str, tm
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--nnodes", "0", "S"], "--nnodes must be at least 1"),
-        (["--nnodes", "two", "S"], "invalid int value"),
+        (["--nnodes", "0", "S"], "argument --nnodes: '0' must be at least 1"),
+        (["--nnodes", "two", "S"], "argument --nnodes: 'two' must be a number of nodes, or MIN:MAX"),
+        (["--nnodes", "a:b", "S"], "argument --nnodes: 'a:b' must be a number of nodes, or MIN:MAX"),
+        (["--nnodes", "2:", "S"], "argument --nnodes: '2:' must be a number of nodes, or MIN:MAX"),
+        (["--nnodes", "3:2", "S"], "argument --nnodes: '3:2' must be at least 1, and MAX at least MIN"),
+        (["--nnodes", "0:2", "S"], "argument --nnodes: '0:2' must be at least 1, and MAX at least MIN"),
+        (["--nnodes", "1:2", "S"], "--rdzv-endpoint HOST:PORT is needed"),
         (["--on-hang", "reboot", "S"], "invalid choice: 'reboot'"),
         (["--node-rank", "1", "S"], "--node-rank must be from 0 to 0"),
         (["--nnodes", "2", "S"], "--rdzv-endpoint HOST:PORT is needed"),

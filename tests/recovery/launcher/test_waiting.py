@@ -13,7 +13,7 @@ from mainstay.recovery.membership.members import NodeMember
 
 
 def new_job() -> Job:
-    options = SimpleNamespace(nnodes=1, nproc=1, disk_every=0, parity_every=0)
+    options = SimpleNamespace(nnodes=1, nproc=1, spare_nodes=0, disk_every=0, parity_every=0)
     return Job(cast("Any", options), cast("Any", None), cast("Any", None))
 
 
