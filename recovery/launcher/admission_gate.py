@@ -1,5 +1,7 @@
 """Asks the service whether the job may use its nodes: before the first ranks start, and when a node comes back.
 
+``--preflight`` checks the nodes after that, or before the question about a node that comes back.
+
 What the service refuses takes no rank, as any node with a warning that is cordoned (decision 51). A service that is
 down, slow, or older delays the start by seconds and refuses nothing.
 """
@@ -18,6 +20,7 @@ import msgspec
 from mainstay.probes.transport import Transport, TransportError
 from mainstay.recovery.admission import Admission, AdmissionPolicy, read
 from mainstay.recovery.launcher.membership import NodeMember
+from mainstay.recovery.launcher.preflight import Preflight
 from mainstay.recovery.node_warning import NodeWarning
 
 if TYPE_CHECKING:
@@ -46,22 +49,26 @@ class AdmissionGate:
         self._transport = Transport(options.service or "", options.service_token) if asks else None
         self._enforces = asks and options.admission is AdmissionPolicy.ENFORCE
         self._opening = self._failed = False
+        self.preflight = Preflight(options, coordinator.members)
 
     # The start
 
     def open(self) -> None:
         """All nodes are here: form the job, or end it if those that are not refused lack places."""
-        if self._transport is None:
+        if self._transport is None and not self.preflight.wanted:
             self._c.form()
         elif not self._opening:
             self._opening = True
             self._c.spawn(self._open())
 
     async def _open(self) -> None:
-        c, members, asked = self._c, self._c.members, set[str]()
-        while members.complete and asked != members.nodes.keys():  # one may leave, and another come, meanwhile
-            asked = set(members.nodes)
-            await self._check_start(asked)
+        c, members, asked = self._c, self._c.members, dict[str, NodeMember]()
+        while members.complete and asked != members.nodes:  # one may leave, and another come, meanwhile
+            asked = dict(members.nodes)
+            if self._transport is not None:
+                await self._check_start(asked)
+            if self.preflight.wanted and not self._lacks_places:
+                await self.preflight.check_start()
         self._opening = False
         if not members.complete or c.over:
             return
@@ -96,17 +103,35 @@ class AdmissionGate:
 
     def _no_room(self) -> str:
         members, refused = self._c.members, self._c.members.warnings.refused
-        named = _named({node: warning.reason for node, warning in refused.items()})
+        found = {
+            "the service refuses": {node: warning.reason for node, warning in refused.items()},
+            "the preflight check refuses": self.preflight.bad,
+        }
+        named = " and ".join(f"{who} {_named(nodes)}" for who, nodes in found.items() if nodes)
+        option = "--preflight warn" if self.preflight.bad else "--admission warn"
         return (
-            f"the service refuses {named}; the other nodes have {members.places(last_resort=True)} of "
+            f"{named}; the other nodes have {members.places(last_resort=True)} of "
             f"{self._c.options.world_size} places (see --standbys). Return the node to service, use another one, or "
-            "start with --admission warn"
+            f"start with {option}"
         )
 
     # Later
 
     def rejoin(self, node: NodeMember) -> None:
-        """A node came back to a job that runs: it takes a rank once the service has answered."""
+        """A node came back to a job that runs: it takes a rank once it is checked and the service has answered."""
+        if self.preflight.wanted:
+            self.preflight.hold(node)
+            self._c.orders.replicate_state()
+            self._c.spawn(self._rejoin_checked(node))
+        else:
+            self._rejoin(node)
+
+    async def _rejoin_checked(self, node: NodeMember) -> None:
+        if await self.preflight.check_node(node):
+            self._rejoin(node)
+        self._c.orders.replicate_state()
+
+    def _rejoin(self, node: NodeMember) -> None:
         if self._enforces:
             self._refuse({node.name: _warn(_NOT_ANSWERED, cordoned=True), **self._c.members.warnings.refused})
             self._c.orders.replicate_state()  # its launcher has to know whom to follow

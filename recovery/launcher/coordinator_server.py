@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING
 from mainstay.recovery.launcher.coordinator_election import EXIT_LOST
 from mainstay.recovery.launcher.coordinator_lease import LEASE
 from mainstay.recovery.launcher.membership import NodeMember, misfit
-from mainstay.recovery.launcher.messages import FromLauncher, LauncherHeartbeat, LauncherHello, LauncherWelcome, StopJob
+from mainstay.recovery.launcher.messages import (
+    FromLauncher,
+    LauncherHeartbeat,
+    LauncherHello,
+    LauncherWelcome,
+    NodeChecked,
+    StopJob,
+)
 from mainstay.recovery.launcher.reporter import JOB_SECONDS
 from mainstay.recovery.launcher.wire import MessageStream, WireError, coordinator_side
 
@@ -60,8 +67,10 @@ class CoordinatorServer:
                 node.heard_at = asyncio.get_running_loop().time()
                 if isinstance(message, LauncherHeartbeat):
                     node.renew(message.sequence, self._lease)
-                    continue
-                await self._c.handle_message(node, message)
+                elif isinstance(message, NodeChecked):
+                    self._c.admission.preflight.answer(message)
+                else:
+                    await self._c.handle_message(node, message)
         except (WireError, TimeoutError) as error:
             log.warning("a connection was closed: %s", error)
         finally:

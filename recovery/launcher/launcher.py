@@ -26,6 +26,7 @@ from mainstay.recovery.launcher.environment import rank_environment, spare_place
 from mainstay.recovery.launcher.exit_watcher import ExitWatcher
 from mainstay.recovery.launcher.messages import (
     AgentUp,
+    CheckNode,
     ConfigureCheckpoint,
     ConfigureJobParity,
     DiscardCommand,
@@ -48,6 +49,7 @@ from mainstay.recovery.launcher.messages import (
     TrainingResumed,
     WorkerUp,
 )
+from mainstay.recovery.launcher.node_check import NodeChecker
 from mainstay.recovery.launcher.options import RunOptions
 from mainstay.recovery.launcher.process_control import ExitStatus, adopt_orphans, reap_orphans
 from mainstay.recovery.launcher.progress import ProgressCollector
@@ -113,6 +115,7 @@ class Launcher:
         office.new_store = self._store.open
         self._progress = ProgressCollector()
         self._dumper = StackDumper()
+        self._checker = NodeChecker(options, self._fork_server, self._tell)
         self._deaths = ExitWatcher(self._book, self._tell)
         self._workers = Workers(
             self._directory,
@@ -218,6 +221,8 @@ class Launcher:
             self._spawn(self._save_disk(message))
         elif isinstance(message, Prefetch):
             self._spawn(self._bring(message))
+        elif isinstance(message, CheckNode):
+            self._spawn(self._checker.run(message))
         elif isinstance(message, DumpStacks):
             for rank in message.ranks:
                 self._spawn(self._dump_stacks(message.request, rank))
@@ -361,9 +366,9 @@ class Launcher:
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(2.0)
-            known = self._workers.pids() | self._dumper.pids | self._store.pids | {self._fork_server.child.pid}
+            known = self._workers.pids() | self._dumper.pids | self._store.pids | self._checker.pids
             if not self._workers.forking and self._agent.pid is not None:
-                reap_orphans(known | {self._agent.pid})
+                reap_orphans(known | {self._agent.pid, self._fork_server.child.pid})
 
     def _spawn(self, work: object) -> None:
         task = asyncio.ensure_future(work)  # type: ignore[call-overload]

@@ -65,6 +65,10 @@ _LAUNCHER_ENDPOINT: Final = (
 _ADMISSION: Final = (
     "With --service: place no rank on a node that the service refuses (enforce), only report this (warn), or never ask."
 )
+_PREFLIGHT: Final = (
+    "Check devices and transfers of the nodes before ranks start: place no rank on a bad node (enforce), only report "
+    "it (warn), or check nothing."
+)
 _ON_HANG: Final = (
     "When ranks hang: report them with their stacks, or also recover (end and replace them) if it is certain which."
 )
@@ -134,6 +138,7 @@ class RunOptions:
     service: str | None
     service_token: str
     admission: AdmissionPolicy = AdmissionPolicy.ENFORCE
+    preflight: AdmissionPolicy = AdmissionPolicy.OFF
     join_seconds: float
     ready_seconds: float
     node_seconds: float
@@ -244,6 +249,7 @@ def _job_options(parser: argparse.ArgumentParser) -> None:
     add("--service", help="Send events to this control plane (a URL), not only to the state directory.")
     add("--service-token-file", type=Path, help="Read the token for --service from a file.")
     _add_choice(add, "--admission", AdmissionPolicy.ENFORCE, _ADMISSION)
+    _add_choice(add, "--preflight", AdmissionPolicy.OFF, _PREFLIGHT)
     add("--state-dir", type=Path, help="Keep events.jsonl, job.json, and spools in this directory.")
     add("--join-timeout", type=float, default=300.0, help="Wait this many seconds for all nodes at the start.")
     add("--ready-timeout", type=float, default=60.0, help="Replace a survivor that is silent for this many seconds.")
@@ -316,6 +322,7 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         service=parse_service(found.service),
         service_token=service_token,
         admission=AdmissionPolicy(found.admission),
+        preflight=AdmissionPolicy(found.preflight),
         join_seconds=found.join_timeout,
         ready_seconds=found.ready_timeout,
         node_seconds=found.node_timeout,
