@@ -39,6 +39,8 @@ BUDGET_SECONDS: Final = 10.0
 """No round of pairs begins later. Without a fault, two or three rounds of 1 s are enough."""
 SIZE: Final = 1 << 20
 """Bytes of a message: large enough for packets of full size, small enough for many repetitions in a second."""
+PAIR_ANSWER_SECONDS: Final = PAIR_SECONDS + 2 * GRACE_SECONDS
+"""A launcher ends what is later, and answers."""
 _LOOK_SECONDS: Final = 0.2
 """Between looks whether a node that owes an answer is still there."""
 
@@ -69,10 +71,13 @@ class Preflight:
         """Check all nodes, which have no rank yet."""
         begun, nodes = time.monotonic(), sorted(self._members.alive(), key=lambda node: node.hello.node_rank)
         answers = await self._check_devices(nodes)
+        answered = time.monotonic()
         pairs = await self._measure_pairs([node for node in nodes if answers[node.name].devices])
         self._note(nodes, _compare(answers), compare_pairs(pairs))
-        seconds = time.monotonic() - begun
-        log.info("preflight of job %s: %d nodes in %.1f s", self._options.job, len(nodes), seconds)
+        log.info(
+            "preflight of job %s: %d nodes checked, devices in %.1f s, pairs in %.1f s",
+            self._options.job, len(nodes), answered - begun, time.monotonic() - answered,
+        )  # fmt: skip
 
     # A node that comes back to a job that runs
 
@@ -99,8 +104,8 @@ class Preflight:
                 warnings.note(name, _cordon(reason))
             elif name in self.bad:
                 warnings.trust(name)
-                warnings.own |= {name: self._before[name]} if name in self._before else {}
-            self._before.pop(name, None)
+                if before := self._before.pop(name, None):
+                    warnings.note(name, before)
         for remark in [remark for one in found for remark in one.remarks]:
             log.warning("preflight of job %s: %s", self._options.job, remark)
 
@@ -136,11 +141,12 @@ class Preflight:
         )  # fmt: skip
         told: Sequence[NodeChecked | None] = ()
         with self._request(a, task) as listens:
-            opened = await self._receive(a, listens)
+            opened = await self._receive(a, listens, PAIR_ANSWER_SECONDS)
             if opened is not None and opened.port:
                 task = msgspec.structs.replace(task, role=Role.CONNECT, peer=a.name, port=opened.port)
                 with self._request(b, task) as connects:
-                    told = await asyncio.gather(self._receive(a, listens), self._receive(b, connects))
+                    both = (self._receive(n, r, PAIR_ANSWER_SECONDS) for n, r in ((a, listens), (b, connects)))
+                    told = await asyncio.gather(*both)
         results = [answer.pair for answer in told if answer is not None and answer.pair is not None]
         speeds = [speed for result in results for speed in bandwidths(result).values()]
         outcome = PairOutcome.HUNG
@@ -151,7 +157,7 @@ class Preflight:
         note = "; ".join(result.error for result in results if result.error)
         return PairResult(
             a=Endpoint(a.name), b=Endpoint(b.name), outcome=outcome, round=turn, note=note,
-            bandwidth={str(SIZE): min(speeds)} if outcome is PairOutcome.OK else {},
+            bandwidth={str(SIZE): max(speeds)} if outcome is PairOutcome.OK else {},
         )  # fmt: skip
 
     # Requests
@@ -166,9 +172,7 @@ class Preflight:
         finally:
             del self._answers[request]
 
-    async def _receive(
-        self, node: NodeMember, request: int, seconds: float = PAIR_SECONDS + 2 * GRACE_SECONDS
-    ) -> NodeChecked | None:
+    async def _receive(self, node: NodeMember, request: int, seconds: float) -> NodeChecked | None:
         """The next answer; None: none came in time, or the node is lost."""
         until = time.monotonic() + seconds
         while node.alive and time.monotonic() < until:
