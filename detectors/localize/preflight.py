@@ -94,18 +94,18 @@ def _name(found: PreflightFindings, node: str, reason: str) -> None:
     found.bad[node] = "; ".join(filter(None, (found.bad.get(node, ""), reason)))
 
 
-def next_pairs(nodes: Sequence[str], results: Sequence[PairResult]) -> list[tuple[str, str]]:
-    """The disjoint pairs to measure next; empty when each node met two partners and bad pairs were measured twice."""
+def next_pairs(nodes: Sequence[str], results: Sequence[PairResult], *, again: bool = True) -> list[tuple[str, str]]:
+    """The disjoint pairs to measure next: until each node met two partners, then bad pairs ``again``, once each."""
     done = max((result.round for result in results), default=0)
     turns = 2 + len(nodes) % 2 if len(nodes) > 2 else len(nodes) - 1  # of an odd number, one waits in each turn
     if done < turns:
         return [(nodes[a], nodes[b]) for a, b in circle(len(nodes), done)]
-    times, taken, again = Counter(_ends(result) for result in results), set[str](), list[tuple[str, str]]()
-    for a, b in _bad_pairs(_speeds(results)):
+    times, taken, chosen = Counter(_ends(result) for result in results), set[str](), list[tuple[str, str]]()
+    for a, b in _bad_pairs(_speeds(results)) if again else ():
         if times[a, b] < 2 and not taken & {a, b}:
             taken |= {a, b}
-            again.append((a, b))
-    return again
+            chosen.append((a, b))
+    return chosen
 
 
 def compare_pairs(results: Sequence[PairResult]) -> PreflightFindings:

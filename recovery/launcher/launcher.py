@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from mainstay.recovery.admission import AdmissionPolicy
 from mainstay.recovery.agent.client import AgentClient
 from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.launcher.agent_supervisor import AgentSupervisor
@@ -49,7 +50,7 @@ from mainstay.recovery.launcher.messages import (
     TrainingResumed,
     WorkerUp,
 )
-from mainstay.recovery.launcher.node_check import NodeChecker
+from mainstay.recovery.launcher.node_check import PRELOAD, NodeChecker
 from mainstay.recovery.launcher.options import RunOptions
 from mainstay.recovery.launcher.process_control import ExitStatus, adopt_orphans, reap_orphans
 from mainstay.recovery.launcher.progress import ProgressCollector
@@ -110,7 +111,8 @@ class Launcher:
             done=self._done,
         )
         self._agent = AgentSupervisor(options, self._directory, self._pump, self._agent_changed)
-        self._fork_server = ForkServerClient(self._pump, options.preload)
+        preload = () if options.preflight is AdmissionPolicy.OFF else (PRELOAD,)
+        self._fork_server = ForkServerClient(self._pump, preload + options.preload)
         self._store = StoreHost(self._fork_server, self._store_ended)
         office.new_store = self._store.open
         self._progress = ProgressCollector()

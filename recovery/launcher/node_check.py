@@ -19,12 +19,14 @@ from mainstay.recovery.launcher.options import RunOptions
 from mainstay.recovery.launcher.worker_messages import WorkerMessage
 from mainstay.recovery.launcher.worker_output import OutputTail
 
-DEVICE_SECONDS: Final = 10.0
-"""For all devices together: a healthy GPU takes 2 to 3 s, most of it to set up."""
-PAIR_SECONDS: Final = 4.0
+DEVICE_SECONDS: Final = 30.0
+"""For all devices together: healthy GPUs take 2 to 3 s, and tens of seconds to set up without persistence mode."""
+PAIR_SECONDS: Final = 5.0
 """For one transfer: a healthy one takes 1 s (``probes.benchmarks.pair.BUDGET_SECONDS`` on each side)."""
 GRACE_SECONDS: Final = 1.0
 """Then the process is ended: it did not end by its own deadline."""
+PRELOAD: Final = "mainstay.recovery.launcher.node_check_process"
+"""What the fork server imports once, or each check would."""
 _ENVIRONMENT: Final = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 """cuBLAS repeats bit by bit only with a fixed workspace."""
 

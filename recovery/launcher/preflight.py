@@ -36,7 +36,7 @@ from mainstay.recovery.node_warning import NodeWarning
 log = logging.getLogger("mainstay.coordinator")
 
 BUDGET_SECONDS: Final = 10.0
-"""No round of pairs begins later. Without a fault, two or three rounds of 1 s are enough."""
+"""Then bad pairs are not measured again. Without a fault, two or three rounds of 1 s are enough."""
 SIZE: Final = 1 << 20
 """Bytes of a message: large enough for packets of full size, small enough for many repetitions in a second."""
 PAIR_ANSWER_SECONDS: Final = PAIR_SECONDS + 2 * GRACE_SECONDS
@@ -127,7 +127,7 @@ class Preflight:
         until, results = time.monotonic() + BUDGET_SECONDS, list[PairResult]()
         known = {node.name: node for node in nodes}
         for turn in itertools.count(1):
-            pairs = next_pairs(list(known), results) if time.monotonic() < until else []
+            pairs = next_pairs(list(known), results, again=time.monotonic() < until)
             if not pairs:
                 break
             results += await asyncio.gather(*(self._measure(known[a], known[b], turn) for a, b in pairs))
