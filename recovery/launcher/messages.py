@@ -151,7 +151,7 @@ class NodeChecked(WorkerMessage, frozen=True):
     devices: tuple[DeviceCheck, ...] = ()
     pair: BenchmarkResult | None = None
     problem: str = ""
-    """Why there is no result."""
+    """Why there is no more."""
 
 
 class LauncherHeartbeat(WorkerMessage, frozen=True):

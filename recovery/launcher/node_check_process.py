@@ -1,4 +1,4 @@
-"""The process that checks a node: forked for one order, it answers in ``NodeChecked`` messages and ends.
+"""The process that checks a node: forked for one order, it answers in ``CheckAnswer`` messages and ends.
 
 It may hang in a driver: the launcher ends it in time, and what it answered before counts.
 """
@@ -21,8 +21,7 @@ from mainstay.probes.benchmarks.pair import MARGIN_SECONDS, Side
 from mainstay.probes.benchmarks.pair_protocol import PairTask, Role
 from mainstay.probes.benchmarks.result import BenchmarkState
 from mainstay.probes.benchmarks.timing import Stopwatch
-from mainstay.recovery.launcher.messages import NodeChecked
-from mainstay.recovery.launcher.node_check import MAX_BYTES, CheckOrder, decode_order, encode
+from mainstay.recovery.launcher.node_check_messages import MAX_BYTES, CheckAnswer, CheckOrder, decode_order, encode
 
 _GEMM_SIZE = 4096
 _GEMM_SECONDS = 0.2
@@ -45,10 +44,10 @@ def _check_devices(control: socket.socket, order: CheckOrder) -> None:
     if found.kind == "cuda":
         devices = [msgspec.structs.replace(found, index=index) for index in range(min(found.count, order.devices))]
     late = tuple(DeviceCheck(device=one.label, problem="it gave no result") for one in devices)
-    control.send(encode(NodeChecked(request=order.request, devices=late)))
+    control.send(encode(CheckAnswer(devices=late)))
     with ThreadPoolExecutor(len(devices)) as threads:  # GPUs share nothing that this loads
         for check in threads.map(_check_device, devices):
-            control.send(encode(NodeChecked(request=order.request, devices=(check,))))
+            control.send(encode(CheckAnswer(devices=(check,))))
 
 
 def _check_device(device: Device) -> DeviceCheck:
@@ -83,5 +82,5 @@ def _measure_pair(control: socket.socket, order: CheckOrder, task: PairTask) -> 
     side = Side(task, order.node, now=now)
     if task.role is Role.LISTEN:
         side = side.listening()
-        control.send(encode(NodeChecked(request=order.request, port=side.order.port)))
-    control.send(encode(NodeChecked(request=order.request, pair=side.run())))
+        control.send(encode(CheckAnswer(port=side.order.port)))
+    control.send(encode(CheckAnswer(pair=side.run())))

@@ -29,7 +29,7 @@ from mainstay.probes.benchmarks.result import BenchmarkState
 from mainstay.recovery.admission import AdmissionPolicy
 from mainstay.recovery.launcher.membership import Members, NodeMember
 from mainstay.recovery.launcher.messages import CheckNode, NodeChecked
-from mainstay.recovery.launcher.node_check import GRACE_SECONDS, PAIR_SECONDS
+from mainstay.recovery.launcher.node_check_messages import GRACE_SECONDS, PAIR_SECONDS
 from mainstay.recovery.launcher.options import RunOptions
 from mainstay.recovery.node_warning import NodeWarning
 
