@@ -12,9 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
-
-from mainstay.detectors.localize.model import PairOutcome, PairResult
+from mainstay.detectors.localize.model import DeviceCheck, PairOutcome, PairResult
 from mainstay.detectors.localize.rounds import circle
 
 SLOW = 0.5
@@ -29,21 +27,6 @@ _UPPER = 4
 """The usual speed is that of the upper quarter: faults only slow, and one bad node slows two of three pairs."""
 _MOST_NAMED = 8
 """Pairs in one line."""
-
-
-class DeviceCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one device computed."""
-
-    device: str
-    cohort: str = ""
-    """Model and software: equal ones compute the same bits."""
-    digest: str = ""
-    repeats: bool = True
-    """Whether each repetition gave the same bits."""
-    rate: float = 0.0
-    """FLOP/s of a matrix multiply; 0: not measured."""
-    problem: str = ""
-    """Why there is no result."""
 
 
 @dataclass(frozen=True, slots=True)

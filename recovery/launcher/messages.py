@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from mainstay.detectors.localize.preflight import DeviceCheck
+from mainstay.detectors.localize.model import DeviceCheck
 from mainstay.probes.benchmarks.pair_protocol import PairTask
 from mainstay.probes.benchmarks.result import BenchmarkResult
 from mainstay.recovery.agent.messages import Group, Inventory

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from mainstay.detectors.localize.preflight import DeviceCheck
+from mainstay.detectors.localize.model import DeviceCheck
 from mainstay.probes.decoding import UNREADABLE
 from mainstay.recovery.launcher.child_processes import ForkServerClient, ForkServerError
 from mainstay.recovery.launcher.environment import spare_places

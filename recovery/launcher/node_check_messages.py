@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from mainstay.detectors.localize.preflight import DeviceCheck
+from mainstay.detectors.localize.model import DeviceCheck
 from mainstay.probes.benchmarks.pair_protocol import PairTask
 from mainstay.probes.benchmarks.result import BenchmarkResult
 

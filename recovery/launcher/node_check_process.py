@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from mainstay.detectors.localize.preflight import DeviceCheck
+from mainstay.detectors.localize.model import DeviceCheck
 from mainstay.probes.benchmarks.base import Device
 from mainstay.probes.benchmarks.deterministic import Deterministic
 from mainstay.probes.benchmarks.fork_server import describe_device, run_benchmark

@@ -15,9 +15,8 @@ from typing import Final
 
 import msgspec
 
-from mainstay.detectors.localize.model import PairOutcome, PairResult
+from mainstay.detectors.localize.model import DeviceCheck, PairOutcome, PairResult
 from mainstay.detectors.localize.preflight import (
-    DeviceCheck,
     PreflightFindings,
     compare_devices,
     compare_pairs,

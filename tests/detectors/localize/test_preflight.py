@@ -8,9 +8,8 @@ from collections.abc import Callable, Collection
 import msgspec
 import pytest
 
-from mainstay.detectors.localize.model import PairOutcome, PairResult
+from mainstay.detectors.localize.model import DeviceCheck, PairOutcome, PairResult
 from mainstay.detectors.localize.preflight import (
-    DeviceCheck,
     PreflightFindings,
     compare_devices,
     compare_pairs,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bench.lib_node_warnings import Warner
-from mainstay.detectors.localize.preflight import DeviceCheck
+from mainstay.detectors.localize.model import DeviceCheck
 from mainstay.probes.benchmarks.pair_protocol import PAIR, PairTask, Role, bandwidth_name
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better, MetricValues
 from mainstay.recovery.admission import AdmissionPolicy
