@@ -23,7 +23,7 @@ _DENY: Final = "deny"
 
 
 class AdmissionPolicy(StrEnum):
-    """What a job does with the service's answer."""
+    """What a job does with the service's answer, or with what its preflight finds."""
 
     ENFORCE = "enforce"
     WARN = "warn"

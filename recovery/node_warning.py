@@ -54,9 +54,11 @@ class NodeWarnings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """By the service's admission check, which is asked again until it admits them; all are cordoned (decision 52)."""
 
     def current(self) -> Mapping[str, NodeWarning]:
-        """Node -> warning that holds now. A refusal comes first, then what the service reports."""
+        """Node -> warning that holds now: a refusal, else a failed preflight, else what the service reports."""
         since = time.time() - OWN_SECONDS
-        return {n: w for n, w in self.own.items() if w.since > since} | (self.reported or {}) | self.refused
+        own = {n: w for n, w in self.own.items() if w.cordoned or w.since > since}
+        failed = {n: w for n, w in own.items() if w.cordoned}
+        return own | (self.reported or {}) | failed | self.refused
 
     def note(self, node: str, warning: NodeWarning) -> None:
         """Keep what the coordinator found about a node."""

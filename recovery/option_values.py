@@ -20,12 +20,6 @@ from mainstay.recovery.protection_scheme import ProtectionScheme
 TOKEN_VARIABLE: Final = "MAINSTAY_JOB_TOKEN"  # noqa: S105 - the name of a variable, not a token
 
 
-NNODES_HELP: Final = (
-    "Set the number of nodes. With MIN:MAX, ranks run on MIN nodes. More nodes, up to MAX, may join at any time and "
-    "wait as spare nodes, which take the ranks of lost nodes."
-)
-
-
 class OptionsError(ValueError):
     """Invalid input; the message is one line that names the option and the reason."""
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from mainstay.probes.core_types import validate_name
+from mainstay.recovery import option_help
 from mainstay.recovery.admission import AdmissionPolicy
 from mainstay.recovery.option_values import (
-    NNODES_HELP,
     TOKEN_VARIABLE,
     OptionsError,
     find_job_token,
@@ -36,46 +36,9 @@ AUTO: Final = -(1 << 40)
 AUTO_PARITY: Final = 10
 AUTO_DISK: Final = 20
 """Steps between saves until one was measured: enough for a median step time, few enough to learn soon."""
-_SHAPE: Final = "for mainstay.init() where the script names none; mainstay reshape can change it later"
-_CHECKPOINT_REPLICAS: Final = (
-    "Write checkpoints from this many equal data-parallel replicas, to a directory that all nodes share; 0: all."
-)
-_CHECKPOINTS: Final = "Write checkpoints to this directory; --resume reads them."
-_RESUME: Final = (
-    "Continue from the newest complete step of an earlier run: latest, a run ID, or auto (start if there is none)."
-)
-_PROTECTION: Final = (
-    "Protect snapshots against node loss: none, xor, rs:T (any T nodes of a group), copies:M (M - 1 nodes of a group)."
-)
-_DOMAIN: Final = "Name the rack or switch that this node (or, on node 0, NODE) shares with others; repeatable."
-_ON_CORRUPTION: Final = (
-    "When a node turns out to have computed wrong results: report the corrupt steps, or roll the job back before them."
-)
 CORRUPTION_KEEP: Final = 8
 """More files of each rank with ``--on-corruption rollback``: with half an hour between saves, four hours."""
-_ON_NUMERIC_ANOMALY: Final = (
-    "When values are abnormal: report them, or also replay steps on all ranks and replace the rank that differs."
-)
-_QUORUM: Final = (
-    "Require this many launchers to elect a new coordinator; the default is the majority of --nnodes (of MAX). With "
-    "two nodes, node 0 continues without node 1, but node 1 does not continue without node 0."
-)
 _ENDPOINT: Final = "--launcher-endpoint"
-_LAUNCHER_ENDPOINT: Final = (
-    "Announce HOST:PORT to other launchers instead of this launcher's own address; it listens on PORT."
-)
-_ADMISSION: Final = (
-    "With --service: place no rank on a node that the service refuses (enforce), only report this (warn), or never ask."
-)
-_ON_HANG: Final = (
-    "When ranks hang: report them with their stacks, or also recover (end and replace them) if it is certain which."
-)
-_ON_LOSS: Final = (
-    "Without warm standbys: wait, drop replicas, reroute work, reinstantiate pipelines, or choose the cheapest (auto)."
-)
-_SHARD_SNAPSHOTS: Final = (
-    "Save only a part of the replicated state from each data-parallel replica; set it alike on all nodes."
-)
 DIGESTS_APART: Final = 50
 """Epochs between digests of parameters (``mainstay.recovery.sdk.numerics``): so late replicas are seen to differ."""
 
@@ -136,6 +99,7 @@ class RunOptions:
     service: str | None
     service_token: str
     admission: AdmissionPolicy = AdmissionPolicy.ENFORCE
+    preflight: AdmissionPolicy = AdmissionPolicy.OFF
     join_seconds: float
     ready_seconds: float
     node_seconds: float
@@ -232,7 +196,7 @@ def _both(name: str) -> tuple[str, str]:
 
 def _torchrun_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("options of torchrun").add_argument
-    add("--nnodes", type=parse_nnodes, default="1", metavar="N or MIN:MAX", help=NNODES_HELP)
+    add("--nnodes", type=parse_nnodes, default="1", metavar="N or MIN:MAX", help=option_help.NNODES)
     add(*_both("node-rank"), type=int, default=0, help="Set the number of this node; node 0 coordinates.")
     add(*_both("nproc-per-node"), type=int, default=1, help="Set the number of ranks on each node.")
     add(*_both("rdzv-endpoint"), help="Set HOST:PORT of the coordinator on node 0; port 0: any (one node only).")
@@ -246,37 +210,38 @@ def _job_options(parser: argparse.ArgumentParser) -> None:
     add("--job-id", help="Name the job; use the same name on all nodes.")
     add("--node-name", help="Name this node; the default is its host name.")
     add("--preload", action="append", default=[], metavar="MODULE", help="Import a module before any rank; repeatable.")
-    add("--dp", type=int, default=0, help=f"Set the data-parallel size {_SHAPE}.")
-    add("--pp", type=int, default=0, help=f"Set the number of pipeline stages {_SHAPE}.")
+    add("--dp", type=int, default=0, help=f"Set the data-parallel size {option_help.SHAPE}.")
+    add("--pp", type=int, default=0, help=f"Set the number of pipeline stages {option_help.SHAPE}.")
     add("--token-file", type=Path, help=f"Read the job's secret from a file instead of {TOKEN_VARIABLE}.")
     add("--service", help="Send events to this control plane (a URL), not only to the state directory.")
     add("--service-token-file", type=Path, help="Read the token for --service from a file.")
-    _add_choice(add, "--admission", AdmissionPolicy.ENFORCE, _ADMISSION)
+    _add_choice(add, "--admission", AdmissionPolicy.ENFORCE, option_help.ADMISSION)
+    _add_choice(add, "--preflight", AdmissionPolicy.OFF, option_help.PREFLIGHT)
     add("--state-dir", type=Path, help="Keep events.jsonl, job.json, and spools in this directory.")
     add("--join-timeout", type=float, default=300.0, help="Wait this many seconds for all nodes at the start.")
     add("--ready-timeout", type=float, default=60.0, help="Replace a survivor that is silent for this many seconds.")
     add("--node-timeout", type=float, default=10.0, help="Declare a node lost after this many seconds of silence.")
-    add("--quorum", type=int, help=_QUORUM)
-    add(_ENDPOINT, help=_LAUNCHER_ENDPOINT)
+    add("--quorum", type=int, help=option_help.QUORUM)
+    add(_ENDPOINT, help=option_help.LAUNCHER_ENDPOINT)
 
 
 def _protection_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("options of snapshots and checkpoints").add_argument
     parity = "Encode parity across nodes every N steps; 0: never; or auto."
     add("--parity-interval", dest="parity_every", type=_every, default=10, metavar="N", help=parity)
-    add("--protection", default="xor", metavar="SCHEME", help=_PROTECTION)
+    add("--protection", default="xor", metavar="SCHEME", help=option_help.PROTECTION)
     add(
         "--group-size",
         type=int,
         help="Limit the nodes of a parity group; the default is 8, or what the scheme needs.",
     )
-    add("--failure-domain", dest="domain", action="append", default=[], metavar="[NODE=]RACK", help=_DOMAIN)
-    add("--shard-snapshots", action="store_true", help=_SHARD_SNAPSHOTS)
+    add("--failure-domain", dest="domain", action="append", default=[], metavar="[NODE=]RACK", help=option_help.DOMAIN)
+    add("--shard-snapshots", action="store_true", help=option_help.SHARD_SNAPSHOTS)
     checkpoint = "Write a checkpoint to --checkpoint-dir every N steps; 0: never; or auto."
     add("--checkpoint-interval", dest="disk_every", type=_every, default=0, metavar="N", help=checkpoint)
-    add("--checkpoint-dir", type=Path, help=_CHECKPOINTS)
-    add("--checkpoint-replicas", type=int, default=0, help=_CHECKPOINT_REPLICAS)
-    add("--resume", metavar="RUN", help=_RESUME)
+    add("--checkpoint-dir", type=Path, help=option_help.CHECKPOINTS)
+    add("--checkpoint-replicas", type=int, default=0, help=option_help.CHECKPOINT_REPLICAS)
+    add("--resume", metavar="RUN", help=option_help.RESUME)
     mtbf = "Set the mean time between failures of one node in hours, for auto."
     add("--node-mtbf-hours", dest="mtbf_hours", type=float, default=NODE_MTBF_HOURS, metavar="H", help=mtbf)
 
@@ -285,10 +250,10 @@ def _recovery_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("options of recovery").add_argument
     standbys = "Keep this many warm standbys; as many ranks of lost nodes fit here."
     add("--standbys", dest="spares", type=int, default=1, metavar="N", help=standbys)
-    _add_choice(add, "--on-loss", LossPolicy.WAIT, _ON_LOSS)
-    _add_choice(add, "--on-hang", OnHang.RECOVER, _ON_HANG)
-    _add_choice(add, "--on-numeric-anomaly", NumericAnomalyPolicy.REPORT, _ON_NUMERIC_ANOMALY)
-    _add_choice(add, "--on-corruption", CorruptionPolicy.REPORT, _ON_CORRUPTION)
+    _add_choice(add, "--on-loss", LossPolicy.WAIT, option_help.ON_LOSS)
+    _add_choice(add, "--on-hang", OnHang.RECOVER, option_help.ON_HANG)
+    _add_choice(add, "--on-numeric-anomaly", NumericAnomalyPolicy.REPORT, option_help.ON_NUMERIC_ANOMALY)
+    _add_choice(add, "--on-corruption", CorruptionPolicy.REPORT, option_help.ON_CORRUPTION)
     add("--step-replay-every", type=int, default=0, help="Replay steps every so many steps to find SDC; 0: never.")
     shares = "Assign micro-batches to replicas evenly, or in proportion to their speed."
     _add_choice(add, "--micro-batch-assignment", AssignmentPolicy.EVEN, shares)
@@ -325,6 +290,7 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         service=parse_service(found.service),
         service_token=service_token,
         admission=AdmissionPolicy(found.admission),
+        preflight=AdmissionPolicy(found.preflight),
         join_seconds=found.join_timeout,
         ready_seconds=found.ready_timeout,
         node_seconds=found.node_timeout,

@@ -68,6 +68,21 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
     round: int = 0
 
 
+class DeviceCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one device computed in a preflight check."""
+
+    device: str
+    cohort: str = ""
+    """Model and software: equal ones compute the same bits."""
+    digest: str = ""
+    repeats: bool = True
+    """Whether each repetition gave the same bits."""
+    rate: float = 0.0
+    """FLOP/s of a matrix multiply; 0: not measured."""
+    problem: str = ""
+    """Why there is no result."""
+
+
 class LocalizationConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How sure, how long, how careful."""
 

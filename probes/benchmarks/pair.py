@@ -18,7 +18,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -60,6 +60,7 @@ class Side:
         wrap: around the connection.
         now: Unix seconds.
         clock: what transfers are timed by.
+        listener: a socket that listens already; None: one on the order's port.
     """
 
     order: PairTask
@@ -67,6 +68,13 @@ class Side:
     wrap: Wrap = lambda connection: connection
     now: Clock = time.time
     clock: Clock = time.perf_counter
+    listener: socket.socket | None = None
+
+    def listening(self) -> Side:
+        """The same with an open listener on a free port, which its ``order`` names."""
+        listener = self._bound(0)
+        order = msgspec.structs.replace(self.order, port=listener.getsockname()[1])
+        return replace(self, order=order, listener=listener)
 
     def run(self) -> BenchmarkResult:
         """Measure; every failure is a result: ``timeout`` if the other side or the path is at fault, or may be."""
@@ -116,7 +124,7 @@ class Side:
 
     def _listen(self) -> socket.socket | None:
         """The peer's connection; None if it does not come."""
-        with self._bound() as listener:
+        with self.listener or self._bound(self.order.port) as listener:
             while (left := self._left()) > 0:
                 listener.settimeout(left)
                 with suppress(TimeoutError):
@@ -125,9 +133,8 @@ class Side:
                         return connection
         return None
 
-    def _bound(self) -> socket.socket:
+    def _bound(self, port: int) -> socket.socket:
         """A listener on the order's address if that is one of ours, else on all: a host name may mean loopback here."""
-        port = self.order.port
         try:
             ipaddress.ip_address(self.order.address)
             return self._nic(socket.create_server((self.order.address, port), family=_family(self.order.address)))

@@ -1,5 +1,7 @@
 """Asks the service whether the job may use its nodes: before the first ranks start, and when a node comes back.
 
+``--preflight`` checks the nodes after that, or before the question about a node that comes back.
+
 What the service refuses takes no rank, as any node with a warning that is cordoned (decision 51). A service that is
 down, slow, or older delays the start by seconds and refuses nothing.
 """
@@ -21,6 +23,7 @@ from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.launcher_commands import LauncherCommands
 from mainstay.recovery.controller.participation import ParticipationPolicy
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
+from mainstay.recovery.controller.preflight import Preflight
 from mainstay.recovery.membership.members import NodeMember
 from mainstay.recovery.node_warning import NodeWarning
 
@@ -58,24 +61,28 @@ class AdmissionGate:
         self._transport = Transport(options.service or "", options.service_token) if asks else None
         self._enforces = asks and options.admission is AdmissionPolicy.ENFORCE
         self._opening = self._failed = False
+        self.preflight = Preflight(options, job.members)
 
     # The start
 
     def open(self) -> None:
         """All nodes are here: form the job, or end it if those that are not refused lack places."""
-        if self._transport is None:
+        if self._transport is None and not self.preflight.wanted:
             self._form()
         elif not self._opening:
             self._opening = True
             self._job.spawn(self._open())
 
     async def _open(self) -> None:
-        job, members, asked, loop = self._job, self._job.members, set[str](), asyncio.get_running_loop()
+        job, members, asked, loop = self._job, self._job.members, dict[str, NodeMember](), asyncio.get_running_loop()
         until = loop.time() + job.options.join_seconds
         while members.complete and not job.over:
-            if asked != members.nodes.keys():  # one may leave, and another come, meanwhile
-                asked = set(members.nodes)
-                await self._check_start(asked)
+            if asked != members.nodes:  # one may leave, and another come, meanwhile
+                asked = dict(members.nodes)
+                if self._transport is not None:
+                    await self._check_start(asked)
+                if self.preflight.wanted and not self._lacks_places:
+                    await self.preflight.check_start()
             elif self._lacks_places and not members.full and loop.time() < until:
                 await asyncio.sleep(VALIDATION_SECONDS)  # a spare node may come
             else:
@@ -117,17 +124,35 @@ class AdmissionGate:
 
     def _no_room(self) -> str:
         members, refused = self._job.members, self._job.members.warnings.refused
-        named = _named({node: warning.reason for node, warning in refused.items()})
+        found = {
+            "the service refuses": {node: warning.reason for node, warning in refused.items()},
+            "the preflight check refuses": self.preflight.bad,
+        }
+        named = " and ".join(f"{who} {_named(nodes)}" for who, nodes in found.items() if nodes)
+        option = "--preflight warn" if self.preflight.bad else "--admission warn"
         return (
-            f"the service refuses {named}; the other nodes have {members.places(last_resort=True)} of "
+            f"{named}; the other nodes have {members.places(last_resort=True)} of "
             f"{self._job.options.world_size} places (see --standbys). Return the node to service, use another one, or "
-            "start with --admission warn"
+            f"start with {option}"
         )
 
     # Later
 
     def rejoin(self, node: NodeMember) -> None:
-        """A node came back to a job that runs: it takes a rank once the service has answered."""
+        """A node came back to a job that runs: it takes a rank once it is checked and the service has answered."""
+        if self.preflight.wanted:
+            self.preflight.hold(node)
+            self._commands.replicate_state()
+            self._job.spawn(self._rejoin_checked(node))
+        else:
+            self._rejoin(node)
+
+    async def _rejoin_checked(self, node: NodeMember) -> None:
+        if await self.preflight.check_node(node):
+            self._rejoin(node)
+        self._commands.replicate_state()
+
+    def _rejoin(self, node: NodeMember) -> None:
         if self._enforces:
             self._refuse({node.name: _warn(_NOT_ANSWERED, cordoned=True), **self._job.members.warnings.refused})
             self._commands.replicate_state()  # its launcher has to know whom to follow

@@ -50,6 +50,7 @@ from mainstay.recovery.protocol.messages import (
     FromLauncher,
     FromRank,
     LauncherHello,
+    NodeChecked,
     NodeProgress,
     PrefetchResult,
     RankReports,
@@ -314,10 +315,8 @@ class Coordinator:
                 self._hear_of_processes(node, message)
             case Fenced():
                 node.confirms_fence(message.generation, message.inventory)
-            case Saved():
-                self.checkpoints.saved[node.name] = message.problem
-            case PrefetchResult():
-                self.migrations.brought(message)
+            case Saved() | PrefetchResult() | NodeChecked():
+                self._handle_answer(node, message)
             case StandbysReady():
                 node.standbys = message.count
             case AgentUp():
@@ -326,6 +325,14 @@ class Coordinator:
             case _:
                 return
         await self.job.notify()
+
+    def _handle_answer(self, node: NodeMember, message: Saved | PrefetchResult | NodeChecked) -> None:
+        if isinstance(message, Saved):
+            self.checkpoints.saved[node.name] = message.problem
+        elif isinstance(message, PrefetchResult):
+            self.migrations.brought(message)
+        else:
+            self.admission.preflight.answer(message)
 
     def _hear_of_processes(self, node: NodeMember, message: Dying | Exited | WorkerUp | RankReports) -> None:
         if isinstance(message, Dying):

@@ -80,8 +80,8 @@ class CoordinatorServer:
                 node.heard_at = asyncio.get_running_loop().time()
                 if isinstance(message, LauncherHeartbeat):
                     node.renew(message.sequence, self._lease_seconds)
-                    continue
-                await self._events.handle_message(node, message)
+                else:
+                    await self._events.handle_message(node, message)
         except (WireError, TimeoutError) as error:
             log.warning("a connection was closed: %s", error)
         finally:

@@ -27,12 +27,12 @@ _MAX_BYTES: Final = 256 * 1024
 class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Launcher to fork server: fork a child of this role.
 
-    Descriptors come with it: its stdout, its stderr and, for a store, the socket on which it listens.
+    Descriptors come with it: its stdout, its stderr and, for a store or check, its socket.
     """
 
     number: int
     role: str
-    """``worker`` or ``store``."""
+    """``worker``, ``store``, or ``check``."""
     environment: dict[str, str]
 
 
@@ -142,6 +142,10 @@ def _become(order: _Order) -> int:
         from mainstay.recovery.node import store  # noqa: PLC0415 - only one child needs it
 
         return store.serve(order.descriptors[2])
+    if order.request.role == "check":
+        from mainstay.recovery.node import node_check_process  # noqa: PLC0415 - likewise
+
+        return node_check_process.serve(order.descriptors[2])
     from mainstay.recovery.node import worker  # noqa: PLC0415 - needs torch
 
     return worker.serve()

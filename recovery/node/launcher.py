@@ -14,16 +14,19 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from mainstay.recovery.admission import AdmissionPolicy
 from mainstay.recovery.agent.client import AgentClient
 from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.controller.checkpointing import FENCE_SECONDS, STOP_SECONDS
 from mainstay.recovery.membership.coordinator_election import EXIT_LOST, CoordinatorElection, Endpoint
+from mainstay.recovery.node.agent_orders import AgentOrders
 from mainstay.recovery.node.agent_supervisor import AgentSupervisor
 from mainstay.recovery.node.child_processes import ForkServerClient
 from mainstay.recovery.node.coordinator_client import CoordinatorClient
 from mainstay.recovery.node.coordinator_host import CoordinatorHost
 from mainstay.recovery.node.environment import rank_environment, spare_places
 from mainstay.recovery.node.exit_watcher import ExitWatcher
+from mainstay.recovery.node.node_check import PRELOAD, NodeChecker
 from mainstay.recovery.node.process_control import ExitStatus, adopt_orphans, reap_orphans
 from mainstay.recovery.node.rank_report_cache import RankReportCache
 from mainstay.recovery.node.stacks import StackDumper
@@ -33,6 +36,7 @@ from mainstay.recovery.node.workers import Worker, Workers
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.messages import (
     AgentUp,
+    CheckNode,
     ConfigureCheckpoint,
     ConfigureJobParity,
     DiscardCommand,
@@ -48,7 +52,6 @@ from mainstay.recovery.protocol.messages import (
     Prefetch,
     RegroupRank,
     SaveCheckpointCommand,
-    Saved,
     StandbysReady,
     StartRank,
     StopJob,
@@ -110,11 +113,14 @@ class Launcher:
             done=self._done,
         )
         self._agent = AgentSupervisor(options, self._directory, self._pump, self._agent_changed)
-        self._fork_server = ForkServerClient(self._pump, options.preload)
+        preload = () if options.preflight is AdmissionPolicy.OFF else (PRELOAD,)
+        self._agent_orders = AgentOrders(self._agent, options.node, self._tell)
+        self._fork_server = ForkServerClient(self._pump, preload + options.preload)
         self._store = StoreHost(self._fork_server, self._store_ended)
         office.new_store = self._store.open
         self._progress = ProgressCollector()
         self._dumper = StackDumper()
+        self._checker = NodeChecker(options, self._fork_server, self._tell)
         self._deaths = ExitWatcher(self._book, self._tell)
         self._workers = Workers(
             self._directory,
@@ -200,8 +206,8 @@ class Launcher:
                 await self._fence(message)
             case RegroupRank():
                 self._forward(message)
-            case ConfigureJobParity():
-                self._spawn(self._configure_parity(message))
+            case ConfigureJobParity() | ConfigureCheckpoint() | SaveCheckpointCommand() | Prefetch():
+                self._spawn(self._agent_orders.carry_out(message))
             case DiscardCommand():
                 await self._discard(message)
             case StopJob():
@@ -215,12 +221,8 @@ class Launcher:
         """What may be late, or may fail."""
         if isinstance(message, TrainingResumed):
             self._workers.keep(self._standbys_wanted())
-        elif isinstance(message, ConfigureCheckpoint):
-            self._spawn(self._configure_disk(message))
-        elif isinstance(message, SaveCheckpointCommand):
-            self._spawn(self._save_disk(message))
-        elif isinstance(message, Prefetch):
-            self._spawn(self._bring(message))
+        elif isinstance(message, CheckNode):
+            self._spawn(self._checker.run(message))
         elif isinstance(message, DumpStacks):
             for rank in message.ranks:
                 self._spawn(self._dump_stacks(message.request, rank))
@@ -297,24 +299,6 @@ class Launcher:
         if problem:
             log.warning("the agent did not forget steps after %d: %s", message.epoch, problem)
 
-    async def _configure_parity(self, message: ConfigureJobParity) -> None:
-        groups, every, scheme, extra_copies = message.groups, message.every, message.scheme, message.extra_copies
-        problem = await self._agent.request(lambda agent: agent.configure_parity(groups, every, scheme, extra_copies))
-        if problem:
-            log.error("DEGRADED node %s: no parity: %s", self._options.node, problem)
-
-    async def _configure_disk(self, message: ConfigureCheckpoint) -> None:
-        problem = await self._agent.configure_disk(message.config)
-        if problem:
-            log.error("DEGRADED node %s: nothing goes to disk: %s", self._options.node, problem)
-
-    async def _save_disk(self, message: SaveCheckpointCommand) -> None:
-        problem = await self._agent.request(lambda agent: agent.save_disk(message.epoch, message.copies))
-        self._tell(Saved(epoch=message.epoch, problem=problem[:500]))
-
-    async def _bring(self, message: Prefetch) -> None:
-        self._tell(await self._agent.prefetch(message))
-
     def _from_worker(self, worker: Worker, message: FromWorker) -> None:
         assert worker.rank is not None
         if isinstance(message, ProgressReport):
@@ -373,9 +357,9 @@ class Launcher:
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(2.0)
-            known = self._workers.pids() | self._dumper.pids | self._store.pids | {self._fork_server.child.pid}
+            known = self._workers.pids() | self._dumper.pids | self._store.pids | self._checker.pids
             if not self._workers.forking and self._agent.pid is not None:
-                reap_orphans(known | {self._agent.pid})
+                reap_orphans(known | {self._agent.pid, self._fork_server.child.pid})
 
     def _spawn(self, work: object) -> None:
         task = asyncio.ensure_future(work)  # type: ignore[call-overload]

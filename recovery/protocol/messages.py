@@ -10,6 +10,9 @@ from typing import Final
 
 import msgspec
 
+from mainstay.detectors.localize.model import DeviceCheck
+from mainstay.probes.benchmarks.pair_protocol import PairTask
+from mainstay.probes.benchmarks.result import BenchmarkResult
 from mainstay.recovery.agent.messages import Group, Inventory
 from mainstay.recovery.checkpoint.manifest import DiskConfig
 from mainstay.recovery.protocol.coordinator_state import CoordinatorState
@@ -149,6 +152,17 @@ class PrefetchResult(WorkerMessage, frozen=True):
     """Why the slot is not here; empty: it is, with the digest that it has there."""
 
 
+class NodeChecked(WorkerMessage, frozen=True):
+    """Answer to ``CheckNode``: the devices, or one side of the pair; before that, the port of the side that listens."""
+
+    request: int
+    port: int = 0
+    devices: tuple[DeviceCheck, ...] = ()
+    pair: BenchmarkResult | None = None
+    problem: str = ""
+    """Why there is no more."""
+
+
 class LauncherHeartbeat(WorkerMessage, frozen=True):
     """Answer to the coordinator's ``CoordinatorHeartbeat`` of that number."""
 
@@ -185,6 +199,7 @@ FromLauncher = (
     | Stacks
     | Saved
     | PrefetchResult
+    | NodeChecked
     | LauncherHeartbeat
     | RankReports
 )
@@ -286,6 +301,14 @@ class DumpFlightRecorders(WorkerMessage, frozen=True):
     ranks: tuple[int, ...]
 
 
+class CheckNode(WorkerMessage, frozen=True):
+    """Check the devices of this node, or measure one side of a pair; no rank runs here."""
+
+    request: int
+    pair: PairTask | None = None
+    """None: check the devices."""
+
+
 class StopJob(WorkerMessage, frozen=True):
     """The job is over for this node."""
 
@@ -326,6 +349,7 @@ ToLauncher = (
     | TrainingResumed
     | DumpStacks
     | DumpFlightRecorders
+    | CheckNode
     | StopJob
     | CoordinatorHeartbeat
     | ReplicateState

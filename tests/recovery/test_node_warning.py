@@ -37,6 +37,13 @@ def test_a_refusal_of_the_service_comes_first() -> None:
     assert NodeWarnings(reported={"a": HOT}, refused={"a": closed}).current() == {"a": closed}
 
 
+def test_a_failed_preflight_comes_before_what_the_service_reports_and_is_not_forgotten() -> None:
+    failed = NodeWarning(reason="wrong bits", factor=1.0, since=time.time() - 2 * OWN_SECONDS, cordoned=True)
+    closed = NodeWarning(reason="suite quick failed", factor=1.0, since=2.0, cordoned=True)
+    assert NodeWarnings(reported={"a": HOT}, own={"a": failed}).current() == {"a": failed}
+    assert NodeWarnings(own={"a": failed}, refused={"a": closed}).current() == {"a": closed}
+
+
 def test_an_older_service_says_nothing_of_cordons_and_a_newer_one_more() -> None:
     told = {"reason": "hot", "factor": 10.0, "since": 1.0, "corrupt": False}
     assert read({"node_warnings": {"a": told, "other": told}}, {"a"}) == {"a": HOT}

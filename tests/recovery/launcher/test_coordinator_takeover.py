@@ -150,7 +150,7 @@ def test_a_new_coordinator_takes_spare_nodes(options: RunOptions, play: Any, new
     async def work() -> None:
         world = new_world(dataclasses.replace(three(options), spare_nodes=1))
         c = world.coordinator
-        c.new_store = lambda: ("127.0.0.1", 2)
+        c.job.new_store = lambda: ("127.0.0.1", 2)
         try:
             await taken_over(world, {0: [rank_report(0), rank_report(1)], 1: [rank_report(2), rank_report(3)]})
             await world.until_state("running", 7)

@@ -152,7 +152,9 @@ def test_ranks_that_the_job_goes_on_without_get_a_process_on_a_new_node(
             for epoch in itertools.count(6):
                 for rank in tuple(world.nodes[0].pids):
                     world.nodes[0].commit(rank, epoch, digest=40 + epoch)
-                await world.until(lambda e=epoch: world.coordinator.job.committed >= e or world.coordinator.job.generation > 2)
+                await world.until(
+                    lambda e=epoch: world.coordinator.job.committed >= e or world.coordinator.job.generation > 2
+                )
                 if world.coordinator.job.generation > 2:
                     break
             await world.until_state("running", 3)

@@ -1,0 +1,51 @@
+"""What `mainstay run --help` says of the options that need a sentence or two."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SHAPE: Final = "for mainstay.init() where the script names none; mainstay reshape can change it later"
+CHECKPOINT_REPLICAS: Final = (
+    "Write checkpoints from this many equal data-parallel replicas, to a directory that all nodes share; 0: all."
+)
+CHECKPOINTS: Final = "Write checkpoints to this directory; --resume reads them."
+RESUME: Final = (
+    "Continue from the newest complete step of an earlier run: latest, a run ID, or auto (start if there is none)."
+)
+PROTECTION: Final = (
+    "Protect snapshots against node loss: none, xor, rs:T (any T nodes of a group), copies:M (M - 1 nodes of a group)."
+)
+DOMAIN: Final = "Name the rack or switch that this node (or, on node 0, NODE) shares with others; repeatable."
+ON_CORRUPTION: Final = (
+    "When a node turns out to have computed wrong results: report the corrupt steps, or roll the job back before them."
+)
+ON_NUMERIC_ANOMALY: Final = (
+    "When values are abnormal: report them, or also replay steps on all ranks and replace the rank that differs."
+)
+QUORUM: Final = (
+    "Require this many launchers to elect a new coordinator; the default is the majority of --nnodes (of MAX). With "
+    "two nodes, node 0 continues without node 1, but node 1 does not continue without node 0."
+)
+LAUNCHER_ENDPOINT: Final = (
+    "Announce HOST:PORT to other launchers instead of this launcher's own address; it listens on PORT."
+)
+ADMISSION: Final = (
+    "With --service: place no rank on a node that the service refuses (enforce), only report this (warn), or never ask."
+)
+PREFLIGHT: Final = (
+    "Check devices and transfers of the nodes before ranks start: place no rank on a bad node (enforce), only report "
+    "it (warn), or check nothing."
+)
+ON_HANG: Final = (
+    "When ranks hang: report them with their stacks, or also recover (end and replace them) if it is certain which."
+)
+ON_LOSS: Final = (
+    "Without warm standbys: wait, drop replicas, reroute work, reinstantiate pipelines, or choose the cheapest (auto)."
+)
+SHARD_SNAPSHOTS: Final = (
+    "Save only a part of the replicated state from each data-parallel replica; set it alike on all nodes."
+)
+NNODES: Final = (
+    "Set the number of nodes. With MIN:MAX, ranks run on MIN nodes. More nodes, up to MAX, may join at any time and "
+    "wait as spare nodes, which take the ranks of lost nodes."
+)

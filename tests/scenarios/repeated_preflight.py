@@ -1,0 +1,73 @@
+"""Check NODES nodes of this machine TIMES times, as a coordinator does; print what was found wrong each time.
+
+Usage: repeated_preflight.py NODES TIMES. The launchers of the nodes share one fork server, and have no ranks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import time
+from typing import Any, cast
+
+from mainstay.recovery.controller.preflight import Preflight
+from mainstay.recovery.membership.members import Members, NodeMember
+from mainstay.recovery.node.child_processes import ForkServerClient
+from mainstay.recovery.node.node_check import PRELOAD, NodeChecker
+from mainstay.recovery.node.process_control import adopt_orphans
+from mainstay.recovery.node.worker_output import OutputPump
+from mainstay.recovery.options import RunOptions, parse
+from mainstay.recovery.protocol.messages import LauncherHello
+
+
+class Line:
+    """The connection to a launcher that only checks."""
+
+    def __init__(self, checker: NodeChecker) -> None:
+        self._checker = checker
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def send(self, message: Any) -> None:
+        """Have the launcher carry out the message."""
+        task = asyncio.ensure_future(self._checker.run(message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def options_of(number: int, nodes: int) -> RunOptions:
+    """The options of one node."""
+    flags = {"--nnodes": nodes, "--node-rank": number, "--node-name": f"node-{number}", "--job-id": "job"}
+    words = [str(word) for flag in flags.items() for word in flag]
+    return parse([*words, "--rdzv-endpoint", "127.0.0.1:1", "--preflight", "enforce", "-m", "no_script"])
+
+
+async def main(nodes: int, times: int) -> None:
+    """Check the nodes again and again."""
+    adopt_orphans()
+    pump = OutputPump()
+    fork_server = ForkServerClient(pump, (PRELOAD,))
+    await fork_server.warm
+    members = Members(nodes, 1)
+    check = Preflight(options_of(0, nodes), members)
+    for number in range(nodes):
+        options = options_of(number, nodes)
+        hello = LauncherHello(
+            token="", job="job", node=options.node, node_rank=number, nnodes=nodes, nproc=1, spares=0, standbys=0,
+            pid=1, agent_endpoint="127.0.0.1:1",
+        )  # fmt: skip
+        line = Line(NodeChecker(options, fork_server, cast("Any", check.answer)))
+        members.nodes[options.node] = NodeMember(hello, cast("Any", line), 0.0, hello.agent_endpoint, 0)
+    for _ in range(times):
+        begun = time.monotonic()
+        await check.check_start()
+        print(json.dumps({"bad": check.bad, "seconds": time.monotonic() - begun}), flush=True)
+    fork_server.close()
+    await fork_server.child.kill()
+    pump.close()
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
