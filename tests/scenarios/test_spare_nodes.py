@@ -10,12 +10,13 @@ import pytest
 
 from bench.lib_job import Job, free_port
 from tests.fork_server.processes import Warm
-from tests.scenarios.pace import PACE
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
-STEPS, RANKS = 60, 4
+STEPS, RANKS = 80, 4
+PACE = ["--faults", "sleep:rank=0,step=0,ms=150"]
+"""So that nodes join, and are lost, long before the end, on any machine."""
 SMALL = ["--width", "32", "--layers", "1", "--batch", "1"]
 ARGUMENTS = ["--steps", str(STEPS), "--seed", "5", *SMALL, "--dp", str(RANKS), "--pp", "1"]
 OPTIONS = ["--nnodes", "2:3", "--parity-interval", "0", "--standbys", "0", "--node-timeout", "8"]
@@ -71,6 +72,8 @@ def test_ranks_of_a_lost_node_train_on_the_spare_node(job: Job, undisturbed: Pat
     with job:
         job.wait_step(4)
         join(job, 2)
+        fatal = job.until(lambda: (job.state()["protection"]["durability"] or {}).get("fatal"), 30.0, "durability")
+        assert fatal == [["node-0", "node-1"]], "the spare node holds nothing"
         before = job.pids()
         lose(job, 1, at=1)
         job.wait_recoveries(1)
@@ -134,3 +137,22 @@ def test_without_a_spare_node_the_job_waits_for_one(job: Job, undisturbed: Path)
         assert homes(job) == ["node-0", "node-0", "node-2", "node-2"]
         assert_finished(job, undisturbed)
     assert recovered["data"]["seconds"]["wait"] > 0.0
+
+
+def test_parity_brings_the_ranks_of_a_lost_node_to_the_spare_node(warm: Warm, tmp_path: Path) -> None:
+    """No rank has a replica: each half of the model was on one node."""
+    shape = ["--layers", "4", "--dp", "1", "--pp", str(RANKS)]
+    arguments = ["--steps", str(STEPS), "--seed", "5", "--width", "32", "--batch", "1", *shape]
+    plain = warm.undisturbed(tmp_path / "plain", arguments, RANKS)
+    options = [*OPTIONS, "--parity-interval", "4"]
+    script = [*arguments, *PACE, "--save", str(tmp_path / "saved")]
+    job = warm.job(directory=tmp_path / "job", arguments=script, options=options, port=free_port())
+    with job:
+        job.wait_step(14)
+        join(job, 2)
+        lose(job, 1, at=1)
+        recovered = job.wait_recoveries(1)
+        assert homes(job) == ["node-0", "node-0", "node-2", "node-2"]
+        assert job.wait() == [0, 0], job.tail()
+    assert_same_bits(tmp_path / "saved", plain, RANKS)
+    assert recovered["data"]["steps_lost"] <= 8
