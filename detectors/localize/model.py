@@ -68,7 +68,7 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
     round: int = 0
 
 
-class DeviceCheck(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DeviceCheck(msgspec.Struct, frozen=True, kw_only=True):
     """What one device computed in a preflight check."""
 
     device: str

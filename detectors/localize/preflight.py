@@ -29,7 +29,7 @@ _MOST_NAMED = 8
 """Pairs in one line."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightFindings:
     """Bad nodes with the reason, and lines about what cannot be attributed to a node."""
 

@@ -11,7 +11,7 @@ import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +19,7 @@ from mainstay.recovery import migrate_cli, reshape_cli
 from mainstay.recovery.agent import scrub, shm_lifecycle
 from mainstay.recovery.agent.errors import AgentGoneError, NoSuchSlotError
 from mainstay.recovery.controller.coordinator_takeover import CoordinatorTakeover
-from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
+from mainstay.recovery.controller.job import Job
 from mainstay.recovery.membership.coordinator_election import EXIT_LOST, CoordinatorElection
 from mainstay.recovery.memory.pacing import Pacer
 from mainstay.recovery.memory.snapshot import SnapshotWriter
@@ -80,12 +80,22 @@ def test_a_trainer_that_never_settles(monkeypatch: pytest.MonkeyPatch, seconds: 
 def test_what_a_launcher_waits_for(seconds: float) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         port = closed.getsockname()[1]
-    options = SimpleNamespace(node_seconds=seconds, nnodes=3, max_nodes=3, quorum=2, node="n", launcher_endpoint=None)
+    options = SimpleNamespace(
+        node_seconds=seconds,
+        nnodes=3,
+        nproc=1,
+        spare_nodes=0,
+        max_nodes=3,
+        disk_every=0,
+        parity_every=0,
+        quorum=2,
+        node="n",
+        launcher_endpoint=None,
+    )
 
     async def work() -> None:
-        changed = asyncio.Condition()
-        executor: Any = SimpleNamespace(_c=SimpleNamespace(changed=changed))
-        assert not await RecoveryExecutor.until(executor, lambda: False, seconds)
+        job = Job(cast("Any", options), cast("Any", None), cast("Any", None), inheriting=True)
+        assert not await job.until(lambda: False, seconds)
         await OutputTail("rank 0", pipes=2).ended(seconds)
         coordinator_client: Any = SimpleNamespace(_coordinator=("127.0.0.1", port))
         with pytest.raises(ConnectionError, match="no coordinator answers"):
@@ -104,12 +114,13 @@ def test_what_a_launcher_waits_for(seconds: float) -> None:
         electors = [SimpleNamespace(node="other", alive=True)]
         begun: list[bool] = []
         takeover: Any = SimpleNamespace(
-            _c=SimpleNamespace(options=options, changed=changed), _present=set(), open=True,
+            _job=job, _present=set(),
             _won=SimpleNamespace(coordinator_state=SimpleNamespace(electors=electors), predecessor="n"),
             _begin=lambda: begun.append(True),
         )  # fmt: skip
         await CoordinatorTakeover.run(takeover)
         assert begun
+        assert not job.inheriting
 
     asyncio.run(work())
 

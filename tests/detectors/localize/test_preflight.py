@@ -149,7 +149,7 @@ def changed(**fields: object) -> DeviceCheck:
 def test_a_bad_device_names_its_node(device: DeviceCheck, reason: str) -> None:
     for position in range(4):
         checks = {f"node-{number}": (device if number == position else GOOD,) for number in range(4)}
-        assert compare_devices(checks) == PreflightFindings({f"node-{position}": reason})
+        assert compare_devices(checks) == PreflightFindings(bad={f"node-{position}": reason})
 
 
 def test_healthy_devices_differ_a_little_and_other_kinds_by_more() -> None:

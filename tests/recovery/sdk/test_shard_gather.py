@@ -11,7 +11,7 @@ import torch
 
 from bench.lib_agents import LocalAgent
 from mainstay.recovery.agent.peer import Credentials
-from mainstay.recovery.controller.planning.planner_input_builder import BadSource, failed_sources
+from mainstay.recovery.controller.recovery_record import BadSource, failed_sources
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.shard import ShardedState
 from mainstay.recovery.memory.snapshot import SnapshotWriter
