@@ -31,6 +31,11 @@ class NodeWarning(msgspec.Struct, frozen=True, kw_only=True):
     """It takes no rank at all: out of service, or a finding wants work off it. Others take one as a last resort."""
 
 
+def cordon(reason: str) -> NodeWarning:
+    """A warning from now on that keeps every rank off the node."""
+    return NodeWarning(reason=reason, factor=1.0, since=time.time(), cordoned=True)
+
+
 def read(answer: Any, nodes: Collection[str]) -> dict[str, NodeWarning] | None:
     """The warnings about ``nodes`` in the decoded answer of a job report; None where it has none that can be read."""
     given = answer.get("node_warnings") if isinstance(answer, dict) else None

@@ -100,10 +100,8 @@ def compare_pairs(results: Sequence[PairResult]) -> PreflightFindings:
         own = [pair for pair in speeds if node in pair]
         partners = [end for pair in own for end in pair if end != node]
         if len(own) > 1 and node not in fast and fast & set(partners):
-            how, notes = (
-                max(speeds[pair] for pair in own),
-                [one.note for one in results if _ends(one) in own and one.note],
-            )
+            how = max(speeds[pair] for pair in own)
+            notes = [one.note for one in results if _ends(one) in own and one.note]
             what = f"reach at most {how / usual:.0%} of the usual {usual / 1e6:.0f} MB/s" if how else "do not work"
             what += f" ({notes[0]})" if notes and not how else ""
             found.bad[node] = f"transfers with {', '.join(partners)} {what}"

@@ -25,7 +25,7 @@ from mainstay.recovery.controller.participation import ParticipationPolicy
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.controller.preflight import Preflight
 from mainstay.recovery.membership.members import NodeMember
-from mainstay.recovery.node_warning import NodeWarning
+from mainstay.recovery.node_warning import NodeWarning, cordon
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -116,7 +116,7 @@ class AdmissionGate:
         if found is not None and self._enforces:
             warnings.refused = {**warnings.refused, **_cordon(found.validating)}
             if warnings.reported is None:  # the response to the first job report follows within a second
-                warnings.reported = {n: _warn(reason) for n, reason in found.suspect.items()}
+                warnings.reported = {n: _suspect(reason) for n, reason in found.suspect.items()}
 
     @property
     def _lacks_places(self) -> bool:
@@ -154,7 +154,7 @@ class AdmissionGate:
 
     def _rejoin(self, node: NodeMember) -> None:
         if self._enforces:
-            self._refuse({node.name: _warn(_NOT_ANSWERED, cordoned=True), **self._job.members.warnings.refused})
+            self._refuse({node.name: cordon(_NOT_ANSWERED), **self._job.members.warnings.refused})
             self._commands.replicate_state()  # its launcher has to know whom to follow
         else:
             self._participation.is_restored(node)
@@ -225,12 +225,12 @@ class AdmissionGate:
             log.warning("admission of job %s with reservations: %s", self._job.options.job, _named(others))
 
 
-def _warn(reason: str, *, cordoned: bool = False) -> NodeWarning:
-    return NodeWarning(reason=reason, factor=1.0, since=time.time(), cordoned=cordoned)
+def _suspect(reason: str) -> NodeWarning:
+    return NodeWarning(reason=reason, factor=1.0, since=time.time())
 
 
 def _cordon(found: Mapping[str, str]) -> dict[str, NodeWarning]:
-    return {node: _warn(reason, cordoned=True) for node, reason in found.items()}
+    return {node: cordon(reason) for node, reason in found.items()}
 
 
 def _named(found: Mapping[str, str]) -> str:

@@ -48,10 +48,8 @@ class Fencing:
 
         ``moves`` says where those run that nothing forces to move.
         """
-        job, members = (
-            self._job,
-            self._job.members,
-        )  # no await below: the old generation ends and the new begins in one turn
+        # No await below: the old generation ends and the new one begins in one turn of the loop.
+        job, members = self._job, self._job.members
         victims = {number for number in victims if not members.ranks[number].unplaced}
         homes = moves or self._inputs.homes(victims, exclude)
         if isinstance(homes, str):
@@ -109,8 +107,8 @@ class Fencing:
         """Wait for agents and survivors. A survivor that stays in its collective is itself a failure."""
         job = self._job
         survivors = [job.members.ranks[r] for r in waiting]
-        await self._job.until(lambda: all(n.fenced >= job.generation for n in job.members.alive()), FENCE_SECONDS)
-        await self._job.until(lambda: all(r.ready or r.gone for r in survivors), job.options.ready_seconds)
+        await job.until(lambda: all(n.fenced >= job.generation for n in job.members.alive()), FENCE_SECONDS)
+        await job.until(lambda: all(r.ready or r.gone for r in survivors), job.options.ready_seconds)
         late = {r.number for r in survivors if not r.ready}
         if late:
             over = {r.number for r in survivors if r.gone}
@@ -119,7 +117,7 @@ class Fencing:
                 why if over else f"ranks {sorted(late)} stayed in their collective for {job.options.ready_seconds:g} s"
             )
             recovery.ends("fence", ok=False, detail=why)
-            self._job.failed_soon(GenerationFailure(ranks=late, time=time.time(), reason=why))
+            job.failed_soon(GenerationFailure(ranks=late, time=time.time(), reason=why))
             return False
         recovery.mark("fence")
         recovery.ends("fence", ok=True, detail=f"{len(waiting)} ranks stay alive")
@@ -128,7 +126,7 @@ class Fencing:
     async def wait_for_all(self, recovery: RecoveryRecord) -> bool:
         """Wait until agents and all ranks have left the old generation."""
         job = self._job
-        await self._job.until(lambda: all(n.fenced >= job.generation for n in job.members.alive()), FENCE_SECONDS)
-        ready = await self._job.until(lambda: all(r.ready for r in job.members.ranks), job.options.ready_seconds)
+        await job.until(lambda: all(n.fenced >= job.generation for n in job.members.alive()), FENCE_SECONDS)
+        ready = await job.until(lambda: all(r.ready for r in job.members.ranks), job.options.ready_seconds)
         recovery.mark("fence")
         return ready

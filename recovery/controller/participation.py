@@ -100,18 +100,18 @@ class ParticipationPolicy:
         if not wanted or failure.workflow in {WorkflowName.REPLAY, WorkflowName.RESHAPE} or self.unable() is not None:
             return RemainingRanks(None, None)
         here, soon = self._there(victims)
-        dropped = self._staying(here, soon, positions=False)
-        return RemainingRanks(dropped, dropped if self.rigid() else self._staying(here, soon, positions=True))
+        dropped = self._remaining(here, soon, positions=False)
+        return RemainingRanks(dropped, dropped if self.rigid() else self._remaining(here, soon, positions=True))
 
-    def choose(self, staying: RemainingRanks, failure: GenerationFailure, way: RecoveryStrategyName | None) -> None:
+    def choose(self, remaining: RemainingRanks, failure: GenerationFailure, way: RecoveryStrategyName | None) -> None:
         """Write into the table of ranks who takes part in the generation that begins.
 
         Args:
-            staying: who could continue.
+            remaining: who could continue.
             failure: why it begins.
             way: what costs least; None: nothing was weighed.
         """
-        here = self._chosen(staying, failure, way)
+        here = self._chosen(remaining, failure, way)
         self.paces.restart()
         if failure.workflow is WorkflowName.RESHAPE:
             self.paces.forget()
@@ -124,21 +124,21 @@ class ParticipationPolicy:
                 rank.live = False
 
     def _chosen(
-        self, staying: RemainingRanks, failure: GenerationFailure, way: RecoveryStrategyName | None
+        self, remaining: RemainingRanks, failure: GenerationFailure, way: RecoveryStrategyName | None
     ) -> set[int] | None:
         """Who continues alone; None: all wait. Whoever has no place to run cannot be waited for."""
         unplaced = any(rank.unplaced for rank in self._job.members.ranks)
         match self._job.options.on_loss:
             case LossPolicy.AUTO if failure.changes:  # who is not back yet stays away as it was
-                return staying.rerouted if self.by_position else staying.dropped
+                return remaining.rerouted if self.by_position else remaining.dropped
             case LossPolicy.AUTO if not unplaced and way not in LEAVES:
                 return None
             case LossPolicy.AUTO if way is not RecoveryStrategyName.DROP_AND_HEAL:
-                return staying.rerouted
+                return remaining.rerouted
             case LossPolicy.REROUTE:
-                return staying.rerouted
+                return remaining.rerouted
             case _:
-                return staying.dropped
+                return remaining.dropped
 
     def unable(self) -> str | None:
         """Why no rank of this job can be left out, under any option; None: replicas can."""
@@ -173,7 +173,7 @@ class ParticipationPolicy:
         here = {r.number for r in members.ranks if r.number not in victims and (not r.away or r.number in back)}
         return here, here | {number for number in victims & case.warm if not members.ranks[number].unplaced}
 
-    def _staying(self, here: set[int], soon: set[int], *, positions: bool) -> set[int] | None:
+    def _remaining(self, here: set[int], soon: set[int], *, positions: bool) -> set[int] | None:
         """Ranks that take part, ``positions``: one by one, else replica by replica; None: all do."""
         if self._enough(self._units_of(here, positions=positions)):
             return self._units_of(soon, positions=positions)

@@ -27,7 +27,7 @@ from mainstay.probes.benchmarks.pair_protocol import PAIR, PairTask, Role, bandw
 from mainstay.probes.benchmarks.result import BenchmarkState
 from mainstay.recovery.admission import AdmissionPolicy
 from mainstay.recovery.membership.members import Members, NodeMember
-from mainstay.recovery.node_warning import NodeWarning
+from mainstay.recovery.node_warning import NodeWarning, cordon
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.messages import CheckNode, NodeChecked
 from mainstay.recovery.protocol.node_check_messages import GRACE_SECONDS, PAIR_SECONDS
@@ -85,7 +85,7 @@ class Preflight:
         own = self._members.warnings.own.get(node.name)
         if own is not None and not own.cordoned:
             self._before[node.name] = own
-        self._members.warnings.note(node.name, _cordon("its preflight check has not ended yet"))
+        self._members.warnings.note(node.name, cordon("its preflight check has not ended yet"))
 
     async def check_node(self, node: NodeMember) -> bool:
         """Check the devices of the node; whether it may take ranks."""
@@ -100,7 +100,7 @@ class Preflight:
             if reason:
                 log.warning("the preflight check finds node %s bad, %s: %s", name, what, reason)
             if reason and enforces:
-                warnings.note(name, _cordon(reason))
+                warnings.note(name, cordon(reason))
             elif name in self.bad:
                 warnings.trust(name)
                 if before := self._before.pop(name, None):
@@ -189,7 +189,3 @@ def _compare(answers: dict[str, NodeChecked]) -> PreflightFindings:
 def _address(node: NodeMember) -> str:
     """Where other nodes reach this one."""
     return (node.hello.election_endpoint or node.endpoint).rpartition(":")[0].strip("[]")
-
-
-def _cordon(reason: str) -> NodeWarning:
-    return NodeWarning(reason=reason, factor=1.0, since=time.time(), cordoned=True)

@@ -194,17 +194,17 @@ class RecoveryExecutor:
 
     def plan(self, recovery: RecoveryRecord, victims: set[int], *, use_live: bool = True) -> RecoveryPlan:
         """The planner's choice among what is sound; where that brings nothing back, among all that there is."""
-        survey = self.inputs
-        plan = planner.plan_recovery(survey.situation(victims, recovery.bad, recovery.before, use_live=use_live))
+        inputs = self.inputs
+        plan = planner.plan_recovery(inputs.situation(victims, recovery.bad, recovery.before, use_live=use_live))
         if plan.chosen is None and recovery.is_uncounted():
             log.warning("nothing else is left: sources that failed before are tried again")
             return self.plan(recovery, victims, use_live=use_live)
         if plan.chosen is not None or recovery.before is None:
             return plan
         log.warning("no snapshot is as old as step %d: newer ones may hold wrong numbers", recovery.before)
-        unlike = survey.minority_ranks(recovery.odd)
+        unlike = inputs.minority_ranks(recovery.odd)
         anything = planner.plan_recovery(
-            survey.situation(victims | unlike, recovery.bad, use_live=use_live, unlike=unlike)
+            inputs.situation(victims | unlike, recovery.bad, use_live=use_live, unlike=unlike)
         )
         if anything.chosen is not None:
             recovery.before, recovery.odd = None, frozenset()

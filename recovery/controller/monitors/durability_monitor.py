@@ -189,7 +189,7 @@ class DurabilityMonitor:
         return None if self._look is None else self._look.held
 
     async def _run(self) -> None:
-        pool = ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="mainstay-guard")
+        pool = ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="mainstay-durability")
         try:
             while not self._job.over:
                 await asyncio.sleep(LOOK_SECONDS)

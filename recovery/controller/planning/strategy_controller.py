@@ -86,13 +86,13 @@ class StrategyController:
     def job_facts(self, victims: Collection[int] = ()) -> JobFacts | None:
         """The job as it stands; None before a step was timed. ``victims`` need a place."""
         # Most conditions give the value that stands for a figure which the job has not reported yet.
-        job, survey = self._job, self._inputs
-        shape, step_s = job.members.shape, survey.step_seconds
+        job, inputs = self._job, self._inputs
+        shape, step_s = job.members.shape, inputs.step_seconds
         if shape is None or step_s <= 0.0:
             return None
         standbys, spares = self._places(shape.tp)
         if victims:
-            standbys = len({shape.place(rank)[:2] for rank in survey.case(set(victims)).warm})
+            standbys = len({shape.place(rank)[:2] for rank in inputs.case(set(victims)).warm})
         kept, scheme = self._durability.kept, job.options.protection
         disk = job.begun_at or None
         return JobFacts(
@@ -114,7 +114,7 @@ class StrategyController:
             ),
             standbys=standbys,
             spares=spares,
-            costs=survey.costs,
+            costs=inputs.costs,
             warm_up_s=job.prices.warm_up_s,
             able=self._able(),
         )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -39,24 +38,6 @@ def service() -> Iterator[Warner]:
 def three(options: RunOptions, service: Warner) -> RunOptions:
     """Three nodes of one rank, a standby each, and a service."""
     return dataclasses.replace(options, nnodes=3, nproc=1, spares=1, service=service.url)
-
-
-@pytest.fixture
-def forming(new_world: Any) -> Any:
-    """A job whose launchers have all come, and that may not have a rank yet."""
-
-    @contextlib.asynccontextmanager
-    async def run(options: RunOptions) -> AsyncIterator[Any]:
-        world = new_world(options)
-        await world.start()
-        try:
-            for number in range(options.nnodes):
-                await world.connect(number)
-            yield world
-        finally:
-            await world.close()
-
-    return run
 
 
 @pytest.fixture

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -94,24 +93,6 @@ def checks(new_world: Any, monkeypatch: Any) -> Checks:
 def three(options: RunOptions) -> RunOptions:
     """Three nodes of one rank, a standby each."""
     return dataclasses.replace(options, nnodes=3, nproc=1, spares=1, preflight=AdmissionPolicy.ENFORCE)
-
-
-@pytest.fixture
-def forming(new_world: Any) -> Any:
-    """A job whose launchers have all come, and that may not have a rank yet."""
-
-    @contextlib.asynccontextmanager
-    async def run(options: RunOptions) -> AsyncIterator[Any]:
-        world = new_world(options)
-        await world.start()
-        try:
-            for number in range(options.nnodes):
-                await world.connect(number)
-            yield world
-        finally:
-            await world.close()
-
-    return run
 
 
 @pytest.fixture
