@@ -156,8 +156,10 @@ class AdmissionGate:
         if self._enforces:
             self._refuse({node.name: cordon(_NOT_ANSWERED), **self._job.members.warnings.refused})
             self._commands.replicate_state()  # its launcher has to know whom to follow
-        else:
+        elif self._job.members.can_run(node.name):
             self._participation.is_restored(node)
+        else:  # cordoned: it takes ranks when that ends
+            self._commands.replicate_state()
         if self._transport is not None:
             self._job.spawn(self._check_again({node.name}))
 

@@ -13,7 +13,9 @@ from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.launcher_commands import LauncherCommands
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.controller.recovery_record import RecoveryRecord
+from mainstay.recovery.membership.members import RankMember
 from mainstay.recovery.protocol.messages import FenceNode
+from mainstay.recovery.work_assignment import LossPolicy
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -73,16 +75,31 @@ class Fencing:
             node.send(FenceNode(generation=job.generation, kill=doomed[node.name], exclude=excluded[node.name]))
         for rank in members.ranks:
             rank.ready = rank.resumed = None
+            rank.troubled = False
             rank.digests.clear()
             rank.buffers.clear()
             if rank.number in victims:
                 self._commands.start(rank)
         return True
 
+    def wait_for_unplaced(self) -> bool:
+        """Have the generation that begins wait for a place for those of its ranks that have none; whether it must."""
+        stuck = [rank for rank in self._job.members.present if rank.unplaced]
+        for rank in stuck:
+            rank.unplaced = False  # from now on it is looked for one
+        if stuck:
+            numbers = {rank.number for rank in stuck}
+            self._wait_for_place(
+                numbers, f"ranks {sorted(numbers)} have nowhere to run, and the others cannot train without them"
+            )
+        return bool(stuck)
+
     def _wait_for_place(self, victims: set[int], problem: str) -> None:
         """Have ranks that have no place wait for a node that may join; where none may, the job ends."""
         job = self._job
-        if job.recovery is None or not job.options.spare_nodes or job.members.full:
+        comes_back = job.options.on_loss not in {LossPolicy.WAIT, LossPolicy.REINSTANTIATE}
+        joins = job.options.spare_nodes and not job.members.full
+        if job.recovery is None or not (joins or comes_back):
             job.events.fail(problem)
         else:
             job.attempt = job.spawn(self._until_placed(job.recovery, victims, problem))
@@ -93,7 +110,7 @@ class Fencing:
         for node in job.members.alive():
             node.send(FenceNode(generation=job.generation))  # survivors must not wait in a collective
         try:
-            while isinstance(self._inputs.homes(victims), str):
+            while not self._has_place(victims):
                 if time.time() > began + job.options.join_seconds:
                     return job.events.fail(problem)
                 await asyncio.sleep(AGAIN_SECONDS)
@@ -103,24 +120,55 @@ class Fencing:
         job.failed_soon(GenerationFailure(ranks=victims, time=time.time(), reason=reason, counts=False, changes=True))
         return None
 
+    def _has_place(self, victims: set[int]) -> bool:
+        """Whether it is worth to begin again: for a job that may leave ranks out, one of them may be enough."""
+        if self._job.options.on_loss in {LossPolicy.WAIT, LossPolicy.REINSTANTIATE}:
+            return not isinstance(self._inputs.homes(victims), str)
+        return any(self._inputs.case({number}, victims - {number}).unplaced is None for number in victims)
+
     async def wait_for_survivors(self, recovery: RecoveryRecord, waiting: set[int]) -> bool:
         """Wait for agents and survivors. A survivor that stays in its collective is itself a failure."""
         job = self._job
         survivors = [job.members.ranks[r] for r in waiting]
         await job.until(lambda: all(n.fenced >= job.generation for n in job.members.alive()), FENCE_SECONDS)
         await job.until(lambda: all(r.ready or r.gone for r in survivors), job.options.ready_seconds)
-        late = {r.number for r in survivors if not r.ready}
-        if late:
-            over = {r.number for r in survivors if r.gone}
-            why = f"ranks {sorted(over)} had left the training loop already"
-            why = (
-                why if over else f"ranks {sorted(late)} stayed in their collective for {job.options.ready_seconds:g} s"
-            )
-            recovery.ends("fence", ok=False, detail=why)
-            job.failed_soon(GenerationFailure(ranks=late, time=time.time(), reason=why))
+        if self._replace_late(recovery, [rank for rank in survivors if not rank.ready]):
             return False
         recovery.mark("fence")
         recovery.ends("fence", ok=True, detail=f"{len(waiting)} ranks stay alive")
+        return True
+
+    async def wait_for_joined(self, recovery: RecoveryRecord) -> bool:
+        """Wait until all ranks have called ``init``, before the first generation is formed.
+
+        A script may take as long as it likes until then; from then on it hears of a fence at once, or hangs.
+        """
+        job = self._job
+
+        def waiting() -> bool:
+            return all(rank.waits_for(job.generation) for rank in job.members.present)
+
+        def late() -> list[RankMember]:
+            return [r for r in job.members.present if r.joined and not r.waits_for(job.generation) and not r.gone]
+
+        while not waiting():
+            await job.until(lambda: waiting() or bool(late()), None)
+            await job.until(lambda: not late(), job.options.ready_seconds)
+            if self._replace_late(recovery, late()):
+                return False
+        return True
+
+    def _replace_late(self, recovery: RecoveryRecord, late: list[RankMember]) -> bool:
+        """Begin again where ranks have not answered the fence in time; whether any has not."""
+        if not late:
+            return False
+        job = self._job
+        numbers, over = {rank.number for rank in late}, {rank.number for rank in late if rank.gone}
+        why = f"ranks {sorted(numbers)} stayed in their collective for {job.options.ready_seconds:g} s"
+        if over:
+            why = f"ranks {sorted(over)} had left the training loop already"
+        recovery.ends("fence", ok=False, detail=why)
+        job.failed_soon(GenerationFailure(ranks=numbers, time=time.time(), reason=why))
         return True
 
     async def wait_for_all(self, recovery: RecoveryRecord) -> bool:

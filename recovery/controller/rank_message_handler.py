@@ -66,6 +66,8 @@ class RankMessageHandler:
         self._numerics = numerics
         self._replays = replays
         self._retries = RetryPolicy()
+        self._silent: set[int] = set()
+        """Ranks that had not come to the last generation whose collectives failed."""
         self._handlers: dict[type, Callable[[RankMember, Any], None]] = {
             Joined: self._joined,
             Ready: self._ready,
@@ -153,6 +155,7 @@ class RankMessageHandler:
 
     def _trouble(self, rank: RankMember, message: CollectiveFailed) -> None:
         if message.generation == self._job.generation:
+            rank.troubled = True
             self._job.spawn(self._explain(rank, message))
 
     async def _explain(self, rank: RankMember, message: CollectiveFailed) -> None:
@@ -161,9 +164,18 @@ class RankMessageHandler:
         job = self._job
         if job.generation == message.generation and not job.over:
             reason = f"a collective failed on rank {rank.number} though every rank is alive: {message.reason}"
-            ranks = self._retries.replaced_for(rank.number, job.committed, raised=False)
+            ranks = self._retries.replaced_for(rank.number, job.committed, raised=False) | self._still_silent()
             began = time.time() - TROUBLE_SECONDS
             job.events.failed(GenerationFailure(ranks=ranks, time=began, reason=reason, erred=rank.number))
+
+    def _still_silent(self) -> set[int]:
+        """Ranks that did not come to this generation, nor to the one before, while others gave up waiting for them.
+
+        A new process that hangs before it is restored fails no collective and has no state that a fence waits for.
+        """
+        before = self._silent
+        self._silent = {r.number for r in self._job.members.present if r.resumed is None and not r.troubled}
+        return before & self._silent
 
     def _raised(self, rank: RankMember, message: StepFailed) -> None:
         """No rank is lost, and the reason is known: there is nothing to wait for."""

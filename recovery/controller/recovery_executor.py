@@ -152,6 +152,8 @@ class RecoveryExecutor:
                 job.attempt = job.spawn(others)
                 return
         self.participation.choose(remaining, failure, None if verdict is None else verdict.first)
+        if self.fencing.wait_for_unplaced():
+            return
         waiting = {r.number for r in job.members.ranks if r.live} - victims
         limits = failure if failure.replay is None else failure.replay
         if failure.before is not None or failure.replay is not None:
@@ -179,7 +181,8 @@ class RecoveryExecutor:
             orders = self._orders(alternative)
             epoch = alternative.epoch or 0
         else:
-            await self._job.until(self._all_waiting, None)
+            if not await self.fencing.wait_for_joined(recovery):
+                return
             orders, epoch = {}, self._job.begun_at
         if not await self._lease.check(self._job.generation):
             return
@@ -254,10 +257,6 @@ class RecoveryExecutor:
                 node.send(DiscardCommand(epoch=epoch))
 
     # Regroup
-
-    def _all_waiting(self) -> bool:
-        generation = self._job.generation
-        return all(r.joined == generation or r.ready is not None for r in self._job.members.present)
 
     async def _regroup(self, recovery: RecoveryRecord, orders: dict[int, Regroup]) -> bool:
         job = self._job  # One sequence on purpose: each branch is one way in which this generation can end.

@@ -135,6 +135,8 @@ class RankMember:
     ready: Ready | None = None
     resumed: Resumed | None = None
     attached: Attached | None = None
+    troubled: bool = False
+    """A collective of this generation failed on it."""
     error: ScriptFailed | None = None
     done: bool = False
     finished: bool = False
@@ -152,12 +154,17 @@ class RankMember:
         self.node, self.pid, self.lost = node, None, False
         self.live = self.done = self.finished = False
         self.joined, self.ready, self.resumed, self.error = 0, None, None, None
+        self.troubled = False
 
     @property
     def waits(self) -> bool:
         """It is away, and its process waits for the next generation that it may take part in."""
         here = self.pid is not None and not self.lost
         return bool(self.away) and here and (self.ready is not None or self.joined >= self.away)
+
+    def waits_for(self, generation: int) -> bool:
+        """Its process has left what is older than ``generation``, or has none of it, and waits to form it."""
+        return self.joined == generation or self.ready is not None
 
     @property
     def gone(self) -> bool:
