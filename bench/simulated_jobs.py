@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _rows(results: Sequence[RunResult], violations: Sequence[str], seconds: float) -> list[Row]:
     events, runs = sum(r.events for r in results), len(results) + len(violations)
     ends = Counter(r.end for r in results)
-    kinds = Counter(" ".join(fault.split()[:2]).rstrip("0123456789 -") for r in results for fault in r.faults)
+    kinds = Counter(fault for r in results for fault in r.faults)
     rules = (
         "a generation commits after a newer one, a rank has two processes in a generation, ranks begin with different "
         "states, a step that all committed and no node lost is repeated, a rank begins on a cordoned node, the job "

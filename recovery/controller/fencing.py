@@ -82,6 +82,11 @@ class Fencing:
                 self._commands.start(rank)
         return True
 
+    @property
+    def _leaves_ranks_out(self) -> bool:
+        """Whether the job may continue without ranks, and takes back nodes that are started again."""
+        return self._job.options.on_loss not in {LossPolicy.WAIT, LossPolicy.REINSTANTIATE}
+
     def wait_for_unplaced(self) -> bool:
         """Have the generation that begins wait for a place for those of its ranks that have none; whether it must."""
         stuck = [rank for rank in self._job.members.present if rank.unplaced]
@@ -97,9 +102,8 @@ class Fencing:
     def _wait_for_place(self, victims: set[int], problem: str) -> None:
         """Have ranks that have no place wait for a node that may join; where none may, the job ends."""
         job = self._job
-        comes_back = job.options.on_loss not in {LossPolicy.WAIT, LossPolicy.REINSTANTIATE}
         joins = job.options.spare_nodes and not job.members.full
-        if job.recovery is None or not (joins or comes_back):
+        if job.recovery is None or not (joins or self._leaves_ranks_out):
             job.events.fail(problem)
         else:
             job.attempt = job.spawn(self._until_placed(job.recovery, victims, problem))
@@ -110,7 +114,10 @@ class Fencing:
         for node in job.members.alive():
             node.send(FenceNode(generation=job.generation))  # survivors must not wait in a collective
         try:
-            while not self._has_place(victims):
+            missing, leaves_out = self._without_place(victims), self._leaves_ranks_out
+            while isinstance(self._inputs.homes(victims), str):
+                if leaves_out and self._without_place(victims) < missing:
+                    break  # one more may be enough for a whole replica
                 if time.time() > began + job.options.join_seconds:
                     return job.events.fail(problem)
                 await asyncio.sleep(AGAIN_SECONDS)
@@ -120,11 +127,9 @@ class Fencing:
         job.failed_soon(GenerationFailure(ranks=victims, time=time.time(), reason=reason, counts=False, changes=True))
         return None
 
-    def _has_place(self, victims: set[int]) -> bool:
-        """Whether it is worth to begin again: for a job that may leave ranks out, one of them may be enough."""
-        if self._job.options.on_loss in {LossPolicy.WAIT, LossPolicy.REINSTANTIATE}:
-            return not isinstance(self._inputs.homes(victims), str)
-        return any(self._inputs.case({number}, victims - {number}).unplaced is None for number in victims)
+    def _without_place(self, victims: set[int]) -> set[int]:
+        """Those of ``victims`` that could not run, each taken alone."""
+        return {number for number in victims if self._inputs.case({number}, victims - {number}).unplaced is not None}
 
     async def wait_for_survivors(self, recovery: RecoveryRecord, waiting: set[int]) -> bool:
         """Wait for agents and survivors. A survivor that stays in its collective is itself a failure."""

@@ -287,6 +287,8 @@ class RecoveryExecutor:
             self._job.prices.learn(
                 ranks, dict(recovery.marks), recovery.fenced_from, job.generation, cold=recovery.cold
             )
+        # What was wrong is gone; of steps that this generation makes, none is to be left out by the next recovery.
+        recovery.before, recovery.odd = None, frozenset()
         self.formed()
         return True
 

@@ -17,6 +17,8 @@ from typing import Any, Final
 
 CONNECT_SECONDS: Final = 20.0
 """That a connection attempt waits for a host that does not answer."""
+TURNS: Final = 20_000
+"""Of the loop in one moment; more are a loop that never waits."""
 DELAY_SECONDS: Final = 0.0002
 """The least time of a message; the most is drawn for each run."""
 
@@ -54,7 +56,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.now = 0.0
         self.closing = False
         """All that was held runs to its end, and the network is gone."""
-        self._timers = 0
+        self._timers = self._turns = 0
         self.network = Network(self, random.Random(seed))
 
     def time(self) -> float:
@@ -71,7 +73,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             heapq.heappop(scheduled)._scheduled = False
         if not ready:
             assert scheduled, "nothing is left that could happen"
-            self.now = max(self.now, scheduled[0].when())
+            self.now, self._turns = max(self.now, scheduled[0].when()), 0
+        self._turns += 1
+        assert self._turns < TURNS or self.closing, "a process never waits"
         while scheduled and scheduled[0].when() <= self.now:
             handle = heapq.heappop(scheduled)
             handle._scheduled = False

@@ -48,6 +48,7 @@ class RunResult:
     generations: int
     coordinators: int
     faults: list[str] = field(default_factory=list)
+    """Their kinds."""
 
 
 def draw_options(rng: random.Random, directory: Path) -> tuple[RunOptions, tuple[int, int]]:
@@ -71,14 +72,14 @@ class Faults:
     cluster: SimulatedCluster
     rng: random.Random
 
-    def strike(self, kinds: dict[str, int]) -> str:
-        """One random fault of ``kinds``, by weight."""
+    def strike(self, kinds: dict[str, int]) -> tuple[str, str]:
+        """One random fault of ``kinds``, by weight; its kind and what it did."""
         kind = self.rng.choices(list(kinds), list(kinds.values()))[0]
         what = getattr(self, kind)()
         if what:
             self.cluster.truth.gentle &= kind in GENTLE
             self.cluster.truth.in_time &= kind in IN_TIME
-        return what
+        return kind, what
 
     def _node(self) -> SimulatedNode | None:
         living = [node for node in self.cluster.nodes if node.runs]
@@ -263,9 +264,9 @@ async def _random_faults(seed: int, cluster: SimulatedCluster, kinds: dict[str, 
     faults = Faults(cluster, rng)
     for _ in range(rng.randint(1, 12)):
         await asyncio.sleep(rng.choice((0.01, 0.1, 0.3, 1.0, 3.0, 20.0)) * rng.uniform(0.2, 2.0))
-        what = faults.strike(kinds)
+        kind, what = faults.strike(kinds)
         logging.getLogger("mainstay.simulated").warning("FAULT %s", what or "none")
-        struck += [what] if what else []
+        struck += [kind] if what else []
         cluster.check()
     await asyncio.sleep(70.0)  # the longest stop or cut is over
     begun = truth.commits

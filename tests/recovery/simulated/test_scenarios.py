@@ -13,6 +13,7 @@ import pytest
 
 from mainstay.recovery.controller.coordinator_lease import CoordinatorLease
 from mainstay.recovery.membership.coordinator_election import EXIT_LOST
+from mainstay.recovery.migration_request import MigrationKind, MigrationRequest
 from mainstay.recovery.node_warning import cordon
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.work_assignment import LossPolicy
@@ -133,6 +134,26 @@ def test_a_cordoned_node_that_comes_back_takes_no_rank_until_it_may(options: Run
         assert await cluster.until(lambda: cluster.homes() == [0, 1])
 
     play(replace(options, on_loss=LossPolicy.DROP), (2, 1), scenario)
+
+
+def test_a_step_after_a_migration_is_not_lost_with_the_next_failure(options: RunOptions) -> None:
+    """The migration had all ranks stop at one step; what they commit after it counts, also before it is reported."""
+
+    async def scenario(cluster: SimulatedCluster) -> None:
+        await start(cluster, 0, 1)
+        cluster.loop.network.slowest = 0.0
+        cluster.requests.append(MigrationRequest(id="move", kind=MigrationKind.MIGRATE, rank=1))
+        assert await cluster.until(lambda: cluster.homes() == [0, 0])
+        reports = cluster.node(0).workers
+        assert reports is not None
+        reports.pipe_seconds = 2.0  # the first step after it is committed long before the coordinator knows
+        moved, holder = cluster.truth.committed, cluster.holder(1)
+        assert holder is not None
+        assert await cluster.until(lambda: cluster.truth.committed > moved)
+        holder.exits(None, 9)
+        await trains_on(cluster)
+
+    play(replace(options, spares=1), (2, 1), scenario)
 
 
 # A coordinator that is cut off
