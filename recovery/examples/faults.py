@@ -2,9 +2,10 @@
 
 ``--faults`` or the variable ``MAINSTAY_EXAMPLE_FAULTS`` takes one or several, with semicolons between them::
 
-    KIND:rank=R,step=S[,until=T][,ms=M][,peer=Q][,p=P][,bit=B]
+    KIND:rank=R,step=S[,until=T][,ms=M][,peer=Q][,p=P][,bit=B][,file=F]
 
-in steps S, S + 1, … T - 1 of rank R (without ``until``: in all from S on; ``nan``: only in S). Steps count from 0.
+in steps S, S + 1, … T - 1 of rank R (without ``until``: in all from S on; ``nan``: only in S), with ``file`` only in
+those that begin while there is a file F. Steps count from 0.
 
 ============ ======================================================================================================
 sleep        M ms of sleep in every forward pass (four a step): a slow rank
@@ -38,6 +39,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -70,6 +72,7 @@ class Fault:
     peer: int = -1
     p: float = 1.0
     bit: int = 20
+    file: str = ""
 
     @property
     def seconds(self) -> float:
@@ -78,7 +81,7 @@ class Fault:
     def holds(self, rank: int, step: int) -> bool:
         if self.kind in DEVICE:
             rank = int(os.environ.get("LOCAL_RANK", rank))
-        return self.rank == rank and self.step <= step < self.until
+        return self.rank == rank and self.step <= step < self.until and (not self.file or Path(self.file).exists())
 
 
 class _Delays:
@@ -222,7 +225,7 @@ def parse(text: str) -> Faults:
 
 def _fault(text: str) -> Fault:
     kind, _, rest = text.partition(":")
-    known = {f.name: float if f.name in {"ms", "p"} else int for f in fields(Fault) if f.name != "kind"}
+    known = {f.name: {"ms": float, "p": float, "file": str}.get(f.name, int) for f in fields(Fault) if f.name != "kind"}
     values: dict[str, Any] = {}
     for word in rest.split(","):
         name, _, value = word.partition("=")

@@ -1,6 +1,42 @@
 """How fast small jobs train here."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.lib_job import Job
+
 PACE = ["--faults", "sleep:rank=0,step=0,ms=16"]
 """A step lasts a while and computes little: kills come in the midst of a run, on any machine."""
 UNHURRIED = {"MAINSTAY_EXAMPLE_FAULTS": "sleep:rank=0,step=0,ms=150"}
 """The environment of a demo's job that trains until it is stopped, beside other tests."""
+ANY_SHAPE = Path(__file__).with_name("paced_any_shape.py")
+_FILE = "paced"
+
+
+def paced(directory: Path, ms: int, *ranks: int) -> list[str]:
+    """Words for the script of the job in ``directory``: each micro-batch of these ranks, or of rank 0, takes ``ms``.
+
+    That ends with ``finish``: what a story does comes long before the end of the steps, on any machine, and the test
+    does not wait for the others.
+    """
+    file = hold(directory)
+    return ["--faults", ";".join(f"sleep:rank={rank},ms={ms},file={file}" for rank in ranks or (0,))]
+
+
+def pausing(directory: Path) -> dict[str, str]:
+    """The environment of a job with ``ANY_SHAPE``: its ``--pause`` holds until ``finish``."""
+    return {"MAINSTAY_TEST_PACED": str(hold(directory))}
+
+
+def hold(directory: Path) -> Path:
+    """The file that is there until ``finish``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / _FILE).touch()
+    return directory / _FILE
+
+
+def finish(job: Job, seconds: float = 180.0) -> list[int]:
+    """The story is over: the steps that are left are as fast as they can be. Exit codes of all launchers."""
+    (job.directory / _FILE).unlink()
+    return job.wait(seconds)

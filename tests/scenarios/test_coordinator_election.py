@@ -11,7 +11,7 @@ import pytest
 from bench.lib_job import Job, free_port
 from bench.lib_partition import HOST, Cut
 from tests.fork_server.processes import Warm
-from tests.scenarios.pace import PACE
+from tests.scenarios.pace import PACE, finish, paced
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
@@ -133,20 +133,20 @@ def test_the_old_coordinators_node_is_taken_back_when_its_launcher_is_started_ag
     warm.run_plain(plain, [*arguments, "--save", str(plain / "saved")], ranks=RANKS)
     job = warm.job(
         directory=tmp_path / "job",
-        arguments=[*arguments, "--faults", "sleep:rank=1,step=0,ms=150", "--save", str(tmp_path / "saved")],
+        arguments=[*arguments, *paced(tmp_path / "job", 150, 1), "--save", str(tmp_path / "saved")],
         nodes=3,
         per_node=1,
         options=["--parity-interval", "0", "--standbys", "0", "--on-loss", "drop", "--node-timeout", "8"],
         port=free_port(),
     )
     with job:
-        job.wait_step(4)
+        job.wait_step(2)
         lose_coordinator(job)
         job.wait_recoveries(1)
         job.launchers.insert(0, job._start(0, job.port))
         job.wait_recoveries(2, 120.0)
         assert {rank["node"] for rank in job.state()["topology"]["ranks"]} == {"node-0", "node-1", "node-2"}
-        assert job.wait() == [0, 0, 0], job.tail()
+        assert finish(job) == [0, 0, 0], job.tail()
     assert_bit_equal(job, plain / "saved")
     away, recovered = [event["data"].get("absent_ranks") for event in job.events("recovery_completed")]
     assert (away, recovered) == ([0], None)

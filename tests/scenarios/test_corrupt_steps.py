@@ -11,11 +11,12 @@ import pytest
 from bench.lib_job import Job
 from bench.lib_node_warnings import Warner
 from tests.fork_server.processes import Warm
+from tests.scenarios.pace import finish, paced
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("control")]
 
-STEPS, EVERY, LATE = 45, 5, 25
+STEPS, EVERY, LATE = 40, 4, 12
 ARGUMENTS = [
     "--steps", str(STEPS), "--seed", "5", "--width", "32", "--batch", "1", "--dp", "2", "--pp", "1", "--layers", "2",
 ]  # fmt: skip
@@ -37,7 +38,7 @@ def test_steps_that_a_corrupt_node_has_written_are_given_up(warm: Warm, tmp_path
     with Warner() as warner:
         job = warm.job(
             directory=tmp_path / "job",
-            arguments=[*ARGUMENTS, "--save", str(tmp_path / "saved"), "--faults", f"sleep:rank=0,step=0,ms={PAUSE_MS}"],
+            arguments=[*ARGUMENTS, *paced(tmp_path / "job", PAUSE_MS), "--save", str(tmp_path / "saved")],
             nodes=2, per_node=1,
             options=[
                 "--standbys", "1", "--on-corruption", "rollback", "--checkpoint-dir", str(tmp_path / "disk"),
@@ -53,7 +54,7 @@ def test_steps_that_a_corrupt_node_has_written_are_given_up(warm: Warm, tmp_path
             recovered = job.wait_recoveries(1, 120.0)
             job.until(lambda: corrupt_steps(job), 60.0, "the taint in the report")
             after = job.pids()
-            assert job.wait() == [0, 0], job.tail()
+            assert finish(job) == [0, 0], job.tail()
     epoch, (taint,) = recovered["data"]["epoch"], corrupt_steps(job)
     assert 0 < epoch <= bad, "back to a step of before"
     assert epoch % EVERY == 0, "from disk: memory keeps the newest only"

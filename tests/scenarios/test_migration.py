@@ -14,11 +14,12 @@ from bench.lib_job import Job
 from bench.lib_node_warnings import Warner
 from mainstay.recovery.migration_request import MigrationKind, MigrationRequest, write_request
 from tests.fork_server.processes import Warm
+from tests.scenarios.pace import finish, paced
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
-STEPS = 60
+STEPS = 40
 ARGUMENTS = [
     "--steps", str(STEPS), "--seed", "5", "--width", "32", "--batch", "1", "--dp", "1", "--pp", "2", "--layers", "2",
 ]  # fmt: skip
@@ -28,18 +29,18 @@ def test_a_rank_moves_and_the_bits_are_the_same(warm: Warm, tmp_path: Path) -> N
     warm.run_plain(tmp_path, [*ARGUMENTS, "--save", str(tmp_path / "plain")], ranks=2)
     job = warm.job(
         directory=tmp_path / "job",
-        arguments=[*ARGUMENTS, "--save", str(tmp_path / "saved"), "--faults", "sleep:rank=0,step=0,ms=25"],
+        arguments=[*ARGUMENTS, *paced(tmp_path / "job", 60), "--save", str(tmp_path / "saved")],
         nodes=2, per_node=1, options=["--standbys", "1"],
     )  # fmt: skip
     with job:
-        job.wait_step(5)
+        job.wait_step(3)
         before = job.pids()
         advice = MigrationRequest(id="hot", kind=MigrationKind.MIGRATE, node="node-1", reason="its fan is broken")
         write_request(job.directory / "node-0", advice)
         (finished,) = job.until(lambda: job.events("migration_finished"), 60.0, "the end of the migration")
         assert list(job.shm.glob("*/job/node-1/*.arena")), "the source keeps its slots"
         moved = job.pids()
-        assert job.wait() == [0, 0], job.tail()
+        assert finish(job) == [0, 0], job.tail()
     told = finished["data"]
     assert told["ok"], told
     assert told["steps_lost"] <= 1
@@ -51,8 +52,7 @@ def test_a_rank_moves_and_the_bits_are_the_same(warm: Warm, tmp_path: Path) -> N
     assert_same_bits(tmp_path / "saved", tmp_path / "plain", 2)
 
 
-LONG = 120
-"""Steps of 320 ms and more each: the story ends first."""
+LONG = 60
 THREE = [
     "--steps", str(LONG), "--seed", "5", "--width", "32", "--batch", "1", "--dp", "1", "--pp", "3", "--layers", "3",
 ]  # fmt: skip
@@ -84,7 +84,7 @@ def test_ranks_never_go_back_to_a_node_whose_brake_holds(warm: Warm, tmp_path: P
     with Warner() as warner:
         job = warm.job(
             directory=tmp_path / "job",
-            arguments=[*THREE, "--save", str(tmp_path / "saved"), "--faults", "sleep:rank=0,step=0,ms=80"],
+            arguments=[*THREE, *paced(tmp_path / "job", 100), "--save", str(tmp_path / "saved")],
             nodes=3, per_node=1,
             options=["--standbys", "2", "--service", warner.url, "--service-token-file", str(token)],
         )  # fmt: skip
@@ -93,7 +93,7 @@ def test_ranks_never_go_back_to_a_node_whose_brake_holds(warm: Warm, tmp_path: P
             return int(job.state()["topology"]["standbys"][node])
 
         with job:
-            job.wait_step(5)
+            job.wait_step(3)
             warner.hazards = {"node-1": BRAKE}
             job.until(lambda: standbys("node-1") == 0, 60.0, "the first node out")
             move(job, 1, node="node-1")
@@ -115,6 +115,6 @@ def test_ranks_never_go_back_to_a_node_whose_brake_holds(warm: Warm, tmp_path: P
             job.until(lambda: standbys("node-1") == 2, 120.0, "the first node trusted again, with its standbys")
             move(job, 3, rank=1)
             assert homes(job) == [third, "node-1", third]
-            assert job.wait() == [0, 0, 0], job.tail()
+            assert finish(job) == [0, 0, 0], job.tail()
     assert recovered["data"]["steps_lost"] <= 1
     assert_same_bits(tmp_path / "saved", tmp_path / "plain", 3)

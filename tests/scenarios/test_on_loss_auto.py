@@ -8,13 +8,12 @@ import pytest
 
 from bench.lib_job import free_port
 from tests.fork_server.processes import Warm
+from tests.scenarios.pace import finish, paced
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
 STEPS = 60
-PACE = ["--faults", "sleep:rank=0,step=0,ms=60"]
-"""So that a node is there again before the end, on any machine."""
 ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--layers", "2", "--batch", "1", "--canonical"]
 
 
@@ -29,7 +28,7 @@ def test_a_standby_is_waited_for_and_a_lost_node_is_not(warm: Warm, tmp_path: Pa
     saved = tmp_path / "saved"
     job = warm.job(
         directory=tmp_path / "job",
-        arguments=[*ARGUMENTS, *PACE, "--save", str(saved)],
+        arguments=[*ARGUMENTS, *paced(tmp_path / "job", 60), "--save", str(saved)],
         options=["--standbys", "1", "--on-loss", "auto", "--parity-interval", "5"],
         port=free_port(),
     )
@@ -47,7 +46,7 @@ def test_a_standby_is_waited_for_and_a_lost_node_is_not(warm: Warm, tmp_path: Pa
             arena.unlink()
         job.launchers.append(job._start(1, job.port))
         job.until(lambda: len(job.events("recovery_completed")) >= 3, 90.0, "the node taken back")
-        assert job.wait() == [0, 0], job.tail()
+        assert finish(job) == [0, 0], job.tail()
     assert_same_bits(saved, undisturbed, 4)
     decided = [event["data"]["decision"] for event in job.events("recovery_planned") if "decision" in event["data"]]
     assert [told["fault"] for told in decided] == ["process", "node"]

@@ -80,7 +80,7 @@ def test_a_clean_start_takes_seconds_longer(warm: Warm, tmp_path: Path) -> None:
         assert "2 nodes checked" in line
 
 
-@pytest.mark.parametrize(("nodes", "times"), [(2, 10), (4, 5)])
+@pytest.mark.parametrize(("nodes", "times"), [(2, 5), (4, 3)])
 @pytest.mark.usefixtures("busy")
 def test_checks_of_a_busy_machine_refuse_no_node(nodes: int, times: int) -> None:
     command = [sys.executable, "-m", "tests.scenarios.repeated_preflight", str(nodes), str(times)]

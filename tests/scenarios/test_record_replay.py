@@ -55,7 +55,7 @@ def exits(stack: Stack) -> list[dict]:
 def test_what_was_live_is_said_again(
     stack: Stack, command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    stack.until(lambda: (stack.api.get("/jobs")["items"] or [{}])[0].get("last_step", 0) > 20, 90.0, "twenty steps")
+    stack.until(lambda: (stack.api.get("/jobs")["items"] or [{}])[0].get("last_step", 0) > 10, 90.0, "ten steps")
     os.kill(pids(stack)[2], signal.SIGKILL)
     stack.until(lambda: bool(exits(stack)), 30.0, "the finding")
     [live] = exits(stack)

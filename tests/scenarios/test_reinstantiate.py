@@ -11,17 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from bench.lib_job import ANY_SHAPE, Job, descendants, free_port
+from bench.lib_job import ANY_SHAPE as PLAIN
+from bench.lib_job import Job, descendants, free_port
 from bench.lib_journal import account
 from tests.fork_server.processes import Warm
+from tests.scenarios.pace import ANY_SHAPE, finish, pausing
 from tests.scenarios.whole_model import parameters
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(900), pytest.mark.xdist_group("training")]
 
-SCRIPT = ANY_SHAPE
 WORDS = ["--width", "32", "--layers", "3", "--micro-batches", "5"]
 SIX = ["--dp", "2", "--pp", "3"]
-STEPS = 60
+STEPS = 40
 PATIENCE = 300.0
 """Seconds: six launchers, agents and fork servers start on any host."""
 
@@ -32,12 +33,13 @@ def script_arguments(saved: Path, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def expected(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """Final parameters of six ranks that nothing happens to."""
+    """Final parameters of one rank that nothing happens to: every shape ends with the same bits."""
     directory = tmp_path_factory.mktemp("undisturbed")
     arguments = script_arguments(directory / "saved")
     with warm.job(
-        directory=directory / "job", script=SCRIPT, arguments=arguments, nodes=1, per_node=6, options=SIX
-    ) as job:
+        directory=directory / "job", script=PLAIN, arguments=arguments, nodes=1, per_node=1,
+        options=["--dp", "1", "--pp", "1"],
+    ) as job:  # fmt: skip
         assert job.wait(PATIENCE) == [0], job.tail()
     return parameters(directory / "saved")
 
@@ -46,10 +48,10 @@ def six_nodes(warm: Warm, directory: Path) -> Job:
     """A rank each, nothing spare; not started yet."""
     disk = ["--checkpoint-interval", "1000", "--checkpoint-dir", str(directory / "checkpoints")]
     options = [*SIX, "--standbys", "0", "--on-loss", "reinstantiate", "--parity-interval", "0", *disk]
-    arguments = script_arguments(directory / "saved", "--pause", "0.5", "--journal", str(directory / "journal"))
+    arguments = script_arguments(directory / "saved", "--pause", "0.7", "--journal", str(directory / "journal"))
     return warm.job(
-        directory=directory / "job", script=SCRIPT, arguments=arguments, nodes=6, per_node=1, options=options,
-        port=free_port(),
+        directory=directory / "job", script=ANY_SHAPE, arguments=arguments, nodes=6, per_node=1, options=options,
+        environment=pausing(directory / "job"), port=free_port(),
     )  # fmt: skip
 
 
@@ -78,19 +80,19 @@ def test_nodes_die_and_come_back(warm: Warm, tmp_path: Path, expected: dict[str,
         nodes = dict(enumerate(job.launchers))
         seen, count = [], 0
         for node in (4, 1):
-            job.wait_step(job.step() + 4, PATIENCE)
+            job.wait_step(job.step() + 2, PATIENCE)
             kill_node(job, nodes[node], node)
             count += 1
             job.wait_recoveries(count, PATIENCE)
             seen.append(stages(job))
-            job.wait_step(job.step() + 4, PATIENCE)
+            job.wait_step(job.step() + 2, PATIENCE)
             nodes[node] = job._start(node, job.port)
             job.launchers.append(nodes[node])
             count += 1
             job.wait_recoveries(count, PATIENCE)
             seen.append(stages(job))
         assert seen == [[3, 2], [3, 3]] * 2
-        assert job.wait(PATIENCE) == [0] * 6, job.tail()
+        assert finish(job, PATIENCE) == [0] * 6, job.tail()
         assert job.state()["last_step"] == STEPS
     told = account([tmp_path / "journal"], steps=STEPS, layers=3)
     assert (told.lost, told.doubled) == (0, 0), "every sample once in every layer"
@@ -103,11 +105,11 @@ def test_the_node_that_coordinates_dies_and_its_successor_forms_the_pipelines(
 ) -> None:
     job = six_nodes(warm, tmp_path)
     with job:
-        job.wait_step(4, PATIENCE)
+        job.wait_step(2, PATIENCE)
         kill_node(job, job.launchers[0], 0)
         job.wait_recoveries(1, PATIENCE)
         assert stages(job) == [3, 2]
-        assert job.wait(PATIENCE) == [0] * 5, job.tail()
+        assert finish(job, PATIENCE) == [0] * 5, job.tail()
         assert job.state()["last_step"] == STEPS
     told = account([tmp_path / "journal"], steps=STEPS, layers=3)
     assert (told.lost, told.doubled) == (0, 0)
@@ -122,15 +124,15 @@ def test_where_nothing_is_spare_and_repairs_are_long_other_pipelines_are_formed(
     job.options[job.options.index("reinstantiate")] = "auto"
     with job:
         launcher = job.launchers[4]
-        job.wait_step(6)
+        job.wait_step(4)
         kill_node(job, launcher, 4)
         job.wait_recoveries(1, 120.0)
         assert stages(job) == [3, 2]
-        job.wait_step(job.step() + 4)
+        job.wait_step(job.step() + 2)
         job.launchers.append(job._start(4, job.port))
         job.wait_recoveries(2, 120.0)
         assert stages(job) == [3, 3]
-        assert job.wait(300.0) == [0] * 6, job.tail()
+        assert finish(job, PATIENCE) == [0] * 6, job.tail()
     lost = job.events("recovery_completed")[0]["data"]
     assert lost["decision"]["chosen"] == ["reinstantiate"]
     assert lost["outcome"]["strategy"] == "reinstantiate"

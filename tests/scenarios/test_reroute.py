@@ -14,11 +14,12 @@ import pytest
 from bench.lib_job import Job, free_port
 from bench.lib_journal import account
 from tests.fork_server.processes import Warm
+from tests.scenarios.pace import finish, paced
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(400), pytest.mark.xdist_group("training")]
 
-STEPS = 44
+STEPS = 40
 ARGUMENTS = ["--steps", str(STEPS), "--seed", "5", "--dp", "3", "--pp", "2", "--layers", "2", "--width", "32",
              "--batch", "2", "--canonical"]  # fmt: skip
 OPTIONS = ["--standbys", "0", "--on-loss", "reroute", "--parity-interval", "5"]
@@ -32,12 +33,9 @@ def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def job(warm: Warm, tmp_path: Path) -> Job:
-    """Ranks 0 to 2 on node 0, 3 to 5 on node 1: replica 1 has its stages on both. Not started yet.
-
-    Steps last long enough for a process to be there again well before the end, on any machine.
-    """
+    """Ranks 0 to 2 on node 0, 3 to 5 on node 1: replica 1 has its stages on both. Not started yet."""
     wrote = ["--journal", str(tmp_path / "journal"), "--save", str(tmp_path / "saved")]
-    arguments = [*ARGUMENTS, "--faults", "sleep:rank=1,step=0,ms=60", *wrote]
+    arguments = [*ARGUMENTS, *wrote]
     return warm.job(directory=tmp_path / "job", arguments=arguments, options=OPTIONS, per_node=3, port=free_port())
 
 
@@ -63,10 +61,11 @@ def assert_nothing_lost(job: Job) -> None:
 
 
 def test_ranks_of_both_stages_die_one_after_another_and_two_at_once(job: Job, undisturbed: Path) -> None:
+    job.arguments = [*paced(job.directory, 100, 1), *job.arguments]
     with job:
         seen = 0
-        for step, victims in ((4, [3]), (12, [0]), (20, [2, 5])):
-            job.wait_step(step)
+        for victims in ([3], [0], [2, 5]):
+            job.wait_step(job.step() + 1)
             before = job.pids()
             for victim in victims:
                 job.kill(victim)
@@ -74,7 +73,7 @@ def test_ranks_of_both_stages_die_one_after_another_and_two_at_once(job: Job, un
             seen = until_away(job, [], seen)
             after = job.pids()
             assert [rank for rank in before if before[rank] != after[rank]] == victims, "no other rank was replaced"
-        assert job.wait() == [0, 0], job.tail()
+        assert finish(job) == [0, 0], job.tail()
     assert_same_bits(Path(job.arguments[-1]), undisturbed, 6)
     assert_nothing_lost(job)
     assert not any("absent_replicas" in event["data"] for event in job.events("recovery_completed")), (
@@ -84,20 +83,20 @@ def test_ranks_of_both_stages_die_one_after_another_and_two_at_once(job: Job, un
 
 def test_a_node_across_pipelines_is_lost_then_a_rank_and_all_come_back(job: Job, undisturbed: Path) -> None:
     """With node 1 stage 1 of replica 1 goes and all of replica 2: rank 2 continues with the stage 1 of replica 0."""
-    job.arguments = ["sleep:rank=1,step=0,ms=100" if "sleep" in word else word for word in job.arguments]
+    job.arguments = [*paced(job.directory, 60, 1), *job.arguments]
     with job:
-        job.wait_step(4)
+        job.wait_step(2)
         lost = job.launchers.pop()
         lost.kill()
         lost.wait()
         seen = until_away(job, [3, 4, 5])
-        job.wait_step(job.step() + 3)
+        job.wait_step(job.step() + 2)
         job.kill(2)
         seen = until_away(job, [2, 3, 4, 5], seen)
         seen = until_away(job, [3, 4, 5], seen)
         job.launchers.append(job._start(1, job.port))
         until_away(job, [], seen)
-        assert job.wait() == [0, 0], job.tail()
+        assert finish(job) == [0, 0], job.tail()
     assert_same_bits(Path(job.arguments[-1]), undisturbed, 6)
     assert_nothing_lost(job)
     assert {tuple(event["data"].get("absent_replicas", [])) for event in job.events("recovery_completed")} == {

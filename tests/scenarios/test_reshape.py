@@ -10,19 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from bench.lib_job import ANY_SHAPE, Job
+from bench.lib_job import ANY_SHAPE as PLAIN
+from bench.lib_job import Job
 from mainstay.probes.ids import uuid7
 from mainstay.recovery.checkpoint.catalog import runs
 from mainstay.recovery.reshape_request import ReshapeRequest, ReshapeResult, ReshapeStatus, answered, write_request
 from tests.fork_server.processes import Warm
+from tests.scenarios.pace import ANY_SHAPE, finish, pausing
 from tests.scenarios.whole_model import parameters
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
-SCRIPT = ANY_SHAPE
-STEPS = 60
+STEPS = 40
 SMALL = ["--steps", str(STEPS), "--width", "32"]
-SLOW = ["--pause", "0.3"]
+SLOW = ["--pause", "0.5"]
 """So that there are steps left when whoever asks has asked."""
 ENDLESS = ["--steps", "100000", "--width", "32", *SLOW]
 
@@ -40,7 +41,7 @@ def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> dict[st
     directory = tmp_path_factory.mktemp("undisturbed")
     words = [*SMALL, "--save", str(directory / "saved")]
     one = {"nodes": 1, "per_node": 1, "options": ["--dp", "1", "--pp", "1"]}
-    with warm.job(directory=directory / "plain", script=SCRIPT, arguments=words, **one) as job:
+    with warm.job(directory=directory / "plain", script=PLAIN, arguments=words, **one) as job:
         assert job.wait() == [0], job.tail()
     return parameters(directory / "saved")
 
@@ -52,12 +53,15 @@ def test_four_ranks_change_their_shape_twice_and_lose_one_between(
     options = ["--dp", "2", "--pp", "2", "--parity-interval", "5"]
     disk = ["--checkpoint-interval", "1000", "--checkpoint-dir", str(checkpoints)]
     words = [*SMALL, *SLOW, "--save", str(tmp_path / "saved")]
-    with warm.job(directory=tmp_path / "job", script=SCRIPT, arguments=words, options=[*options, *disk]) as job:
-        job.wait_step(4)
+    with warm.job(
+        directory=tmp_path / "job", script=ANY_SHAPE, arguments=words, options=[*options, *disk],
+        environment=pausing(tmp_path / "job"),
+    ) as job:  # fmt: skip
+        job.wait_step(2)
         first = reshape(job, 1, 4)
         assert first.outcome is ReshapeStatus.DONE, (first, job.tail())
         assert first.step is not None
-        assert first.step >= 4
+        assert first.step >= 2
         assert first.steps_repeated in {0, 1}
         job.wait_step(first.step + 2)
         assert [job.state()["topology"][key] for key in ("dp", "pp")] == [1, 4]
@@ -67,24 +71,19 @@ def test_four_ranks_change_their_shape_twice_and_lose_one_between(
         assert second.outcome is ReshapeStatus.DONE, (second, job.tail())
         assert second.step is not None
         assert second.step > first.step
-        assert job.wait() == [0, 0], job.tail()
+        assert finish(job) == [0, 0], job.tail()
         assert job.state()["last_step"] == STEPS
     assert len(runs(checkpoints)) == 3
     assert parameters(tmp_path / "saved") == undisturbed
 
 
 def test_a_shape_that_cannot_be_is_refused_and_nobody_stops(warm: Warm, tmp_path: Path) -> None:
-    options = [
-        "--dp",
-        "1",
-        "--pp",
-        "2",
-        "--checkpoint-interval",
-        "1000",
-        "--checkpoint-dir",
-        str(tmp_path / "checkpoints"),
-    ]
-    with warm.job(directory=tmp_path / "job", script=SCRIPT, arguments=ENDLESS, nodes=1, options=options) as job:
+    disk = ["--checkpoint-interval", "1000", "--checkpoint-dir", str(tmp_path / "checkpoints")]
+    options = ["--dp", "1", "--pp", "2", *disk]
+    with warm.job(
+        directory=tmp_path / "job", script=ANY_SHAPE, arguments=ENDLESS, nodes=1, options=options,
+        environment=pausing(tmp_path / "job"),
+    ) as job:  # fmt: skip
         job.wait_step(2)
         assert reshape(job, 1, 2).detail == "the job has dp=1 pp=2 already"
         command = [sys.executable, "-m", "mainstay", "reshape", job.name, "--dp", "3", "--pp", "1", "--json"]
@@ -115,9 +114,10 @@ def test_pipelines_of_unlike_depth_are_asked_for_and_lose_a_rank(
     options = ["--dp", "1", "--pp", "3", "--parity-interval", "0", *disk]
     words = [*SMALL, *SLOW, "--save", str(tmp_path / "saved")]
     with warm.job(
-        directory=tmp_path / "job", script=SCRIPT, arguments=words, nodes=1, per_node=3, options=options
-    ) as job:
-        job.wait_step(4)
+        directory=tmp_path / "job", script=ANY_SHAPE, arguments=words, nodes=1, per_node=3, options=options,
+        environment=pausing(tmp_path / "job"),
+    ) as job:  # fmt: skip
+        job.wait_step(2)
         command = [sys.executable, "-m", "mainstay", "reshape", job.name, "--stages", "2,1", "--json"]
         command += ["--state-dir", str(job.directory / "node-0"), "--timeout", "240"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
@@ -128,5 +128,5 @@ def test_pipelines_of_unlike_depth_are_asked_for_and_lose_a_rank(
         job.wait_recoveries(1)
         last = reshape(job, 3, 1)
         assert last.outcome is ReshapeStatus.DONE, (last, job.tail())
-        assert job.wait() == [0], job.tail()
+        assert finish(job) == [0], job.tail()
     assert parameters(tmp_path / "saved") == undisturbed

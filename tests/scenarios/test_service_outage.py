@@ -16,7 +16,7 @@ from tests.fork_server.processes import Warm, warm_stack
 @pytest.mark.timeout(240)
 @pytest.mark.xdist_group("control")
 def test_a_rank_is_lost_while_the_service_is_away(warm: Warm, warm_service: Warm, tmp_path: Path) -> None:
-    seen = play(tmp_path, away=8.0, make=partial(warm_stack, warm_service, warm), step_ms=150)
+    seen = play(tmp_path, away=5.0, make=partial(warm_stack, warm_service, warm), step_ms=60)
     assert seen.steps_meanwhile > 0
     assert seen.missing == 0
     assert seen.double == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -65,6 +66,16 @@ def test_a_fault_holds_on_its_rank_in_its_steps() -> None:
         faults.in_forward()
         slept.append(time.perf_counter() - begun >= 0.03)
     assert slept == [False, True, True, False, False]
+
+
+def test_a_fault_can_be_ended_from_outside(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    faults = parse(f"sleep:rank=0,ms=30,file={there}")
+    faults.enter(0, 0)
+    assert not faults.now
+    there.touch()
+    faults.enter(0, 1)
+    assert [fault.kind for fault in faults.now] == ["sleep"]
 
 
 def test_busy_uses_the_processor() -> None:
