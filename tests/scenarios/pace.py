@@ -26,7 +26,7 @@ def paced(directory: Path, ms: int, *ranks: int) -> list[str]:
 
 def pausing(directory: Path) -> dict[str, str]:
     """The environment of a job with ``ANY_SHAPE``: its ``--pause`` holds until ``finish``."""
-    return {"MAINSTAY_TEST_PACED": str(hold(directory))}
+    return {"PACED_WHILE_FILE": str(hold(directory))}
 
 
 def hold(directory: Path) -> Path:

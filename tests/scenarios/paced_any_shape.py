@@ -15,7 +15,7 @@ _paused = anyshape.gradients_of
 
 
 def _paced(mesh: Any, stage: Any, gradients: Any, step: int, opts: anyshape.Options) -> Any:
-    there = Path(os.environ["MAINSTAY_TEST_PACED"]).exists()
+    there = Path(os.environ["PACED_WHILE_FILE"]).exists()
     return _paused(mesh, stage, gradients, step, opts if there else dataclasses.replace(opts, pause=0.0))
 
 
