@@ -39,6 +39,10 @@ PREFLIGHT: Final = (
 ON_HANG: Final = (
     "When ranks hang: report them with their stacks, or also recover (end and replace them) if it is certain which."
 )
+JOIN_TIMEOUT: Final = (
+    "Wait this many seconds for all nodes at the start, and for a node that joins or comes back where ranks have no "
+    "place to run."
+)
 ON_LOSS: Final = (
     "Without warm standbys: wait, drop replicas, reroute work, reinstantiate pipelines, or choose the cheapest (auto)."
 )

@@ -218,7 +218,7 @@ def _job_options(parser: argparse.ArgumentParser) -> None:
     _add_choice(add, "--admission", AdmissionPolicy.ENFORCE, option_help.ADMISSION)
     _add_choice(add, "--preflight", AdmissionPolicy.OFF, option_help.PREFLIGHT)
     add("--state-dir", type=Path, help="Keep events.jsonl, job.json, and spools in this directory.")
-    add("--join-timeout", type=float, default=300.0, help="Wait this many seconds for all nodes at the start.")
+    add("--join-timeout", type=float, default=300.0, help=option_help.JOIN_TIMEOUT)
     add("--ready-timeout", type=float, default=60.0, help="Replace a survivor that is silent for this many seconds.")
     add("--node-timeout", type=float, default=10.0, help="Declare a node lost after this many seconds of silence.")
     add("--quorum", type=int, help=option_help.QUORUM)

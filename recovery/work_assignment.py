@@ -32,6 +32,11 @@ class LossPolicy(StrEnum):
     REINSTANTIATE = "reinstantiate"
     AUTO = "auto"
 
+    @property
+    def leaves_ranks_out(self) -> bool:
+        """Whether the job may continue without some ranks in the shape that it has."""
+        return self not in {LossPolicy.WAIT, LossPolicy.REINSTANTIATE}
+
 
 class AssignmentPolicy(StrEnum):
     """``even``: all replicas have the same work. ``proportional``: a slow replica computes fewer micro-batches."""

@@ -155,10 +155,9 @@ class AdmissionGate:
     def _rejoin(self, node: NodeMember) -> None:
         if self._enforces:
             self._refuse({node.name: cordon(_NOT_ANSWERED), **self._job.members.warnings.refused})
-            self._commands.replicate_state()  # its launcher has to know whom to follow
-        elif self._job.members.can_run(node.name):
+        if self._job.members.can_run(node.name):
             self._participation.is_restored(node)
-        else:  # cordoned: it takes ranks when that ends
+        else:  # it takes ranks later; its launcher has to know whom to follow now
             self._commands.replicate_state()
         if self._transport is not None:
             self._job.spawn(self._check_again({node.name}))

@@ -15,7 +15,6 @@ from mainstay.recovery.controller.planning.planner_input_builder import PlannerI
 from mainstay.recovery.controller.recovery_record import RecoveryRecord
 from mainstay.recovery.membership.members import RankMember
 from mainstay.recovery.protocol.messages import FenceNode
-from mainstay.recovery.work_assignment import LossPolicy
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -82,11 +81,6 @@ class Fencing:
                 self._commands.start(rank)
         return True
 
-    @property
-    def _leaves_ranks_out(self) -> bool:
-        """Whether the job may continue without ranks, and takes back nodes that are started again."""
-        return self._job.options.on_loss not in {LossPolicy.WAIT, LossPolicy.REINSTANTIATE}
-
     def wait_for_unplaced(self) -> bool:
         """Have the generation that begins wait for a place for those of its ranks that have none; whether it must."""
         stuck = [rank for rank in self._job.members.present if rank.unplaced]
@@ -103,7 +97,7 @@ class Fencing:
         """Have ranks that have no place wait for a node that may join; where none may, the job ends."""
         job = self._job
         joins = job.options.spare_nodes and not job.members.full
-        if job.recovery is None or not (joins or self._leaves_ranks_out):
+        if job.recovery is None or not (joins or job.options.on_loss.leaves_ranks_out):
             job.events.fail(problem)
         else:
             job.attempt = job.spawn(self._until_placed(job.recovery, victims, problem))
@@ -114,9 +108,9 @@ class Fencing:
         for node in job.members.alive():
             node.send(FenceNode(generation=job.generation))  # survivors must not wait in a collective
         try:
-            missing, leaves_out = self._without_place(victims), self._leaves_ranks_out
+            missing = self._without_place(victims)
             while isinstance(self._inputs.homes(victims), str):
-                if leaves_out and self._without_place(victims) < missing:
+                if job.options.on_loss.leaves_ranks_out and self._without_place(victims) < missing:
                     break  # one more may be enough for a whole replica
                 if time.time() > began + job.options.join_seconds:
                     return job.events.fail(problem)
@@ -169,9 +163,8 @@ class Fencing:
             return False
         job = self._job
         numbers, over = {rank.number for rank in late}, {rank.number for rank in late if rank.gone}
-        why = f"ranks {sorted(numbers)} stayed in their collective for {job.options.ready_seconds:g} s"
-        if over:
-            why = f"ranks {sorted(over)} had left the training loop already"
+        stayed = f"ranks {sorted(numbers)} stayed in their collective for {job.options.ready_seconds:g} s"
+        why = f"ranks {sorted(over)} had left the training loop already" if over else stayed
         recovery.ends("fence", ok=False, detail=why)
         job.failed_soon(GenerationFailure(ranks=numbers, time=time.time(), reason=why))
         return True

@@ -96,7 +96,7 @@ class ParticipationPolicy:
         """
         for rank in self._job.members.ranks:
             rank.unplaced = False
-        wanted = self._job.options.on_loss not in {LossPolicy.WAIT, LossPolicy.REINSTANTIATE}
+        wanted = self._job.options.on_loss.leaves_ranks_out
         if not wanted or failure.workflow in {WorkflowName.REPLAY, WorkflowName.RESHAPE} or self.unable() is not None:
             return RemainingRanks(None, None)
         here, soon = self._there(victims)

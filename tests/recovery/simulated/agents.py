@@ -9,7 +9,7 @@ from typing import Any, Final
 from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.agent.messages import NEWEST, Inventory, SlotInfo, TransferRates
 from mainstay.recovery.protocol.messages import Prefetch, PrefetchResult
-from tests.recovery.simulated.loop import PROCESS, SimulatedLoop, SimulatedProcess
+from tests.recovery.simulated.loop import Network, SimulatedProcess
 from tests.recovery.simulated.ranks import ModelState
 
 SLOTS: Final = 2
@@ -21,6 +21,7 @@ class SimulatedAgent:
 
     node: str
     process: SimulatedProcess
+    network: Network
     agents: dict[str, SimulatedAgent]
     """Of all hosts, by endpoint."""
     fenced: int = 0
@@ -54,8 +55,7 @@ class SimulatedAgent:
     def fetch(self, endpoint: str, rank: int, epoch: int) -> ModelState | None:
         """A slot of another agent; None: it is away, or has none."""
         other = self.agents.get(endpoint)
-        loop: Any = _loop()
-        if other is None or not loop.network.reaches(self.process.host, other.process.host):
+        if other is None or not self.network.reaches(self.process.host, other.process.host):
             return None
         return other.find(rank, epoch)
 
@@ -107,12 +107,3 @@ class SimulatedAgent:
 
     async def stop(self) -> None:
         self.agents.pop(self.endpoint, None)
-
-
-def _loop() -> SimulatedLoop:
-    import asyncio
-
-    loop = asyncio.get_event_loop()
-    assert isinstance(loop, SimulatedLoop)
-    assert PROCESS is not None
-    return loop

@@ -172,7 +172,7 @@ class SimulatedCluster:
 
     def agent_supervisor(self, options: RunOptions, *_: Any) -> SimulatedAgent:
         node = self.here()
-        node.agent = SimulatedAgent(options.node, node.launcher, self.agents)
+        node.agent = SimulatedAgent(options.node, node.launcher, self.loop.network, self.agents)
         return node.agent
 
     def make_workers(self, *_: Any, **calls: Any) -> SimulatedWorkers:
@@ -281,7 +281,7 @@ class SimulatedClockFormatter(logging.Formatter):
 
 
 def default_options(directory: Path) -> RunOptions:
-    """What ``mainstay run`` has without options, in ``directory``."""
+    """Two nodes of one rank with one standby each, memory only, and a state directory under ``directory``."""
     return RunOptions(
         nnodes=2, node_rank=0, nproc=1, host="10.0.0.0", port=FIRST_PORT, node="", job="job", token="secret", spares=1,
         preload=(), parity_every=0, disk_every=0, checkpoint_dir=None, max_restarts=10_000, state_dir=directory,

@@ -47,7 +47,7 @@ class SimulatedTail:
 
 
 class SimulatedWorker:
-    """One process that can hold a rank."""
+    """One process that can hold a rank; it is warm from the start."""
 
     def __init__(self, workers: SimulatedWorkers) -> None:
         self.workers = workers
@@ -58,11 +58,10 @@ class SimulatedWorker:
         self.slot: int | None = None
         self.process: SimulatedRank | None = None
         self.ended_by_us = self.dying = False
-        self.warm = False
 
     @property
     def ready(self) -> bool:
-        return self.warm and self.rank is None and self.child.alive
+        return self.rank is None and self.child.alive
 
     def trains(self, number: int, generation: int) -> bool:
         """Whether it holds rank ``number`` and takes part in ``generation`` or a later one."""
@@ -143,7 +142,6 @@ class SimulatedWorkers(Workers):
         self._forking -= 1
         worker = SimulatedWorker(self)
         self._all[worker.child.pid] = worker
-        worker.warm = True
         if self._wanted:
             self._wanted.pop(next(iter(self._wanted)))(worker)
         self._on_standby(self.standbys)
