@@ -49,8 +49,8 @@ def read(answer: Any, nodes: Collection[str]) -> dict[str, NodeWarning] | None:
     return {node: warning for node, warning in found.items() if node in nodes}
 
 
-class NodeWarnings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """All warnings that a coordinator knows; the next one takes them over. Dicts are replaced, never changed."""
+class NodeWarnings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """All warnings that a coordinator knows; the next one takes them over."""
 
     reported: dict[str, NodeWarning] | None = None
     """By the service; None: no service has reported any yet, not even that there are none."""
@@ -65,16 +65,17 @@ class NodeWarnings(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         failed = {n: w for n, w in own.items() if w.cordoned}
         return own | (self.reported or {}) | failed | self.refused
 
-    def note(self, node: str, warning: NodeWarning) -> None:
-        """Keep what the coordinator found about a node."""
-        self.own = {**self.own, node: warning}
+    def note(self, node: str, warning: NodeWarning) -> NodeWarnings:
+        """With what the coordinator found about a node."""
+        return msgspec.structs.replace(self, own={**self.own, node: warning})
 
-    def suspect(self, node: str, reason: str) -> None:
-        """Keep what only the coordinator can know where there is no service; a service knows more, and when it ends."""
-        if self.reported is None:
-            log.warning("no rank is placed on node %s while another has room: %s", node, reason)
-            self.note(node, NodeWarning(reason=reason, factor=1.0, since=time.time()))
+    def suspect(self, node: str, reason: str) -> NodeWarnings:
+        """With what only the coordinator can know where there is no service; a service knows more, and when it ends."""
+        if self.reported is not None:
+            return self
+        log.warning("no rank is placed on node %s while another has room: %s", node, reason)
+        return self.note(node, NodeWarning(reason=reason, factor=1.0, since=time.time()))
 
-    def trust(self, node: str) -> None:
-        """Drop the coordinator's own warning: an operator names the node as a target."""
-        self.own = {name: warning for name, warning in self.own.items() if name != node}
+    def trust(self, node: str) -> NodeWarnings:
+        """Without the coordinator's own warning: an operator names the node as a target."""
+        return msgspec.structs.replace(self, own={name: own for name, own in self.own.items() if name != node})

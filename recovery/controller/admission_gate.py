@@ -61,7 +61,7 @@ class AdmissionGate:
         self._transport = Transport(options.service or "", options.service_token) if asks else None
         self._enforces = asks and options.admission is AdmissionPolicy.ENFORCE
         self._opening = self._failed = False
-        self.preflight = Preflight(options, job.members)
+        self.preflight = Preflight(job)
 
     # The start
 
@@ -76,7 +76,7 @@ class AdmissionGate:
     async def _open(self) -> None:
         job, members, asked, loop = self._job, self._job.members, dict[str, NodeMember](), asyncio.get_running_loop()
         until = loop.time() + job.options.join_seconds
-        while members.complete and not job.over:
+        while members.complete and not job.state.over:
             if asked != members.nodes:  # one may leave, and another come, meanwhile
                 asked = dict(members.nodes)
                 if self._transport is not None:
@@ -88,21 +88,21 @@ class AdmissionGate:
             else:
                 break
         self._opening = False
-        if not members.complete or job.over:
+        if not members.complete or job.state.over:
             return
         if self._lacks_places:
-            job.events.fail(self._no_room())
+            job.control.fail(self._no_room())
             return
         self._form()
         self._inputs.log_last_resort({rank.number: rank.node for rank in members.ranks})
 
     async def _check_start(self, nodes: Collection[str]) -> None:
         """Ask until no validation refuses a node, the others lack places anyway, or ``--join-timeout`` is over."""
-        loop, warnings, waiting = asyncio.get_running_loop(), self._job.members.warnings, set[str]()
+        loop, waiting = asyncio.get_running_loop(), set[str]()
         until = loop.time() + self._job.options.join_seconds
         while (found := await self._ask(nodes)) is not None and self._enforces:
-            warnings.refused = _cordon(found.refused)
-            if not found.validating or self._lacks_places or loop.time() >= until or self._job.over:
+            self._warn(refused=_cordon(found.refused))
+            if not found.validating or self._lacks_places or loop.time() >= until or self._job.state.over:
                 break
             more = len(self._job.members.nodes) > len(nodes)
             if more or len(set(nodes) - found.refused.keys() - found.validating.keys()) >= self._job.options.nnodes:
@@ -114,9 +114,13 @@ class AdmissionGate:
         if found is not None:
             self._log(found)
         if found is not None and self._enforces:
-            warnings.refused = {**warnings.refused, **_cordon(found.validating)}
+            warnings = self._job.members.warnings
+            self._warn(refused={**warnings.refused, **_cordon(found.validating)})
             if warnings.reported is None:  # the response to the first job report follows within a second
-                warnings.reported = {n: _suspect(reason) for n, reason in found.suspect.items()}
+                self._warn(reported={n: _suspect(reason) for n, reason in found.suspect.items()})
+
+    def _warn(self, **changes: dict[str, NodeWarning]) -> None:
+        self._job.warn(msgspec.structs.replace(self._job.members.warnings, **changes))
 
     @property
     def _lacks_places(self) -> bool:
@@ -165,7 +169,7 @@ class AdmissionGate:
     async def run(self) -> None:
         """Ask again about what is refused, so that a node which returned to service can take ranks."""
         if not self._enforces:
-            self._job.members.warnings.refused = {}  # of the last coordinator, which had other options
+            self._warn(refused={})  # of the last coordinator, which had other options
         while self._enforces:
             await asyncio.sleep(RECHECK_SECONDS)
             refused = self._job.members.warnings.refused
@@ -189,7 +193,7 @@ class AdmissionGate:
     def _refuse(self, refused: dict[str, NodeWarning]) -> None:
         members, before = self._job.members, self._job.members.warnings.refused
         closed = members.by_trust().cordoned
-        members.warnings.refused = refused
+        self._warn(refused=refused)
         if refused.keys() != before.keys():
             self._commands.replicate_state()
         self._participation.reopen(closed)

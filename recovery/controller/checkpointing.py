@@ -17,11 +17,12 @@ from mainstay.recovery.checkpoint.catalog import LATEST, find
 from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig
 from mainstay.recovery.checkpoint.reshape import needed, sources
 from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.state.events import LastSaveBegun
 from mainstay.recovery.membership.members import NodeMember
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.options import NumericAnomalyPolicy
 from mainstay.recovery.planner_input import HeldCheckpoint
-from mainstay.recovery.protocol.messages import ConfigureCheckpoint, FenceNode, SaveCheckpointCommand
+from mainstay.recovery.protocol.messages import ConfigureCheckpoint, SaveCheckpointCommand
 from mainstay.recovery.protocol.worker_messages import RestoreOrder
 from mainstay.recovery.recovery_plan import RestoreSource
 
@@ -112,7 +113,7 @@ class CheckpointManager:
         peers = [rank] if shape is None else [rank, *shape.dp_peers(rank)]
         of = next((peer for peer in peers if self._own(peer, epoch)), rank)
         return RestoreOrder(
-            epoch=epoch, source=RestoreSource.DISK, from_rank=of, directory=directory, run=self._job.run
+            epoch=epoch, source=RestoreSource.DISK, from_rank=of, directory=directory, run=self._job.state.run
         )
 
     def _own(self, rank: int, epoch: int) -> bool:
@@ -134,7 +135,7 @@ class CheckpointManager:
         """Replicas that write, once they are known to be equal. All where a sick one's state may be looked for."""
         options = self._job.options
         hunted = options.on_numeric_anomaly is NumericAnomalyPolicy.REPLAY or options.step_replay_every
-        return options.checkpoint_replicas if self._job.replicated and not hunted else 0
+        return options.checkpoint_replicas if self._job.state.replicated and not hunted else 0
 
     # Messages to the agents
 
@@ -144,9 +145,9 @@ class CheckpointManager:
         if not self.enabled or shape is None:
             return
         config = DiskConfig(
-            run=self._job.run,
-            generation=self._job.generation,
-            every=self._job.disk_every,
+            run=self._job.state.run,
+            generation=self._job.state.generation,
+            every=self._job.state.disk_every,
             dp=shape.dp,
             pp=shape.pp,
             tp=shape.tp,
@@ -157,25 +158,25 @@ class CheckpointManager:
             resumed=None if self._job.source is None else (self._job.source.manifest.run, self._job.begun_at),
         )
         for node in self._job.members.alive():
-            node.send(ConfigureCheckpoint(config=config))
+            self._job.send(node, ConfigureCheckpoint(config=config))
 
     # The last save
 
     def should_save(self) -> bool:
         """Whether there are steps that a later run would miss."""
         job = self._job
-        return self.enabled and job.formed_once and job.members.shape is not None and job.committed > self._job.begun_at
+        return (
+            self.enabled
+            and job.state.formed_once
+            and job.members.shape is not None
+            and job.state.committed > self._job.begun_at
+        )
 
     async def save_last(self, seconds: float) -> None:
         """Have the newest step written that all ranks (or a replica of each) still have. Ends every rank."""
-        job = self._job
-        job.generation += 1
-        for node in job.members.alive():
-            node.inventory = None
-            doomed = tuple(rank.number for rank in job.members.on(node.name))
-            node.send(FenceNode(generation=job.generation, kill=doomed, last=True))
-        nodes = job.members.alive()
-        await job.until(lambda: all(n.fenced >= job.generation or not n.alive for n in nodes), FENCE_SECONDS)
+        job, nodes = self._job, self._job.members.alive()
+        job.apply(LastSaveBegun())
+        await job.until(lambda: all(n.fenced >= job.state.generation or not n.alive for n in nodes), FENCE_SECONDS)
         epoch = self.newest(nodes)
         if epoch is None:
             log.error("DEGRADED nothing was saved at the end: no step is held by all ranks")
@@ -184,7 +185,7 @@ class CheckpointManager:
         if problems:
             log.error("DEGRADED step %d is perhaps not whole on disk: %s", epoch, "; ".join(problems))
         else:
-            log.warning("step %d is on disk: continue from it with --resume %s", epoch, self._job.run)
+            log.warning("step %d is on disk: continue from it with --resume %s", epoch, self._job.state.run)
 
     async def write(self, nodes: list[NodeMember], epoch: int, seconds: float) -> list[str]:
         """Have ``epoch`` written by the agents of ``nodes``; what went wrong. No rank may train meanwhile."""
@@ -192,9 +193,8 @@ class CheckpointManager:
         here = [node for node in nodes if node.alive]
         orphans = self._orphans(here, epoch)
         for node in here:
-            node.send(
-                SaveCheckpointCommand(epoch=epoch, copies=tuple(sorted(r for r, at in orphans.items() if at is node)))
-            )
+            copies = tuple(sorted(r for r, at in orphans.items() if at is node))
+            self._job.send(node, SaveCheckpointCommand(epoch=epoch, copies=copies))
         done = await self._job.until(lambda: all(n.name in self.saved or not n.alive for n in here), seconds)
         problems = [f"{name}: {problem}" for name, problem in sorted(self.saved.items()) if problem]
         return problems if done else [*problems, f"not all nodes answered within {seconds:g} s"]
@@ -220,7 +220,7 @@ class CheckpointManager:
                 sound = limit is None or slot.epoch <= limit
                 if slot.verified and sound and job.history.holds(slot.epoch, slot.generation):
                     held.setdefault(slot.rank, set()).add(slot.epoch)
-        return newest_common(held, shape, replicated=bool(job.replicated))
+        return newest_common(held, shape, replicated=bool(job.state.replicated))
 
 
 def newest_common(held: Mapping[int, set[int]], shape: MeshShape, *, replicated: bool) -> int | None:

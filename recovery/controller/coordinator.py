@@ -1,7 +1,7 @@
 """The coordinator of one job: who is in it, which generation it is in, and what happens when something is lost.
 
-It runs in the launcher of node rank 0 and needs no service: it makes the plan and reports it to the service. States
-and what may follow what: ``membership.MOVES``. Every failure, at any moment, leads to the same thing: the generation is
+It runs in the launcher of node rank 0 and needs no service: it makes the plan and reports it to the service. Phases
+and what may follow what: ``state.job_state``. Every failure, at any moment, leads to the same thing: the generation is
 raised, and ``executor`` starts over with what is there then.
 """
 
@@ -35,12 +35,22 @@ from mainstay.recovery.controller.planning.strategy_controller import StrategyCo
 from mainstay.recovery.controller.rank_message_handler import RankMessageHandler
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.report import job_report
+from mainstay.recovery.controller.state.events import (
+    FailureCounted,
+    LauncherMessageReceived,
+    NodeForgotten,
+    NodeLost,
+    RanksAssigned,
+    RanksLost,
+    SavingChanged,
+)
+from mainstay.recovery.controller.state.job_state import JobPhase
 from mainstay.recovery.controller.workflows.migration_controller import MigrationController
 from mainstay.recovery.controller.workflows.reinstantiation import PipelineReinstantiation
 from mainstay.recovery.controller.workflows.reshape_controller import ReshapeController
 from mainstay.recovery.controller.workflows.step_replay import StepReplayController
 from mainstay.recovery.membership.coordinator_election import EXIT_LOST, ElectionResult
-from mainstay.recovery.membership.members import CoordinatorJobState, NodeMember, misfit
+from mainstay.recovery.membership.members import NodeMember, misfit
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.messages import (
     AgentUp,
@@ -69,7 +79,7 @@ _FUTILE: Final = 3
 
 
 class Coordinator:
-    """One job: it builds the parts, and decides what follows from what they tell (``JobEvents``, ``LauncherEvents``).
+    """One job: it builds the parts, and decides what follows from what they tell (``JobControl``, ``LauncherEvents``).
 
     ``start`` listens; ``outcome`` is set when the job is over.
     """
@@ -156,73 +166,73 @@ class Coordinator:
     async def close(self) -> None:
         self._server.close()
         self.job.close()
-        for node in self.job.members.nodes.values():
-            node.hang_up()
+        for connection in self.job.connections.values():
+            connection.close()
 
     # The end
 
     def report(self) -> None:
         """Tell where the job stands, once ranks and their places are known."""
-        if self.job.members.ranks and not self.job.inheriting and not self._resigned:
+        if self.job.members.ranks and not self.job.state.inheriting and not self._resigned:
             self.job.reporter.job(job_report(self.job, self.durability.report(), self.migrations.answers()))
 
-    def end(self, state: CoordinatorJobState, exit_code: int, reason: str) -> None:
+    def end(self, state: JobPhase, exit_code: int, reason: str) -> None:
         """The job is over, well or not; what would be lost is saved before the ranks learn of it."""
-        if self.job.over:
+        if self.job.state.over:
             return
         self.executor.cancel()
         if self.checkpoints.should_save():
-            self.job.saving = True
+            self.job.apply(SavingChanged(saving=True))
             self.job.spawn(self._save_and_end(state, exit_code, reason))
         else:
             self._end(state, exit_code, reason)
 
-    async def _save_and_end(self, state: CoordinatorJobState, exit_code: int, reason: str) -> None:
+    async def _save_and_end(self, state: JobPhase, exit_code: int, reason: str) -> None:
         try:
-            await self.checkpoints.save_last(END_SECONDS if state is CoordinatorJobState.FINISHED else STOP_SECONDS)
+            await self.checkpoints.save_last(END_SECONDS if state is JobPhase.FINISHED else STOP_SECONDS)
         finally:
-            self.job.saving = False
+            self.job.apply(SavingChanged(saving=False))
             self._end(state, exit_code, reason)
 
     def finish(self) -> None:
         """All ranks have ended well."""
-        self.end(CoordinatorJobState.FINISHED, 0, "")
+        self.end(JobPhase.FINISHED, 0, "")
 
-    def _end(self, state: CoordinatorJobState, exit_code: int, reason: str) -> None:
+    def _end(self, state: JobPhase, exit_code: int, reason: str) -> None:
         job = self.job
-        job.finished_at = time.time()
         job.move(state)
-        data = {"state": state.value, "exit_code": exit_code, "reason": reason, "epoch": job.committed}
-        job.reporter.event(EventKind.JOB_FINISHED, generation=job.generation, data=data)
+        data = {"state": state.value, "exit_code": exit_code, "reason": reason, "epoch": job.state.committed}
+        job.reporter.event(EventKind.JOB_FINISHED, generation=job.state.generation, data=data)
         for node in job.members.alive():
-            node.send(StopJob(exit_code=exit_code, reason=reason))
+            job.send(node, StopJob(exit_code=exit_code, reason=reason))
         if not self.outcome.done():
             self.outcome.set_result(exit_code)
 
     def resign(self, reason: str) -> None:
         """Another launcher coordinates this job, or may: end this node's part, and say nothing of the job."""
         job = self.job
-        if job.over:
+        if job.state.over:
             return
-        self._resigned, job.state = True, CoordinatorJobState.FAILED
+        self._resigned = True
+        job.move(JobPhase.FAILED)
         log.warning("node %s coordinates no more: %s", job.options.node, reason)
         self.executor.cancel()
         for node in job.members.alive():
             if node.name == job.options.node:
-                node.send(StopJob(exit_code=EXIT_LOST, reason=f"{reason}: this node ends its ranks"))
+                job.send(node, StopJob(exit_code=EXIT_LOST, reason=f"{reason}: this node ends its ranks"))
             else:
-                node.hang_up()
+                job.connections[node.name].close()
         if not self.outcome.done():
             self.outcome.set_result(EXIT_LOST)
 
     def fail(self, reason: str, exit_code: int = 1) -> None:
         """Give the job up, in one clear line."""
-        self.end(CoordinatorJobState.FAILED, exit_code or 1, f"job {self.job.options.job} failed: {reason}")
+        self.end(JobPhase.FAILED, exit_code or 1, f"job {self.job.options.job} failed: {reason}")
 
     def stopped(self, exit_code: int) -> None:
         """This launcher was asked to end."""
-        reason = f"job {self.job.options.job} was stopped at step {self.job.committed}"
-        self.end(CoordinatorJobState.FAILED, exit_code, reason)
+        reason = f"job {self.job.options.job} was stopped at step {self.job.state.committed}"
+        self.end(JobPhase.FAILED, exit_code, reason)
 
     # Nodes
 
@@ -234,7 +244,7 @@ class Coordinator:
 
     def joined(self, node: NodeMember) -> None:
         """A launcher is part of the job from now on: it is the last one to come, or it comes back."""
-        if self.job.members.ranks and not self.job.inheriting:
+        if self.job.members.ranks and not self.job.state.inheriting:
             self.admission.rejoin(node)
         elif self.takeover is None and self.job.members.complete:
             self.admission.open()
@@ -247,17 +257,18 @@ class Coordinator:
 
     def lose_node(self, node: NodeMember, reason: str) -> None:
         """A node is gone with its memory; its launcher ends its ranks as soon as it notices the same."""
-        if not node.alive or (self.job.over and not self.job.saving):
+        if not node.alive or (self.job.state.over and not self.job.state.saving):
             return
-        node.alive = False
-        node.hang_up()
-        if self.job.saving:  # what is saved is saved without it
+        self.job.apply(NodeLost(node=node.name, reason=reason))
+        self.job.connections[node.name].close()
+        if self.job.state.saving:  # what is saved is saved without it
             self.job.spawn(self.job.notify())
             return
-        if self.job.inheriting:
+        if self.job.state.inheriting:
             return
         if not self.job.members.ranks:
-            del self.job.members.nodes[node.name]
+            self.job.apply(NodeForgotten(node=node.name))
+            del self.job.connections[node.name]
         elif self.lease.is_uncertain:
             self.job.spawn(self._lose_after_a_look(node, reason))
         else:
@@ -270,7 +281,7 @@ class Coordinator:
     def _lose(self, node: NodeMember, reason: str) -> None:
         ranks = {rank.number for rank in self.job.members.on(node.name)}
         data = {"reason": reason, "ranks": sorted(ranks)}
-        self.job.reporter.event(EventKind.NODE_LOST, node=node.name, generation=self.job.generation, data=data)
+        self.job.reporter.event(EventKind.NODE_LOST, node=node.name, generation=self.job.state.generation, data=data)
         log.warning("node %s is lost: %s", node.name, reason)
         if self.job.options.spare_nodes and not ranks:
             self.job.spawn(self._lose_spare_node())
@@ -280,7 +291,7 @@ class Coordinator:
     async def _lose_spare_node(self) -> None:
         """A node without ranks is lost: no rank stops, and a recovery that is under way does not wait for it."""
         self.commands.replicate_state()
-        if self.job.state is CoordinatorJobState.RUNNING:
+        if self.job.state.phase is JobPhase.RUNNING:
             self.durability.protect()
         await self.job.notify()
 
@@ -288,16 +299,11 @@ class Coordinator:
 
     def form(self) -> None:
         """All nodes are here: hand out the ranks."""
-        self.job.members.reassign(self.job.options.world_size)
-        self.job.generation = 1
-        self.job.started_at = time.time()
-        command = [self.job.options.script, *self.job.options.argv]
-        data = {"command": command, "world_size": self.job.options.world_size, "run": self.job.run}
-        self.job.reporter.event(EventKind.JOB_STARTED, generation=1, data=data)
-        self.job.store = self.job.new_store()
-        self.commands.replicate_state()
-        for rank in self.job.members.ranks:
-            self.commands.start(rank)
+        job, options = self.job, self.job.options
+        data = {"command": [options.script, *options.argv], "world_size": options.world_size, "run": job.state.run}
+        job.reporter.event(EventKind.JOB_STARTED, generation=1, data=data)
+        job.open_store()
+        job.apply(RanksAssigned(homes=job.members.homes(options.world_size), started_at=time.time()))
 
     # Messages
 
@@ -313,18 +319,19 @@ class Coordinator:
                 self.hangs.stacks(node, message)
             case Dying() | Exited() | WorkerUp() | RankReports():
                 self._hear_of_processes(node, message)
-            case Fenced():
-                node.confirms_fence(message.generation, message.inventory)
+            case Fenced() | StandbysReady() | AgentUp():
+                self._hear_of_node(node, message)
             case Saved() | PrefetchResult() | NodeChecked():
                 self._handle_answer(node, message)
-            case StandbysReady():
-                node.standbys = message.count
-            case AgentUp():
-                node.endpoint = message.endpoint
-                self._agent_up(node)
             case _:
                 return
         await self.job.notify()
+
+    def _hear_of_node(self, node: NodeMember, message: Fenced | StandbysReady | AgentUp) -> None:
+        if self.job.members.nodes.get(node.name) is node:
+            self.job.apply(LauncherMessageReceived(node=node.name, message=message))
+            if isinstance(message, AgentUp):
+                self._agent_up(node)
 
     def _handle_answer(self, node: NodeMember, message: Saved | PrefetchResult | NodeChecked) -> None:
         if isinstance(message, Saved):
@@ -340,14 +347,14 @@ class Coordinator:
         elif isinstance(message, Exited):
             self.exits.exited(node, message)
         elif isinstance(message, WorkerUp):
-            self.job.members.up(message.rank, message.pid)
+            self.job.apply(LauncherMessageReceived(node=node.name, message=message))
             self.report()
-        elif self.takeover is not None and self.job.inheriting:
+        elif self.takeover is not None and self.job.state.inheriting:
             self.takeover.add_reports(node, message)
 
     def _agent_up(self, node: NodeMember) -> None:
         """A new agent must be told of its group again, and the others of its new address."""
-        if self.job.state is CoordinatorJobState.RUNNING and self.job.members.shape is not None:
+        if self.job.state.phase is JobPhase.RUNNING and self.job.members.shape is not None:
             log.info("node %s has a new agent at %s", node.name, node.endpoint)
             self.commands.replicate_state()
             self.durability.protect()
@@ -357,19 +364,19 @@ class Coordinator:
 
     def failed(self, failure: GenerationFailure) -> None:
         """Something is lost. The generation ends in any case and recovery begins, unless it is hopeless."""
-        if self.job.over:
+        if self.job.state.over:
             return None
-        for number in failure.ranks:
-            self.job.members.ranks[number].lost = True
-            self.job.members.ranks[number].live = False
-        if self.job.inheriting or self.participation.can_absorb(failure):
+        if failure.ranks:
+            self.job.apply(RanksLost(ranks=tuple(sorted(failure.ranks))))
+        if self.job.state.inheriting or self.participation.can_absorb(failure):
             return None  # recovered with all that is lost, as soon as that is known; or no rank waits for it
-        self.job.recoveries += failure.counts
-        if self.job.committed > self._epoch_at_failure:
+        if failure.counts:
+            self.job.apply(FailureCounted())
+        if self.job.state.committed > self._epoch_at_failure:
             self._futile = 0
         self._futile += failure.own
-        self._epoch_at_failure = self.job.committed
-        if self.job.recoveries > self.job.options.max_restarts:
+        self._epoch_at_failure = self.job.state.committed
+        if self.job.state.recoveries > self.job.options.max_restarts:
             return self.fail(
                 f"{failure.reason}; --max-restarts {self.job.options.max_restarts} are used up", failure.exit_code
             )
@@ -377,20 +384,20 @@ class Coordinator:
             why = f"{failure.reason}; the script failed {_FUTILE} times in a row without a committed step between"
             return self.fail(why, failure.exit_code)
         log.warning("%s", failure.reason)
-        self.job.move(CoordinatorJobState.RECOVERING)
-        self.job.generation += 1
+        self.job.move(JobPhase.RECOVERING)
+        self.job.begin_generation(failure.reason)
         self.executor.begin_recovery(failure)
         return None
 
     def store_ended(self, status: str) -> None:
         """Nothing is lost: all ranks meet again, in another store."""
-        if self.job.over:
+        if self.job.state.over:
             return
-        self.job.store = self.job.new_store()
+        self.job.open_store()
         self.failed(GenerationFailure(ranks=set(), time=time.time(), reason=f"the store ended ({status})"))
 
     def replay(self, failure: GenerationFailure) -> None:
         """Nothing is lost: the generation ends so that all ranks can replay. No recovery that counts."""
-        self.job.move(CoordinatorJobState.RECOVERING)
-        self.job.generation += 1
+        self.job.move(JobPhase.RECOVERING)
+        self.job.begin_generation(failure.reason)
         self.executor.begin_recovery(failure)

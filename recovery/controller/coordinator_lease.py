@@ -33,8 +33,8 @@ class CoordinatorLease:
             node
             for node in self._job.members.nodes.values()
             if node.name != self._job.options.node
-            and not node.ended
-            and (not node.alive or node.leased_until < now or node.fenced < generation)
+            and not self._job.connections[node.name].ended
+            and (not node.alive or self._job.connections[node.name].leased_until < now or node.fenced < generation)
         ]
 
     @property
@@ -46,8 +46,8 @@ class CoordinatorLease:
         """Whether it may act; resigns where it may not."""
         job = self._job
         async with self._busy:
-            if job.inheriting or not job.members.ranks or len(self.unknown(generation)) < job.options.quorum:
-                return not job.over
+            if job.state.inheriting or not job.members.ranks or len(self.unknown(generation)) < job.options.quorum:
+                return not job.state.over
             lost = [node for node in self.unknown() if not node.alive]
             call = CoordinatorQuery(token=job.options.token, job=job.options.job, term=job.term)
             seconds = job.options.node_seconds / 10
@@ -56,12 +56,12 @@ class CoordinatorLease:
                 await asyncio.gather(*(send_election_request(n.hello.election_endpoint, call, seconds) for n in lost)),
                 strict=True,
             ):
-                node.ended = found is RequestStatus.REFUSED
+                job.connections[node.name].ended = found is RequestStatus.REFUSED
             away = self.unknown(generation)
-        if len(away) < job.options.quorum or job.over:
-            return not job.over
+        if len(away) < job.options.quorum or job.state.over:
+            return not job.state.over
         names = ", ".join(sorted(node.name for node in away))
-        job.events.resign(
+        job.control.resign(
             f"nothing is known of {names}: {len(away)} of {job.options.max_nodes} launchers may have chosen another "
             f"coordinator (--quorum {job.options.quorum})"
         )

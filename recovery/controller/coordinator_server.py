@@ -7,11 +7,15 @@ import hmac
 import logging
 from typing import Protocol
 
+import msgspec
+
 from mainstay.recovery.controller.coordinator_lease import LEASE, CoordinatorLease
 from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.launcher_connection import LauncherConnection
+from mainstay.recovery.controller.state.events import NodeForgotten, NodeJoined
 from mainstay.recovery.membership.coordinator_election import EXIT_LOST
 from mainstay.recovery.membership.members import NodeMember
-from mainstay.recovery.membership.spare_nodes import FORGET, forget_lost_nodes
+from mainstay.recovery.membership.spare_nodes import FORGET, surplus_nodes
 from mainstay.recovery.protocol.messages import FromLauncher, LauncherHeartbeat, LauncherHello, LauncherWelcome, StopJob
 from mainstay.recovery.protocol.wire import MessageStream, WireError, coordinator_side
 from mainstay.recovery.telemetry.reporter import JOB_SECONDS
@@ -77,9 +81,10 @@ class CoordinatorServer:
                 hello = await stream.receive()
             node = self._admit(hello, stream)
             while node is not None and (message := await stream.receive()) is not None:
-                node.heard_at = asyncio.get_running_loop().time()
+                connection = self._job.connections[node.name]
+                connection.heard_at = asyncio.get_running_loop().time()
                 if isinstance(message, LauncherHeartbeat):
-                    node.renew(message.sequence, self._lease_seconds)
+                    connection.renew(message.sequence, self._lease_seconds)
                 else:
                     await self._events.handle_message(node, message)
         except (WireError, TimeoutError) as error:
@@ -98,21 +103,19 @@ class CoordinatorServer:
             code = EXIT_LOST if self._job.term > 1 else 2
             stream.send(StopJob(exit_code=code, reason=f"the coordinator turned this node away: {problem}"))
             return None
-        now = asyncio.get_running_loop().time()
-        node = NodeMember(
-            hello, stream, now, hello.agent_endpoint, hello.standbys, leased_until=now + self._lease_seconds
-        )
-        if not self._job.inheriting:
-            node.fenced = self._job.generation  # it begins now: a recovery that is under way waits for nothing of it
-        self._job.members.nodes[hello.node] = node
-        node.send(LauncherWelcome(world_size=self._job.options.world_size, run=self._job.run))
-        self._job.spawn(self._beat(node))
+        job, now = self._job, asyncio.get_running_loop().time()
+        job.connections[hello.node] = LauncherConnection(stream, now, leased_until=now + self._lease_seconds)
+        job.apply(NodeJoined(hello=msgspec.structs.replace(hello, token="")))
+        node = job.members.nodes[hello.node]
+        job.send(node, LauncherWelcome(world_size=job.options.world_size, run=job.state.run))
+        job.spawn(self._beat(node))
         self._events.joined(node)
         return node
 
     async def _beat(self, node: NodeMember) -> None:
+        connection = self._job.connections[node.name]
         while node.alive:
-            node.beat(asyncio.get_running_loop().time())
+            connection.beat(asyncio.get_running_loop().time())
             await asyncio.sleep(self._job.options.node_seconds / 10)
 
     async def _watch(self) -> None:
@@ -123,15 +126,23 @@ class CoordinatorServer:
                 continue  # it slept, or is cut off: what it has not heard says nothing of the others
             limit = asyncio.get_running_loop().time() - self._job.options.node_seconds
             for node in self._job.members.alive():
-                if node.heard_at < limit and node.name != self._job.options.node:
+                silent = self._job.connections[node.name].heard_at < limit
+                if silent and node.name != self._job.options.node:
                     self._events.lose_node(node, f"nothing heard for {self._job.options.node_seconds:g} s")
-            forget_lost_nodes(self._job.members, limit - (FORGET - 1.0) * self._job.options.node_seconds)
+            self._forget_lost_nodes(limit - (FORGET - 1.0) * self._job.options.node_seconds)
             self._events.run_once()
+
+    def _forget_lost_nodes(self, heard_before: float) -> None:
+        job = self._job
+        heard_at = {name: connection.heard_at for name, connection in job.connections.items()}
+        for name in surplus_nodes(job.members, heard_at, heard_before):
+            job.apply(NodeForgotten(node=name))
+            del job.connections[name]
 
     async def _wait_for_nodes(self) -> None:
         await asyncio.sleep(self._job.options.join_seconds)
         if not self._job.members.complete and not self._job.members.ranks:
             options, here = self._job.options, ", ".join(self._job.members.nodes) or "none"
-            self._job.events.fail(
+            self._job.control.fail(
                 f"{options.nnodes} nodes were expected within {options.join_seconds:g} s, here: {here}"
             )

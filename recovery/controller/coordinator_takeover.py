@@ -10,30 +10,26 @@ import asyncio
 import logging
 import time
 
-import msgspec
-
 from mainstay.probes.core_types import EventKind
 from mainstay.recovery.calibration import Calibration
 from mainstay.recovery.controller.exit_handler import ExitHandler
 from mainstay.recovery.controller.failure import GenerationFailure
 from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.launcher_connection import LauncherConnection
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
+from mainstay.recovery.controller.state.events import (
+    NodeReportReceived,
+    RankReportReceived,
+    RanksLost,
+    TakeoverCompleted,
+    TakeoverStarted,
+)
 from mainstay.recovery.membership.coordinator_election import ElectionResult
-from mainstay.recovery.membership.members import NodeMember, RankMember, misfit
-from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.membership.members import NodeMember, misfit
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.coordinator_state import ElectionMember
 from mainstay.recovery.protocol.messages import LauncherHello, RankReport, RankReports
-from mainstay.recovery.protocol.worker_messages import (
-    Attached,
-    FromWorker,
-    Joined,
-    RankDone,
-    Resumed,
-    ScriptFailed,
-    StepRecord,
-    StepsTotal,
-)
+from mainstay.recovery.protocol.worker_messages import StepRecord
 from mainstay.recovery.work_assignment import LossPolicy
 
 log = logging.getLogger("mainstay.coordinator")
@@ -50,28 +46,14 @@ class CoordinatorTakeover:
         self._present: set[str] = set()
         """Nodes whose ledger has come."""
         self._excluded = {elector.node: elector.excluded for elector in won.coordinator_state.electors}
-        job.inheriting = True
         self._inherit()
 
     def _inherit(self) -> None:
         job, coordinator_state = self._job, self._won.coordinator_state
         for elector in coordinator_state.electors:
-            job.members.nodes[elector.node] = _absent(job.options, elector)
-        job.members.ranks = [
-            RankMember(rank, coordinator_state.electors[home].node, lost=True)
-            for rank, home in enumerate(coordinator_state.homes)
-        ]
-        job.generation, job.recoveries, job.started_at = (
-            self._won.generation,
-            coordinator_state.recoveries,
-            coordinator_state.started_at,
-        )
-        job.members.warnings = msgspec.structs.replace(coordinator_state.warnings)
-        job.groups = coordinator_state.groups
-        job.run = coordinator_state.run
-        job.disk_every, job.parity_every = coordinator_state.disk_every, coordinator_state.parity_every
-        job.formed_once = coordinator_state.formed_once
-        job.parameters_equal, job.replicated = coordinator_state.parameters_equal, coordinator_state.replicated
+            job.connections[elector.node] = LauncherConnection(None, asyncio.get_running_loop().time())
+        hellos = tuple(_hello(job.options, elector) for elector in coordinator_state.electors)
+        job.apply(TakeoverStarted(state=coordinator_state, generation=self._won.generation, hellos=hellos))
         job.prices.inherit(coordinator_state.prices)
         job.calibration = Calibration(dict(coordinator_state.accuracy))
         for epoch, generation in coordinator_state.returns:
@@ -80,12 +62,12 @@ class CoordinatorTakeover:
     def misfit(self, hello: LauncherHello) -> str:
         """Why a launcher is none of this job's; empty when it is."""
         options, node = self._job.options, self._job.members.nodes.get(hello.node)
-        if options.spare_nodes and not self._job.inheriting and (node is None or node.hello.pid != hello.pid):
+        if options.spare_nodes and not self._job.state.inheriting and (node is None or node.hello.pid != hello.pid):
             return misfit(hello, options, self._job.members)
         if node is None or node.hello.node_rank != hello.node_rank:
             return f"node {hello.node} was no part of this job when its coordinator was lost"
         again = node.hello.pid != hello.pid
-        if self._job.inheriting:
+        if self._job.state.inheriting:
             known = f"{options.node} takes over now, and knows another launcher here: start it once more"
             return known if again else ""
         if options.on_loss is LossPolicy.WAIT:
@@ -96,64 +78,40 @@ class CoordinatorTakeover:
 
     def add_reports(self, node: NodeMember, ledger: RankReports) -> None:
         """All that a node's launcher knows of its ranks."""
-        for words in ledger.ranks:
-            if words.rank < len(self._job.members.ranks):
-                self._recall(node, words)
-        node.excluded = self._excluded.get(node.name, 0)
+        for report in ledger.ranks:
+            if report.rank < len(self._job.members.ranks):
+                self._recall(node, report)
+        self._job.apply(NodeReportReceived(node=node.name, excluded=self._excluded.get(node.name, 0)))
         self._present.add(node.name)
 
-    def _recall(self, node: NodeMember, words: RankReport) -> None:
-        rank = self._job.members.ranks[words.rank]
+    def _recall(self, node: NodeMember, report: RankReport) -> None:
+        rank = self._job.members.ranks[report.rank]
         if not rank.lost and rank.node != node.name:  # two nodes hold it: its order to move was the last thing said
             log.warning("rank %d is on %s and on %s: both are replaced", rank.number, rank.node, node.name)
-            rank.lost, rank.live = True, False
+            self._job.apply(RanksLost(ranks=(rank.number,)))
             return
-        rank.node, rank.pid, rank.lost = node.name, words.pid, False
-        for word in words.words:
-            self._hear(rank, word)
-        if words.exited is not None:
-            self._exits.exited(node, words.exited)
-
-    def _hear(self, rank: RankMember, word: FromWorker) -> None:
-        match word:
-            case Joined():
-                self._job.members.shape = MeshShape(dp=word.dp, pp=word.pp, tp=word.tp, depths=word.depths)
-                rank.joined, rank.joined_at = word.generation, time.time()
-            case Attached():
-                rank.attached = word
-            case Resumed():
-                rank.live = word.ok
-                rank.epoch = max(rank.epoch, word.epoch) if word.ok else rank.epoch
-            case StepRecord():
-                rank.epoch, rank.epoch_generation = max(rank.epoch, word.epoch), word.generation
-                executor = self._executor
-                executor.participation.learn(rank, word)
-                executor.inputs.step_took(word.step_time)
-                executor.strategies.committed(rank.number, word)
-            case StepsTotal():
-                self._job.steps_total = word.total
-            case RankDone():
-                rank.done, rank.epoch = True, word.epoch
-            case ScriptFailed():
-                rank.error = word
-            case _:
-                return
+        self._job.apply(RankReportReceived(node=node.name, report=report, at=time.time()))
+        executor = self._executor
+        for step in [said for said in report.words if isinstance(said, StepRecord)]:
+            executor.participation.learn(rank, step)
+            executor.inputs.step_took(step.step_time)
+            executor.strategies.committed(rank.number, step)
+        if report.exited is not None:
+            self._exits.exited(node, report.exited)
 
     async def run(self) -> None:
         """Wait for the launchers, for a node time-out at most; then continue with those that came."""
         job = self._job
         expected = {e.node for e in self._won.coordinator_state.electors if e.alive} - {self._won.predecessor}
         await job.until(lambda: expected <= self._present, job.options.node_seconds)
-        job.inheriting = False
         self._begin()
 
     def _begin(self) -> None:
         job = self._job
         lost_at = time.time() - (asyncio.get_running_loop().time() - self._won.lost.heard_at)
+        job.apply(TakeoverCompleted(present=tuple(sorted(self._present))))
         for elector in self._won.coordinator_state.electors:
-            node = job.members.nodes[elector.node]
-            node.alive = node.alive and elector.node in self._present
-            if elector.alive and not node.alive:
+            if elector.alive and not job.members.nodes[elector.node].alive:
                 ranks = sorted(rank.number for rank in job.members.on(elector.node))
                 data = {
                     "reason": self._won.lost.reason,
@@ -162,18 +120,18 @@ class CoordinatorTakeover:
                     "term": job.term,
                 }
                 job.reporter.event(
-                    EventKind.NODE_LOST, time_=lost_at, node=elector.node, generation=job.generation, data=data
+                    EventKind.NODE_LOST, time_=lost_at, node=elector.node, generation=job.state.generation, data=data
                 )
         lost = {rank.number for rank in job.members.ranks if rank.lost or not job.members.nodes[rank.node].alive}
         now = f"node {job.options.node} coordinates now (term {job.term})"
         reason = f"{self._won.lost.reason}; {now}, ranks {sorted(lost)} are lost"
-        job.store = job.new_store()  # the last one ended with the coordinator, or is on the other side
-        if not job.over:
-            job.events.failed(GenerationFailure(ranks=lost, time=lost_at, reason=reason))
+        job.open_store()  # the last one ended with the coordinator, or is on the other side
+        if not job.state.over:
+            job.control.failed(GenerationFailure(ranks=lost, time=lost_at, reason=reason))
 
 
-def _absent(options: RunOptions, elector: ElectionMember) -> NodeMember:
-    hello = LauncherHello(
+def _hello(options: RunOptions, elector: ElectionMember) -> LauncherHello:
+    return LauncherHello(
         token="",
         job=options.job,
         node=elector.node,
@@ -188,5 +146,3 @@ def _absent(options: RunOptions, elector: ElectionMember) -> NodeMember:
         election_endpoint=elector.election_endpoint,
         domain=elector.domain,
     )
-    now = asyncio.get_running_loop().time()
-    return NodeMember(hello, None, now, elector.agent_endpoint, 0, alive=False, excluded=elector.excluded)

@@ -7,6 +7,7 @@ from mainstay.recovery.controller.failure import GenerationFailure
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.monitors.hang_monitor import HangMonitor
 from mainstay.recovery.controller.report import exit_data
+from mainstay.recovery.controller.state.events import ProcessEnded, RankFinished, RanksLost
 from mainstay.recovery.membership.members import NodeMember, RankMember
 from mainstay.recovery.protocol.messages import Dying, Exited
 from mainstay.recovery.protocol.worker_messages import ScriptFailed
@@ -29,12 +30,12 @@ class ExitHandler:
         for: they get a new process only when the old one is gone.
         """
         job, rank = self._job, self._job.members.held_by(message.rank, message.pid)
-        if rank is None or job.over or rank.away or job.recoveries >= job.options.max_restarts:
+        if rank is None or job.state.over or rank.away or job.state.recoveries >= job.options.max_restarts:
             return
         self._leaves(rank)
-        self._dying[node.name, message.pid] = job.generation
-        job.events.failed(GenerationFailure.of_signal(rank, message.pid, message.signal, message.time))
-        if self._job.over:  # after all, and the rest has no receiver
+        self._dying[node.name, message.pid] = job.state.generation
+        job.control.failed(GenerationFailure.of_signal(rank, message.pid, message.signal, message.time))
+        if self._job.state.over:  # after all, and the rest has no receiver
             words = Exited(
                 rank=rank.number, pid=message.pid, exit_code=None, signal=message.signal, expected=False,
                 time=message.time,
@@ -48,19 +49,19 @@ class ExitHandler:
         if died_in is not None:
             self._report(node, None, message, died_in)
             return
-        if rank is None or job.over:
+        if rank is None or job.state.over:
             return
         self._leaves(rank)
         if message.exit_code == 0 and not message.expected:
             self._finished(rank)
             return
-        rank.lost, rank.live = True, False
+        job.apply(RanksLost(ranks=(rank.number,)))
         self._report(node, rank.error, message)
         if not message.expected:  # else we ended it: whoever asked for that continues
-            job.events.failed(GenerationFailure.of_exit(rank, message))
+            job.control.failed(GenerationFailure.of_exit(rank, message))
 
     def _leaves(self, rank: RankMember) -> None:
-        rank.pid = None
+        self._job.apply(ProcessEnded(rank=rank.number))
         self._hangs.ended(rank.number)
 
     def _report(
@@ -72,13 +73,13 @@ class ExitHandler:
             time_=message.time,
             node=node.name,
             rank=message.rank,
-            generation=job.generation if generation is None else generation,
+            generation=job.state.generation if generation is None else generation,
             data=exit_data(error, message),
         )
 
     def _finished(self, rank: RankMember) -> None:
         job = self._job
-        rank.finished = True
+        job.apply(RankFinished(rank=rank.number))
         if all(r.finished for r in job.members.present):
-            job.events.finish()
-        job.events.report()
+            job.control.finish()
+        job.control.report()

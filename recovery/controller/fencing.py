@@ -10,9 +10,9 @@ from typing import Final
 
 from mainstay.recovery.controller.failure import GenerationFailure
 from mainstay.recovery.controller.job import Job
-from mainstay.recovery.controller.launcher_commands import LauncherCommands
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.controller.recovery_record import RecoveryRecord
+from mainstay.recovery.controller.state.events import GenerationFenced, RanksUnplaced
 from mainstay.recovery.membership.members import RankMember
 from mainstay.recovery.protocol.messages import FenceNode
 
@@ -27,9 +27,8 @@ AGAIN_SECONDS: Final = 1.0
 class Fencing:
     """One a coordinator."""
 
-    def __init__(self, job: Job, commands: LauncherCommands, inputs: PlannerInputBuilder) -> None:
+    def __init__(self, job: Job, inputs: PlannerInputBuilder) -> None:
         self._job = job
-        self._commands = commands
         self._inputs = inputs
 
     def victims(self, failure: GenerationFailure) -> set[int]:
@@ -57,48 +56,28 @@ class Fencing:
             self._wait_for_place(victims, f"{homes} (ranks {sorted(victims)} have nowhere to run)")
             return False
         self._inputs.log_last_resort(homes)
-        doomed = {
-            node.name: tuple(r.number for r in members.on(node.name) if r.number in victims) for node in members.alive()
-        }
-        excluded = {
-            node.name: tuple(r.number for r in members.on(node.name) if r.number in exclude) for node in members.alive()
-        }
-        for number in victims:
-            members.ranks[number].restart(homes[number])
         if members.shape is None:
-            job.store = job.new_store()  # the script itself meets through the store, and would find the dead in it
-        self._commands.replicate_state()
-        for node in members.alive():
-            node.inventory, node.warm = None, node.standbys
-            node.excluded += len(excluded[node.name])
-            node.send(FenceNode(generation=job.generation, kill=doomed[node.name], exclude=excluded[node.name]))
-        for rank in members.ranks:
-            rank.ready = rank.resumed = None
-            rank.troubled = False
-            rank.digests.clear()
-            rank.buffers.clear()
-            if rank.number in victims:
-                self._commands.start(rank)
+            job.open_store()  # the script itself meets through the store, and would find the dead in it
+        job.apply(GenerationFenced(homes={n: homes[n] for n in sorted(victims)}, exclude=tuple(sorted(exclude))))
         return True
 
     def wait_for_unplaced(self) -> bool:
         """Have the generation that begins wait for a place for those of its ranks that have none; whether it must."""
-        stuck = [rank for rank in self._job.members.present if rank.unplaced]
-        for rank in stuck:
-            rank.unplaced = False  # from now on it is looked for one
-        if stuck:
-            numbers = {rank.number for rank in stuck}
+        numbers = {rank.number for rank in self._job.members.present if rank.unplaced}
+        if numbers:
+            away = tuple(rank.number for rank in self._job.members.ranks if rank.unplaced and rank.away)
+            self._job.apply(RanksUnplaced(ranks=away))  # for the others it is looked for a place from now on
             self._wait_for_place(
                 numbers, f"ranks {sorted(numbers)} have nowhere to run, and the others cannot train without them"
             )
-        return bool(stuck)
+        return bool(numbers)
 
     def _wait_for_place(self, victims: set[int], problem: str) -> None:
         """Have ranks that have no place wait for a node that may join; where none may, the job ends."""
         job = self._job
         joins = job.options.spare_nodes and not job.members.full
         if job.recovery is None or not (joins or job.options.on_loss.leaves_ranks_out):
-            job.events.fail(problem)
+            job.control.fail(problem)
         else:
             job.attempt = job.spawn(self._until_placed(job.recovery, victims, problem))
 
@@ -106,14 +85,14 @@ class Fencing:
         job, began = self._job, time.time()
         log.warning("DEGRADED %s: %s; it waits for another node (--join-timeout)", job.options.job, problem)
         for node in job.members.alive():
-            node.send(FenceNode(generation=job.generation))  # survivors must not wait in a collective
+            job.send(node, FenceNode(generation=job.state.generation))  # survivors must not wait in a collective
         try:
             missing = self._without_place(victims)
             while isinstance(self._inputs.homes(victims), str):
                 if job.options.on_loss.leaves_ranks_out and self._without_place(victims) < missing:
                     break  # one more may be enough for a whole replica
                 if time.time() > began + job.options.join_seconds:
-                    return job.events.fail(problem)
+                    return job.control.fail(problem)
                 await asyncio.sleep(AGAIN_SECONDS)
         finally:
             recovery.waited += time.time() - began
@@ -129,7 +108,7 @@ class Fencing:
         """Wait for agents and survivors. A survivor that stays in its collective is itself a failure."""
         job = self._job
         survivors = [job.members.ranks[r] for r in waiting]
-        await job.until(lambda: all(n.fenced >= job.generation for n in job.members.alive()), FENCE_SECONDS)
+        await job.until(lambda: all(n.fenced >= job.state.generation for n in job.members.alive()), FENCE_SECONDS)
         await job.until(lambda: all(r.ready or r.gone for r in survivors), job.options.ready_seconds)
         if self._replace_late(recovery, [rank for rank in survivors if not rank.ready]):
             return False
@@ -145,10 +124,10 @@ class Fencing:
         job = self._job
 
         def waiting() -> bool:
-            return all(rank.waits_for(job.generation) for rank in job.members.present)
+            return all(rank.waits_for(job.state.generation) for rank in job.members.present)
 
         def late() -> list[RankMember]:
-            return [r for r in job.members.present if r.joined and not r.waits_for(job.generation) and not r.gone]
+            return [r for r in job.members.present if r.joined and not r.waits_for(job.state.generation) and not r.gone]
 
         while not waiting():
             await job.until(lambda: waiting() or bool(late()), None)
@@ -172,7 +151,7 @@ class Fencing:
     async def wait_for_all(self, recovery: RecoveryRecord) -> bool:
         """Wait until agents and all ranks have left the old generation."""
         job = self._job
-        await job.until(lambda: all(n.fenced >= job.generation for n in job.members.alive()), FENCE_SECONDS)
+        await job.until(lambda: all(n.fenced >= job.state.generation for n in job.members.alive()), FENCE_SECONDS)
         ready = await job.until(lambda: all(r.ready for r in job.members.ranks), job.options.ready_seconds)
         recovery.mark("fence")
         return ready

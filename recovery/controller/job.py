@@ -1,6 +1,7 @@
-"""The state of one job, which all parts of its coordinator share, and how they wait for it to change.
+"""One job as all parts of its coordinator share it: its state, what they use, and how they wait for a change.
 
-What happened goes to ``JobEvents``: only the coordinator decides what follows from a failure or an end.
+An event that is applied changes the state (``state.reducer``), and its effects are carried out here and nowhere else.
+What follows from a failure or an end only the coordinator decides: ``JobControl``.
 """
 
 from __future__ import annotations
@@ -14,15 +15,27 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from mainstay.probes.ids import uuid7
-from mainstay.recovery.agent.messages import Group
 from mainstay.recovery.calibration import Calibration
 from mainstay.recovery.checkpoint.catalog import ResumeSource
 from mainstay.recovery.controller.failure import GenerationFailure
+from mainstay.recovery.controller.launcher_connection import LauncherConnection
 from mainstay.recovery.controller.planning.measured_costs import MeasuredCosts
 from mainstay.recovery.controller.recovery_record import RecoveryRecord
 from mainstay.recovery.controller.rollback_history import RollbackHistory
-from mainstay.recovery.membership.members import MOVES, CoordinatorJobState, Members
+from mainstay.recovery.controller.state.effects import Effect, SendToLauncher
+from mainstay.recovery.controller.state.events import (
+    GenerationBegun,
+    JobEvent,
+    PhaseChanged,
+    StoreOpened,
+    WarningsChanged,
+)
+from mainstay.recovery.controller.state.job_state import JobPhase, JobState
+from mainstay.recovery.controller.state.reducer import reduce
+from mainstay.recovery.membership.members import Members, NodeMember
+from mainstay.recovery.node_warning import NodeWarnings
 from mainstay.recovery.options import RunOptions
+from mainstay.recovery.protocol.messages import ToLauncher
 from mainstay.recovery.save_intervals import FailureRate
 from mainstay.recovery.telemetry.reporter import Reporter
 
@@ -32,7 +45,7 @@ STEP_SECONDS: Final = 600.0
 """A step that takes longer is taken for a hang, and a planned change stops no rank."""
 
 
-class JobEvents(Protocol):
+class JobControl(Protocol):
     """What the parts of a coordinator tell it."""
 
     def failed(self, failure: GenerationFailure) -> None:
@@ -56,45 +69,26 @@ class JobEvents(Protocol):
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """One job as its coordinator knows it."""
+    """One a coordinator."""
 
     options: RunOptions
     """Of the launcher that coordinates."""
     reporter: Reporter
-    events: JobEvents
+    control: JobControl
     """Who decides what follows from what happens."""
     term: int = 1
     """How many coordinators this job has had; see ``coordinator_election``."""
-    members: Members = field(init=False)
-    state: CoordinatorJobState = CoordinatorJobState.FORMING
-    generation: int = 0
-    inheriting: bool = False
-    """This coordinator takes over, and does not know yet what is left."""
-    saving: bool = False
-    """The last save is under way: the job is over for everybody else."""
-    store: tuple[str, int] = ("", 0)
+    state: JobState = field(init=False)
+    connections: dict[str, LauncherConnection] = field(default_factory=dict)
+    """Node -> connection to its launcher."""
     new_store: Callable[[], tuple[str, int]] = lambda: ("", 0)
     """Gives an empty store; set by whoever can start one before the job forms."""
-    started_at: float = field(default_factory=time.time)
-    finished_at: float | None = None
-    steps_total: int | None = None
-
-    groups: tuple[Group, ...] = ()
-    """As the agents were last told: parity and copies that exist belong to them."""
-    disk_every: int = field(init=False)
-    parity_every: int = field(init=False)
-    run: str = field(default_factory=uuid7)
-    """Of the checkpoints of this start. It sorts by time, and cannot be guessed."""
+    replicate_state: Callable[[], None] = lambda: None
+    """Tells launchers what is to be known when this coordinator dies."""
+    record: Callable[[JobEvent, list[Effect]], None] = lambda _, __: None
+    """Keeps an event that was applied, and its effects."""
     source: ResumeSource | None = None
     """What the job continues from."""
-
-    parameters_equal: bool = True
-    """Whether data-parallel peers hold equal parameters at least; checked in the first step."""
-    replicated: bool | None = None
-    """Whether they hold equal parameters and buffers, as their digests said; None: not known yet."""
-
-    formed_once: bool = False
-    recoveries: int = 0
     recovery: RecoveryRecord | None = None
     """Under way; None: ranks train."""
     attempt: asyncio.Task[None] | None = None
@@ -107,22 +101,48 @@ class Job:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.members = Members(self.options.nnodes, self.options.nproc, self.options.spare_nodes)
-        self.disk_every, self.parity_every = self.options.disk_every, self.options.parity_every
+        self.state = JobState.new(self.options, time.time(), uuid7())  # a run's id sorts by time
 
     # State
 
-    def move(self, state: CoordinatorJobState) -> None:
-        """Go to ``state``; asking for what the table does not have is a bug."""
-        if state is self.state and state is not CoordinatorJobState.RECOVERING:
-            return
-        assert state in MOVES[self.state], f"{self.state} -> {state} is not in the table"
-        self.state = state
-        self.events.report()
-
     @property
-    def over(self) -> bool:
-        return self.saving or not MOVES[self.state]
+    def members(self) -> Members:
+        return self.state.members
+
+    def apply(self, event: JobEvent) -> None:
+        """Change the state by ``event``, and carry out its effects."""
+        effects = reduce(self.state, event)
+        self.record(event, effects)
+        for effect in effects:
+            if isinstance(effect, SendToLauncher):
+                self.send(self.members.nodes[effect.node], effect.message)
+            else:
+                self.replicate_state()
+
+    def send(self, node: NodeMember, message: ToLauncher) -> None:
+        """Send ``message`` to the launcher of ``node``; nothing where it is lost."""
+        if node.alive:
+            self.connections[node.name].send(message)
+
+    def move(self, phase: JobPhase) -> None:
+        """Go to ``phase``; asking for what the table of transitions does not have is a bug."""
+        if phase is not self.state.phase or phase is JobPhase.RECOVERING:
+            self.apply(PhaseChanged(phase=phase, at=time.time()))
+            self.control.report()
+
+    def begin_generation(self, reason: str) -> None:
+        """Number the generation that begins; who must learn of it is told by a fence."""
+        self.apply(GenerationBegun(reason=reason))
+
+    def open_store(self) -> None:
+        """Have ranks meet in another store."""
+        host, port = self.new_store()
+        self.apply(StoreOpened(host=host, port=port))
+
+    def warn(self, warnings: NodeWarnings) -> None:
+        """Replace what is known of nodes that are not trusted."""
+        if warnings != self.members.warnings:
+            self.apply(WarningsChanged(warnings=warnings))
 
     @property
     def active(self) -> bool:
@@ -140,25 +160,15 @@ class Job:
         return None if self.recovery is None else self.recovery.before
 
     @property
-    def committed(self) -> int:
-        """The newest epoch that any rank is known to have committed."""
-        return max((rank.epoch for rank in self.members.ranks), default=0)
-
-    @property
     def begun_at(self) -> int:
         """The epoch with which the run begins."""
         return 0 if self.source is None else self.source.manifest.epoch
 
     @property
-    def disturbed(self) -> bool:
-        """Whether something comes before any planned change of the job."""
-        return self.over or self.state is not CoordinatorJobState.RUNNING or any(r.gone for r in self.members.ranks)
-
-    @property
     def failure_rate(self) -> FailureRate:
         """How often nodes fail: as was assumed, and as this job has seen."""
-        hours = (time.time() - self.started_at) / 3600.0
-        return FailureRate(len(self.members.nodes), self.options.mtbf_hours, self.recoveries, hours)
+        hours = (time.time() - self.state.started_at) / 3600.0
+        return FailureRate(len(self.members.nodes), self.options.mtbf_hours, self.state.recoveries, hours)
 
     # Waiting
 
@@ -182,20 +192,20 @@ class Job:
 
     async def next_step(self) -> str:
         """Wait for the next step to be committed by all: then the least is thrown away. Why not, or nothing."""
-        target = self.committed + 1
+        target = self.state.committed + 1
 
         def over() -> bool:
-            return min(rank.epoch for rank in self.members.ranks) >= target or self.disturbed
+            return min(rank.epoch for rank in self.members.ranks) >= target or self.state.disturbed
 
         if not await self.until(over, STEP_SECONDS):
             return f"no step was committed within {STEP_SECONDS:g} s"
-        return "something failed meanwhile, which comes first" if self.disturbed else ""
+        return "something failed meanwhile, which comes first" if self.state.disturbed else ""
 
     # Tasks
 
     def failed_soon(self, failure: GenerationFailure) -> None:
         """Report a failure from within a recovery, whose task the next one cancels."""
-        asyncio.get_running_loop().call_soon(self.events.failed, failure)
+        asyncio.get_running_loop().call_soon(self.control.failed, failure)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work`` beside everything else; its failure is the job's."""
@@ -210,7 +220,7 @@ class Job:
             error = task.exception()
             if error is not None:
                 log.error("the coordinator failed", exc_info=error)
-                self.events.fail(f"the coordinator failed: {error}")
+                self.control.fail(f"the coordinator failed: {error}")
 
     def close(self) -> None:
         """Cancel all tasks."""

@@ -1,17 +1,13 @@
-"""What the coordinator tells launchers outside of a fence: start, meet, protect, and what it leaves behind."""
+"""What the coordinator tells launchers: to form a generation, to warm standbys, and what it leaves behind."""
 
 from __future__ import annotations
 
-import msgspec
-
 from mainstay.recovery.controller.checkpointing import CheckpointManager
 from mainstay.recovery.controller.job import Job
-from mainstay.recovery.membership.members import RankMember
 from mainstay.recovery.protocol.coordinator_state import CANDIDATES, CoordinatorState, ElectionMember
 from mainstay.recovery.protocol.messages import (
     RegroupRank,
     ReplicateState,
-    StartRank,
     TrainingResumed,
 )
 from mainstay.recovery.protocol.worker_messages import Regroup
@@ -22,6 +18,7 @@ class LauncherCommands:
 
     def __init__(self, job: Job, checkpoints: CheckpointManager) -> None:
         self._job = job
+        job.replicate_state = self.replicate_state
         self._checkpoints = checkpoints
         self._coordinator_states = 0
 
@@ -34,50 +31,34 @@ class LauncherCommands:
         )
         for number, node in enumerate(sorted(self._job.members.alive(), key=lambda n: n.hello.node_rank)):
             will = coordinator_state if number < CANDIDATES else None
-            node.send(
+            self._job.send(
+                node,
                 ReplicateState(
                     term=self._job.term,
                     holder=self._job.options.node,
                     election_endpoint=election_endpoint,
                     coordinator_state=will,
-                )
+                ),
             )
-
-    def start(self, rank: RankMember) -> None:
-        """Have the rank's node give it a process."""
-        host, port = self._job.store
-        shape = self._job.members.shape
-        told = shape or self._job.options
-        start = StartRank(
-            rank=rank.number,
-            generation=self._job.generation,
-            store_host=host,
-            store_port=port,
-            dp=told.dp,
-            pp=told.pp,
-            depths=shape.depths if shape else (),
-            world_size=len(self._job.members.ranks),
-        )
-        self._job.members.nodes[rank.node].send(start)
 
     def regroup(self, orders: dict[int, Regroup]) -> None:
         """Tell every rank to form the present generation; ``orders`` holds what they restore."""
-        host, port = self._job.store
+        host, port = self._job.state.store
         # One digest at the very first step tells whether replicas are replicas: a job may shard its state among them.
         for rank in self._job.members.present:
             order = orders.get(rank.number) or Regroup(
-                generation=self._job.generation,
+                generation=self._job.state.generation,
                 store_host=host,
                 store_port=port,
                 restore=self._checkpoints.first(rank.number),
                 digest_steps=1,
             )
-            self._job.members.nodes[rank.node].send(RegroupRank(rank=rank.number, order=order))
+            self._job.send(self._job.members.nodes[rank.node], RegroupRank(rank=rank.number, order=order))
 
     def warm_standbys(self) -> None:
         """The first step after a recovery is committed: standbys may warm now."""
         for node in self._job.members.alive():
-            node.send(TrainingResumed())
+            self._job.send(node, TrainingResumed())
 
 
 def capture_state(job: Job, version: int) -> CoordinatorState:
@@ -87,7 +68,7 @@ def capture_state(job: Job, version: int) -> CoordinatorState:
     return CoordinatorState(
         term=job.term,
         version=version,
-        generation=job.generation,
+        generation=job.state.generation,
         electors=tuple(
             ElectionMember(
                 node=node.name,
@@ -104,18 +85,18 @@ def capture_state(job: Job, version: int) -> CoordinatorState:
             for node in nodes
         ),
         homes=tuple(index[rank.node] for rank in job.members.ranks),
-        recoveries=job.recoveries,
-        started_at=job.started_at,
-        formed_once=job.formed_once,
+        recoveries=job.state.recoveries,
+        started_at=job.state.started_at,
+        formed_once=job.state.formed_once,
         returns=job.history.returns,
-        parameters_equal=job.parameters_equal,
-        replicated=job.replicated,
-        groups=job.groups,
-        run=job.run,
+        parameters_equal=job.state.parameters_equal,
+        replicated=job.state.replicated,
+        groups=job.state.groups,
+        run=job.state.run,
         resumed=None if job.source is None else job.source.manifest.run,
-        disk_every=job.disk_every,
-        parity_every=job.parity_every,
-        warnings=msgspec.structs.replace(job.members.warnings),
+        disk_every=job.state.disk_every,
+        parity_every=job.state.parity_every,
+        warnings=job.members.warnings,
         prices=job.prices.observed,
         accuracy=job.calibration.strategies,
     )

@@ -29,7 +29,9 @@ from mainstay.recovery.controller.launcher_commands import LauncherCommands
 from mainstay.recovery.controller.planning.cost_input_builder import LEAVES
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.controller.replica_speed import ReplicaSpeeds
-from mainstay.recovery.membership.members import CoordinatorJobState, NodeMember, RankMember
+from mainstay.recovery.controller.state.events import FailureCounted, ParticipationChosen, RankStarted, RanksUnplaced
+from mainstay.recovery.controller.state.job_state import JobPhase
+from mainstay.recovery.membership.members import NodeMember, RankMember
 from mainstay.recovery.protocol.worker_messages import StepRecord
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
 from mainstay.recovery.work_assignment import AssignmentPolicy, LossPolicy, WorkAssignment
@@ -94,8 +96,7 @@ class ParticipationPolicy:
             victims: ranks that need a new process. Those that have no place to run are marked as unplaced.
             failure: why a generation begins.
         """
-        for rank in self._job.members.ranks:
-            rank.unplaced = False
+        self._mark_unplaced(())
         wanted = self._job.options.on_loss.leaves_ranks_out
         if not wanted or failure.workflow in {WorkflowName.REPLAY, WorkflowName.RESHAPE} or self.unable() is not None:
             return RemainingRanks(None, None)
@@ -116,12 +117,7 @@ class ParticipationPolicy:
         if failure.workflow is WorkflowName.RESHAPE:
             self.paces.forget()
             self._routed.clear()
-        for rank in self._job.members.ranks:
-            if here is None or rank.number in here:
-                rank.away = 0
-            else:
-                rank.away = rank.away or self._job.generation
-                rank.live = False
+        self._job.apply(ParticipationChosen(ranks=None if here is None else tuple(sorted(here))))
 
     def _chosen(
         self, remaining: RemainingRanks, failure: GenerationFailure, way: RecoveryStrategyName | None
@@ -149,7 +145,7 @@ class ParticipationPolicy:
             return "Pipelines of unlike depth cannot stand for one another."
         if not self.asks:
             return "The script does not ask for its micro-batches, and would train on with a smaller batch."
-        if job.options.shard_snapshots or not job.replicated or not job.formed_once:
+        if job.options.shard_snapshots or not job.state.replicated or not job.state.formed_once:
             return "Replicas are not known to hold equal state."
         if any(rank.gone for rank in job.members.ranks):
             return "Some ranks have left the training loop already."
@@ -166,8 +162,7 @@ class ParticipationPolicy:
         members = self._job.members
         case = self._inputs.case(victims)
         unplaced = {number for number in case.failed if case.node[number] in case.closed}
-        for number in unplaced:
-            members.ranks[number].unplaced = True
+        self._mark_unplaced(unplaced)
         case = self._inputs.case(victims, unplaced)
         back = {r.number for r in members.ranks if r.waits and members.can_run(r.node)}
         here = {r.number for r in members.ranks if r.number not in victims and (not r.away or r.number in back)}
@@ -225,9 +220,10 @@ class ParticipationPolicy:
         lost = [job.members.ranks[number] for number in failure.ranks]
         if not lost or not all(rank.away for rank in lost):
             return False
-        job.recoveries += failure.counts
+        if failure.counts:
+            job.apply(FailureCounted())
         log.warning("%s; no rank waits for it", failure.reason)
-        if job.recoveries > job.options.max_restarts:
+        if job.state.recoveries > job.options.max_restarts:
             stay = sorted(failure.ranks)
             log.error("DEGRADED %s: --max-restarts are used up, ranks %s stay away", job.options.job, stay)
         else:
@@ -237,14 +233,15 @@ class ParticipationPolicy:
     async def _restart(self, ranks: list[RankMember]) -> None:
         await asyncio.sleep(AGAIN_SECONDS)
         for rank in ranks:
-            if rank.away and rank.lost and not self._job.over:  # a recovery may have seen to it meanwhile
-                rank.unplaced = not self._job.members.can_run(rank.node)
-                if not rank.unplaced:
-                    self._start(rank)
+            if rank.away and rank.lost and not self._job.state.over:  # a recovery may have seen to it meanwhile
+                if self._job.members.can_run(rank.node):
+                    self._job.apply(RankStarted(rank=rank.number, node=rank.node))
+                else:
+                    self._mark_unplaced({r.number for r in self._job.members.ranks if r.unplaced} | {rank.number})
 
-    def _start(self, rank: RankMember) -> None:
-        rank.restart(rank.node)
-        self._commands.start(rank)
+    def _mark_unplaced(self, ranks: Collection[int]) -> None:
+        if {rank.number for rank in self._job.members.ranks if rank.unplaced} != set(ranks):
+            self._job.apply(RanksUnplaced(ranks=tuple(sorted(ranks))))
 
     def is_restored(self, node: NodeMember) -> None:
         """A node that could run no rank can again: its ranks that have no other place get a process."""
@@ -253,8 +250,7 @@ class ParticipationPolicy:
         self._commands.replicate_state()
         for rank in job.members.on(node.name):
             if rank.unplaced and rank.away:
-                rank.unplaced = False
-                self._start(rank)
+                job.apply(RankStarted(rank=rank.number, node=node.name))
         if job.options.spare_nodes:
             self._place_on(node)
 
@@ -263,8 +259,7 @@ class ParticipationPolicy:
         members = self._job.members
         free = members.rooms().get(node.name, 0)
         for rank in [rank for rank in members.ranks if rank.unplaced and rank.away][:free]:
-            rank.node, rank.unplaced = node.name, False
-            self._start(rank)
+            self._job.apply(RankStarted(rank=rank.number, node=node.name))
 
     def reopen(self, closed: Iterable[NodeMember]) -> None:
         """Of nodes that could run no rank, those that can now take theirs again."""
@@ -290,9 +285,9 @@ class ParticipationPolicy:
     async def _step_ends(self) -> bool:
         """Wait until all have committed the next step: then the least is thrown away. False near the job's end."""
         job = self._job
-        target = job.committed + 1
+        target = job.state.committed + 1
         await job.until(lambda: self._over or min(rank.epoch for rank in job.members.present) >= target, None)
-        return not self._over and job.state is CoordinatorJobState.RUNNING
+        return not self._over and job.state.phase is JobPhase.RUNNING
 
     def learn(self, rank: RankMember, record: StepRecord) -> None:
         """Whether the script can do without others, as a rank's step shows; the newest counts."""
@@ -310,14 +305,14 @@ class ParticipationPolicy:
             return
         if not self.paces.step(rank.number, record, shape.world_size):
             return  # when all have made it, the least is thrown away
-        if job.state is not CoordinatorJobState.RUNNING or job.busy or self._over:
+        if job.state.phase is not JobPhase.RUNNING or job.busy or self._over:
             return
         shares = self.paces.better(shape)
         if shares:
             self.paces.propose_assignment(shares)
             told = ", ".join(f"{replica}: {share / max(shares.values()):.2f}" for replica, share in shares.items())
             reason = f"work is assigned again by the speed of replicas ({told})"
-            job.events.failed(
+            job.control.failed(
                 GenerationFailure(ranks=set(), time=time.time(), reason=reason, counts=False, changes=True)
             )
 
@@ -327,8 +322,8 @@ class ParticipationPolicy:
     def _over(self) -> bool:
         """The end is too near to change anything."""
         job = self._job
-        late = job.steps_total is not None and job.committed + WORTH_STEPS > job.steps_total
-        return late or job.over or any(rank.gone for rank in job.members.ranks)
+        late = job.state.steps_total is not None and job.state.committed + WORTH_STEPS > job.state.steps_total
+        return late or job.state.over or any(rank.gone for rank in job.members.ranks)
 
     def _returning(self) -> Collection[int]:
         """Ranks that are away, of mesh positions (or replicas) whose ranks that are away all wait."""

@@ -26,9 +26,9 @@ from mainstay.detectors.localize.topology import Endpoint
 from mainstay.probes.benchmarks.pair_protocol import PAIR, PairTask, Role, bandwidths
 from mainstay.probes.benchmarks.result import BenchmarkState
 from mainstay.recovery.admission import AdmissionPolicy
-from mainstay.recovery.membership.members import Members, NodeMember
+from mainstay.recovery.controller.job import Job
+from mainstay.recovery.membership.members import NodeMember
 from mainstay.recovery.node_warning import NodeWarning, cordon
-from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.messages import CheckNode, NodeChecked
 from mainstay.recovery.protocol.node_check_messages import GRACE_SECONDS, PAIR_SECONDS
 
@@ -47,9 +47,9 @@ _LOOK_SECONDS: Final = 0.2
 class Preflight:
     """One a coordinator."""
 
-    def __init__(self, options: RunOptions, members: Members) -> None:
-        self._options = options
-        self._members = members
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._options = options = job.options
         self.wanted = options.preflight is not AdmissionPolicy.OFF
         self._requests = itertools.count(1)
         self._answers: dict[int, asyncio.Queue[NodeChecked]] = {}
@@ -59,7 +59,8 @@ class Preflight:
     @property
     def bad(self) -> dict[str, str]:
         """Nodes that take no rank -> why."""
-        return {node: warning.reason for node, warning in self._members.warnings.own.items() if warning.cordoned}
+        own = self._job.members.warnings.own
+        return {node: warning.reason for node, warning in own.items() if warning.cordoned}
 
     def answer(self, message: NodeChecked) -> None:
         """Accept the answer of a launcher; a late one has no reader."""
@@ -68,7 +69,7 @@ class Preflight:
 
     async def check_start(self) -> None:
         """Check all nodes, which have no rank yet."""
-        begun, nodes = time.monotonic(), sorted(self._members.alive(), key=lambda node: node.hello.node_rank)
+        begun, nodes = time.monotonic(), sorted(self._job.members.alive(), key=lambda node: node.hello.node_rank)
         answers = await self._check_devices(nodes)
         answered = time.monotonic()
         pairs = await self._measure_pairs([node for node in nodes if answers[node.name].devices])
@@ -82,10 +83,11 @@ class Preflight:
 
     def hold(self, node: NodeMember) -> None:
         """Keep ranks off the node until ``check_node`` has ended."""
-        own = self._members.warnings.own.get(node.name)
+        warnings = self._job.members.warnings
+        own = warnings.own.get(node.name)
         if own is not None and not own.cordoned:
             self._before[node.name] = own
-        self._members.warnings.note(node.name, cordon("its preflight check has not ended yet"))
+        self._job.warn(warnings.note(node.name, cordon("its preflight check has not ended yet")))
 
     async def check_node(self, node: NodeMember) -> bool:
         """Check the devices of the node; whether it may take ranks."""
@@ -93,18 +95,20 @@ class Preflight:
         return node.alive and node.name not in self.bad
 
     def _note(self, nodes: Sequence[NodeMember], *found: PreflightFindings) -> None:
-        enforces, warnings = self._options.preflight is AdmissionPolicy.ENFORCE, self._members.warnings
+        enforces, warnings = self._options.preflight is AdmissionPolicy.ENFORCE, self._job.members.warnings
+        bad = self.bad
         what = "it takes no rank" if enforces else "it takes ranks all the same (--preflight warn)"
         for name in [node.name for node in nodes if node.alive]:
             reason = "; ".join(one.bad[name] for one in found if name in one.bad)
             if reason:
                 log.warning("the preflight check finds node %s bad, %s: %s", name, what, reason)
             if reason and enforces:
-                warnings.note(name, cordon(reason))
-            elif name in self.bad:
-                warnings.trust(name)
+                warnings = warnings.note(name, cordon(reason))
+            elif name in bad:
+                warnings = warnings.trust(name)
                 if before := self._before.pop(name, None):
-                    warnings.note(name, before)
+                    warnings = warnings.note(name, before)
+        self._job.warn(warnings)
         for remark in [remark for one in found for remark in one.remarks]:
             log.warning("preflight of job %s: %s", self._options.job, remark)
 
@@ -165,7 +169,7 @@ class Preflight:
     def _request(self, node: NodeMember, pair: PairTask | None) -> Iterator[int]:
         request = next(self._requests)
         self._answers[request] = asyncio.Queue()
-        node.send(CheckNode(request=request, pair=pair))
+        self._job.send(node, CheckNode(request=request, pair=pair))
         try:
             yield request
         finally:

@@ -1,4 +1,4 @@
-"""What ranks say, written into the tables of the coordinator. Words of a process that was replaced are not heard."""
+"""What ranks say, and what follows from it. Words of a process that was replaced are not heard."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from mainstay.recovery.controller.monitors.flight_recorder import FlightRecorder
 from mainstay.recovery.controller.monitors.numeric_monitor import NumericMonitor
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.retry_policy import RetryPolicy
+from mainstay.recovery.controller.state.events import RankMessage, RankMessageReceived
 from mainstay.recovery.controller.workflows.step_replay import StepReplayController
 from mainstay.recovery.membership.members import RankMember
 from mainstay.recovery.mesh_shape import MeshShape
@@ -77,10 +78,10 @@ class RankMessageHandler:
             CollectiveFailed: self._trouble,
             StepFailed: self._raised,
             Attached: self._attached,
-            StepsTotal: self._steps_total,
+            StepsTotal: self._apply,
             Replayed: self._replayed,
-            RankDone: self._done,
-            ScriptFailed: self._script_failed,
+            RankDone: self._apply,
+            ScriptFailed: self._apply,
             FlightRecorderDump: lambda rank, answer: recorder.add_answer(rank.number, answer),
         }
 
@@ -91,57 +92,54 @@ class RankMessageHandler:
         if rank is not None and handler is not None:
             handler(rank, wrapped.message)
 
+    def _apply(self, rank: RankMember, message: RankMessage) -> None:
+        self._job.apply(RankMessageReceived(rank=rank.number, message=message, at=time.time()))
+
     @property
     def _forming(self) -> bool:
         """No rank has trained yet, and no recovery is under way that would see to it.
 
         Not the same as the job's state: until the first rank speaks, a script might be one without the SDK.
         """
-        return not self._job.active and not self._job.formed_once and not self._job.inheriting
+        return not self._job.active and not self._job.state.formed_once and not self._job.state.inheriting
 
     def _joined(self, rank: RankMember, message: Joined) -> None:
         job = self._job
         shape = MeshShape(dp=message.dp, pp=message.pp, tp=message.tp, depths=message.depths)
         if job.members.shape not in {None, shape}:
-            job.events.fail(f"rank {rank.number} asked for {shape}, others for {job.members.shape}")
+            job.control.fail(f"rank {rank.number} asked for {shape}, others for {job.members.shape}")
             return
-        job.members.shape = shape
         if misfit := self._checkpoints.incompatibility(shape):
-            job.events.fail(misfit)
+            job.control.fail(misfit)
             return
-        rank.joined, rank.joined_at = message.generation, time.time()
+        self._apply(rank, message)
         # Replacements get their order from recovery; at the first start the last one to come starts it.
-        if self._forming and all(r.joined == job.generation for r in job.members.ranks):
+        if self._forming and all(r.joined == job.state.generation for r in job.members.ranks):
             self._commands.regroup({})
 
     def _ready(self, rank: RankMember, message: Ready) -> None:
-        if message.generation == self._job.generation:
-            rank.ready = message
+        if message.generation == self._job.state.generation:
+            self._apply(rank, message)
 
     def _resumed(self, rank: RankMember, message: Resumed) -> None:
         job = self._job
-        if message.generation != job.generation:
+        if message.generation != job.state.generation:
             return
-        rank.resumed = message
-        if message.ok:
-            rank.live, rank.epoch = True, message.epoch
-        elif self._forming:
-            job.events.fail(f"rank {rank.number} cannot continue from step {message.epoch}: {message.reason}")
+        self._apply(rank, message)
+        if not message.ok and self._forming:
+            job.control.fail(f"rank {rank.number} cannot continue from step {message.epoch}: {message.reason}")
             return
         if self._forming and all(r.resumed is not None and r.resumed.ok for r in job.members.ranks):
             self._executor.formed()
 
     def _step(self, rank: RankMember, message: StepRecord) -> None:
         job = self._job
-        rank.epoch = max(rank.epoch, message.epoch)
-        if message.generation == job.generation:
-            rank.epoch, rank.epoch_generation = message.epoch, message.generation
+        self._apply(rank, message)
+        if message.generation == job.state.generation:
             self._durability.corrupt_steps.committed(message.epoch)
             self._executor.inputs.step_took(message.step_time)
             self._executor.strategies.committed(rank.number, message)
             if message.digest is not None:
-                rank.digests[message.epoch] = message.digest
-                rank.buffers[message.epoch] = message.buffers or 0
                 job.history.note(rank.number, message.epoch, message.digest)
                 self._executor.inputs.compare_replicas(message.epoch)
             self._numerics.step(rank.number, message)
@@ -154,19 +152,19 @@ class RankMessageHandler:
         self._job.reporter.transfers(rank.number, message)
 
     def _trouble(self, rank: RankMember, message: CollectiveFailed) -> None:
-        if message.generation == self._job.generation:
-            rank.troubled = True
+        if message.generation == self._job.state.generation:
+            self._apply(rank, message)
             self._job.spawn(self._explain(rank, message))
 
     async def _explain(self, rank: RankMember, message: CollectiveFailed) -> None:
         """Wait for the death that explains a broken collective; without one the connection itself was at fault."""
         await asyncio.sleep(TROUBLE_SECONDS)
         job = self._job
-        if job.generation == message.generation and not job.over:
+        if job.state.generation == message.generation and not job.state.over:
             reason = f"a collective failed on rank {rank.number} though every rank is alive: {message.reason}"
-            ranks = self._retries.replaced_for(rank.number, job.committed, raised=False) | self._still_silent()
+            ranks = self._retries.replaced_for(rank.number, job.state.committed, raised=False) | self._still_silent()
             began = time.time() - TROUBLE_SECONDS
-            job.events.failed(GenerationFailure(ranks=ranks, time=began, reason=reason, erred=rank.number))
+            job.control.failed(GenerationFailure(ranks=ranks, time=began, reason=reason, erred=rank.number))
 
     def _still_silent(self) -> set[int]:
         """Ranks that did not come to this generation, nor to the one before, while others gave up waiting for them.
@@ -180,27 +178,18 @@ class RankMessageHandler:
     def _raised(self, rank: RankMember, message: StepFailed) -> None:
         """No rank is lost, and the reason is known: there is nothing to wait for."""
         job = self._job
-        if message.generation == job.generation and not job.over:
-            ranks = self._retries.replaced_for(rank.number, job.committed, raised=True)
+        if message.generation == job.state.generation and not job.state.over:
+            ranks = self._retries.replaced_for(rank.number, job.state.committed, raised=True)
             then = "it gets a new process" if ranks else "all make the step again"
             reason = f"rank {rank.number} raised {message.error}; {then}"
-            job.events.failed(
+            job.control.failed(
                 GenerationFailure(ranks=ranks, time=time.time(), reason=reason, own=True, erred=rank.number)
             )
 
     def _attached(self, rank: RankMember, message: Attached) -> None:
-        rank.attached = message
+        self._apply(rank, message)
         if not message.protected:
             log.warning("DEGRADED rank %d is not protected: %s", rank.number, message.reason)
 
-    def _steps_total(self, _: RankMember, message: StepsTotal) -> None:
-        self._job.steps_total = message.total
-
     def _replayed(self, rank: RankMember, message: Replayed) -> None:
         self._replays.handle_replayed(rank.number, message)
-
-    def _done(self, rank: RankMember, message: RankDone) -> None:
-        rank.done, rank.epoch = True, message.epoch
-
-    def _script_failed(self, rank: RankMember, message: ScriptFailed) -> None:
-        rank.error = message

@@ -31,7 +31,9 @@ from mainstay.recovery.controller.planning.planner_input_builder import PlannerI
 from mainstay.recovery.controller.planning.strategy_controller import StrategyController, decision_event_data
 from mainstay.recovery.controller.recovery_record import RecoveryRecord
 from mainstay.recovery.controller.restore_verification import find_restore_mismatch
-from mainstay.recovery.membership.members import CoordinatorJobState, RankMember
+from mainstay.recovery.controller.state.events import TrainingFormed
+from mainstay.recovery.controller.state.job_state import JobPhase
+from mainstay.recovery.membership.members import RankMember
 from mainstay.recovery.options import NumericAnomalyPolicy
 from mainstay.recovery.protocol.messages import DiscardCommand
 from mainstay.recovery.protocol.worker_messages import Regroup
@@ -96,7 +98,7 @@ class RecoveryExecutor:
         self.inputs = inputs
         self.participation = participation
         self._durability = durability
-        self.fencing = Fencing(job, commands, inputs)
+        self.fencing = Fencing(job, inputs)
         self.strategies = strategies
         self._lease = lease
         self.workflows: dict[WorkflowName, Workflow] = {}
@@ -108,10 +110,10 @@ class RecoveryExecutor:
 
     def formed(self) -> None:
         """Every rank has voted for its epoch: training runs, and what protects it is set up for this membership."""
-        self._job.move(CoordinatorJobState.RUNNING)
+        self._job.move(JobPhase.RUNNING)
         self._durability.protect()
         self._checkpoints.configure()
-        self._job.formed_once = True
+        self._job.apply(TrainingFormed())
         if self._job.members.shape is not None:
             self.strategies.prepare()  # decide single losses in advance
         self._commands.replicate_state()
@@ -125,7 +127,7 @@ class RecoveryExecutor:
         self.cancel()
         job, now = self._job, time.time()
         if job.recovery is None:
-            job.recovery = RecoveryRecord(uuid7(), failure.time, job.committed, now, self._report)
+            job.recovery = RecoveryRecord(uuid7(), failure.time, job.state.committed, now, self._report)
         recovery = job.recovery
         recovery.acted_at = min(now, recovery.acted_at)
         recovery.marks.clear()
@@ -135,7 +137,7 @@ class RecoveryExecutor:
             self.strategies.assess_quickly(victims, failure),
         )
         recovery.quiet = failure.quiet
-        recovery.begins("fence", f"generation {job.generation}: {failure.reason}")
+        recovery.begins("fence", f"generation {job.state.generation}: {failure.reason}")
         others = self.pipelines.instead(self, recovery, victims, failure) if self.pipelines else None
         if others is not None:
             recovery.verdict = self.strategies.decide(costs, RecoveryStrategyName.REINSTANTIATE)
@@ -174,7 +176,7 @@ class RecoveryExecutor:
             return
         if not await self.fencing.wait_for_survivors(recovery, waiting):
             return
-        if self._job.formed_once:
+        if self._job.state.formed_once:
             alternative = self._decide(recovery, victims)
             if alternative is None:
                 return
@@ -184,7 +186,7 @@ class RecoveryExecutor:
             if not await self.fencing.wait_for_joined(recovery):
                 return
             orders, epoch = {}, self._job.begun_at
-        if not await self._lease.check(self._job.generation):
+        if not await self._lease.check(self._job.state.generation):
             return
         self.discard(epoch)
         if not await self._regroup(recovery, orders):
@@ -223,20 +225,20 @@ class RecoveryExecutor:
         if plan.chosen is None:
             job.reporter.event(
                 EventKind.RECOVERY_FAILED,
-                generation=job.generation,
+                generation=job.state.generation,
                 data={"recovery": recovery.id, "reason": plan.explanation},
             )
-            job.events.fail(plan.explanation)
+            job.control.fail(plan.explanation)
             return None
         log.warning("plan: %s", plan.explanation)
         return plan.alternative()
 
     def _orders(self, alternative: Alternative) -> dict[int, Regroup]:
         job = self._job
-        (host, port), assignment = job.store, self.participation.assignment()
+        (host, port), assignment = job.state.store, self.participation.assignment()
         return {
             restore.rank: Regroup(
-                generation=job.generation,
+                generation=job.state.generation,
                 store_host=host,
                 store_port=port,
                 restore=self.inputs.order(restore, alternative.epoch or 0),
@@ -250,11 +252,11 @@ class RecoveryExecutor:
         """Snapshots and parity of steps that will be repeated must not be taken for the repeated ones."""
         for notify in self.on_rollback:
             notify(epoch)
-        self._job.history.record_rollback(epoch, self._job.generation)
+        self._job.history.record_rollback(epoch, self._job.state.generation)
         self._commands.replicate_state()
-        if epoch < self._job.committed:
+        if epoch < self._job.state.committed:
             for node in self._job.members.alive():
-                node.send(DiscardCommand(epoch=epoch))
+                self._job.send(node, DiscardCommand(epoch=epoch))
 
     # Regroup
 
@@ -285,7 +287,7 @@ class RecoveryExecutor:
             return False
         if not recovery.reinstates:  # its phases are others
             self._job.prices.learn(
-                ranks, dict(recovery.marks), recovery.fenced_from, job.generation, cold=recovery.cold
+                ranks, dict(recovery.marks), recovery.fenced_from, job.state.generation, cold=recovery.cold
             )
         # What was wrong is gone; of steps that this generation makes, none is to be left out by the next recovery.
         recovery.before, recovery.odd = None, frozenset()
@@ -316,7 +318,9 @@ class RecoveryExecutor:
 
     async def _verify(self, recovery: RecoveryRecord, epoch: int) -> None:
         job = self._job
-        last = epoch + VERIFY_STEPS if job.steps_total is None else min(epoch + VERIFY_STEPS, job.steps_total)
+        last = (
+            epoch + VERIFY_STEPS if job.state.steps_total is None else min(epoch + VERIFY_STEPS, job.state.steps_total)
+        )
         await self._job.until(lambda: all(self._past(r, last) for r in job.members.present), None)
         match = self.inputs.replicas_equal()
         self.strategies.prepare()
@@ -333,7 +337,7 @@ class RecoveryExecutor:
         return GenerationFailure(ranks=set(), time=time.time(), reason=why, before=epoch)
 
     def _past(self, rank: RankMember, epoch: int) -> bool:
-        current = rank.epoch_generation == self._job.generation and rank.epoch >= epoch
+        current = rank.epoch_generation == self._job.state.generation and rank.epoch >= epoch
         return current or rank.gone
 
     async def _start_over(self, recovery: RecoveryRecord) -> None:
@@ -342,12 +346,12 @@ class RecoveryExecutor:
         recovery.mark("restart")
         recovery.ends("fence", ok=True, detail="all ranks were started again: the script does not use the SDK")
         data = {"recovery": recovery.id, "seconds": recovery.seconds(), "steps_lost": None, "epoch": None}
-        self._job.reporter.event(EventKind.RECOVERY_COMPLETED, generation=self._job.generation, data=data)
+        self._job.reporter.event(EventKind.RECOVERY_COMPLETED, generation=self._job.state.generation, data=data)
         self._job.recovery = None
-        self._job.move(CoordinatorJobState.RUNNING)
+        self._job.move(JobPhase.RUNNING)
         self._commands.warm_standbys()
 
     # Helpers
 
     def _report(self, kind: EventKind, data: dict[str, Any]) -> None:
-        self._job.reporter.event(kind, generation=self._job.generation, data=data)
+        self._job.reporter.event(kind, generation=self._job.state.generation, data=data)

@@ -8,8 +8,9 @@ from typing import Any, Final
 import msgspec
 
 from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.state.job_state import JobPhase
 from mainstay.recovery.membership.grouping import arrange
-from mainstay.recovery.membership.members import CoordinatorJobState, RankMember
+from mainstay.recovery.membership.members import RankMember
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.migration_request import MigrationResult
 from mainstay.recovery.protocol.messages import Exited
@@ -38,27 +39,27 @@ def job_report(job: Job, durability: dict[str, Any] | None, migrations: Collecti
     """JobReport of the contract. A job that is still forming is running: nothing is wrong with it."""
     # One literal on purpose: it mirrors the contract field by field, and each condition is the default of one field.
     options, ranks = job.options, job.members.ranks
-    group = max((len(group) for group in job.groups), default=0)
+    group = max((len(group) for group in job.state.groups), default=0)
     return {
         "name": options.job,
-        "state": (CoordinatorJobState.RUNNING if job.state is CoordinatorJobState.FORMING else job.state).value,
-        "generation": job.generation,
+        "state": (JobPhase.RUNNING if job.state.phase is JobPhase.FORMING else job.state.phase).value,
+        "generation": job.state.generation,
         "command": [options.script, *options.argv],
         "topology": topology(job),
         "protection": {
             "slots": min((r.attached.slots if r.attached else 0 for r in ranks), default=0),
-            "parity_every": job.parity_every or None if group else None,
+            "parity_every": job.state.parity_every or None if group else None,
             "parity_group": group or None,
-            "disk_every": job.disk_every or None,
+            "disk_every": job.state.disk_every or None,
             "state_bytes": [r.attached.state_bytes if r.attached else 0 for r in ranks],
-            "run": job.run if options.checkpoint_dir is not None else None,
+            "run": job.state.run if options.checkpoint_dir is not None else None,
             "warnings": list(arrange(job.members, options)[1])[:_MOST_WARNINGS],
             "durability": durability,
         },
-        "steps_total": job.steps_total,
+        "steps_total": job.state.steps_total,
         "last_step": min((r.epoch for r in job.members.present), default=0),
-        "started_at": job.started_at,
-        "finished_at": job.finished_at,
+        "started_at": job.state.started_at,
+        "finished_at": job.state.finished_at,
         # Only where a request was made: a service without requests need not know the field.
         **({"migration_requests": msgspec.to_builtins(migrations)} if migrations else {}),
     }

@@ -1,53 +1,21 @@
-"""Who is in the job: nodes with their launchers, ranks with their processes. Data; nothing acts here."""
+"""Who is in the job: nodes with their launchers, ranks with their processes. Data and questions about it.
+
+``mainstay.recovery.controller.state.reducer`` is the only module that changes it.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import NamedTuple
 
 from mainstay.recovery.agent.messages import Inventory
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.node_warning import NodeWarnings
 from mainstay.recovery.options import RunOptions
-from mainstay.recovery.protocol.messages import CoordinatorHeartbeat, FromLauncher, LauncherHello, ToLauncher
-from mainstay.recovery.protocol.wire import MessageStream
+from mainstay.recovery.protocol.messages import LauncherHello
 from mainstay.recovery.protocol.worker_messages import Attached, Ready, Resumed, ScriptFailed
 from mainstay.recovery.work_assignment import LossPolicy
-
-
-class CoordinatorJobState(StrEnum):
-    """States of a job; ``MOVES`` is the table of what may follow what."""
-
-    FORMING = "forming"
-    RUNNING = "running"
-    RECOVERING = "recovering"
-    FINISHED = "finished"
-    FAILED = "failed"
-
-
-MOVES: dict[CoordinatorJobState, dict[CoordinatorJobState, str]] = {
-    CoordinatorJobState.FORMING: {
-        CoordinatorJobState.RUNNING: "every rank has voted for the first epoch, or the script does not use the SDK",
-        CoordinatorJobState.RECOVERING: "a rank or node was lost before training began",
-        CoordinatorJobState.FINISHED: "every rank has ended well",
-        CoordinatorJobState.FAILED: "nodes did not come in time, or the job was stopped",
-    },
-    CoordinatorJobState.RUNNING: {
-        CoordinatorJobState.RECOVERING: "a rank or node was lost, or a collective failed",
-        CoordinatorJobState.FINISHED: "every rank has ended well",
-        CoordinatorJobState.FAILED: "the job was stopped",
-    },
-    CoordinatorJobState.RECOVERING: {
-        CoordinatorJobState.RECOVERING: "another failure: the same again with a higher generation",
-        CoordinatorJobState.RUNNING: "every rank has voted for the restored epoch",
-        CoordinatorJobState.FINISHED: "every rank has ended well",
-        CoordinatorJobState.FAILED: "no plan is feasible, or too many recoveries, or the job was stopped",
-    },
-    CoordinatorJobState.FINISHED: {},
-    CoordinatorJobState.FAILED: {},
-}
 
 
 @dataclass(eq=False, slots=True)
@@ -55,9 +23,6 @@ class NodeMember:
     """One launcher that said hello."""
 
     hello: LauncherHello
-    stream: MessageStream[FromLauncher] | None
-    """None: it has not come to the coordinator that took over."""
-    heard_at: float
     endpoint: str
     """Where other agents reach this node's agent."""
     standbys: int
@@ -66,14 +31,6 @@ class NodeMember:
     alive: bool = True
     excluded: int = 0
     """Places whose device is not used any more."""
-    ended: bool = False
-    """Its launcher has ended for certain: it will never follow a coordinator again."""
-    leased_until: float = 0.0
-    """Until then it votes for no other coordinator; on the event loop's clock."""
-    answered: int = 0
-    """The newest beat that it has answered."""
-    sent: dict[int, float] = field(default_factory=dict)
-    """Beat that is not answered -> when it was sent."""
     fenced: int = 0
     """The newest generation whose fence it has confirmed."""
     inventory: Inventory | None = None
@@ -87,36 +44,10 @@ class NodeMember:
         """Ranks that it has room for."""
         return self.hello.nproc + self.hello.spares - self.excluded
 
-    def send(self, message: ToLauncher) -> None:
-        if self.alive and self.stream is not None:
-            self.stream.send(message)
-
-    def confirms_fence(self, generation: int, inventory: Inventory | None) -> None:
-        """It holds ``inventory`` and has revoked what is older. An answer that comes after a newer one says nothing."""
-        if generation >= self.fenced:
-            self.fenced, self.inventory = generation, inventory
-
-    def beat(self, now: float) -> None:
-        """Send the next heartbeat."""
-        number = self.answered + len(self.sent) + 1
-        self.sent[number] = now
-        self.send(CoordinatorHeartbeat(sequence=number, heard=self.answered))
-
-    def renew(self, beat: int, lease: float) -> None:
-        """It has answered ``beat``."""
-        sent = self.sent.get(beat)
-        if sent is not None:
-            self.leased_until, self.answered = sent + lease, beat
-            self.sent = {number: at for number, at in self.sent.items() if number > beat}
-
-    def hang_up(self) -> None:
-        if self.stream is not None:
-            self.stream.close()
-
 
 @dataclass(eq=False, slots=True)
 class RankMember:
-    """One rank and the process that holds it now. Fields about a process are cleared by ``restart``."""
+    """One rank and the process that holds it now."""
 
     number: int
     node: str
@@ -148,13 +79,6 @@ class RankMember:
     """Epoch -> digest of its parameters, since the last recovery."""
     buffers: dict[int, int] = field(default_factory=dict)
     """Epoch -> digest of its buffers, likewise."""
-
-    def restart(self, node: str) -> None:
-        """A new process will hold this rank on ``node``."""
-        self.node, self.pid, self.lost = node, None, False
-        self.live = self.done = self.finished = False
-        self.joined, self.ready, self.resumed, self.error = 0, None, None, None
-        self.troubled = False
 
     @property
     def waits(self) -> bool:
@@ -240,8 +164,8 @@ class Members:
             "to mainstay run --dp --pp, and give mainstay.attach names="
         )
 
-    def reassign(self, count: int) -> None:
-        """The job has ``count`` ranks from now on, none with a process, on nodes that live, in order of node rank.
+    def homes(self, count: int) -> tuple[str, ...]:
+        """Rank -> node of a job that begins with ``count`` ranks, on nodes that live, in order of node rank.
 
         Without warnings, ranks are numbered as torchrun numbers them. Places that ``--standbys`` gives are taken
         last, and after them those of nodes with a warning.
@@ -252,7 +176,7 @@ class Members:
             ordered = sorted(nodes, key=lambda node: node.hello.node_rank)
             names += [node.name for node in ordered for _ in range(node.hello.nproc - node.excluded)]
             names += [n.name for n in ordered for _ in range(n.places - max(0, n.hello.nproc - n.excluded))]
-        self.ranks = [RankMember(number, name) for number, name in enumerate(names[:count])]
+        return tuple(names[:count])
 
     def places(self, *, last_resort: bool = False) -> int:
         """Ranks that living nodes without a warning have room for; ``last_resort``: with those that may take one."""
@@ -272,11 +196,6 @@ class Members:
         """Rank ``number``, if process ``pid`` holds it: what a process says that was replaced is not heard."""
         rank = self.ranks[number] if number < len(self.ranks) else None
         return rank if rank is not None and rank.pid == pid else None
-
-    def up(self, number: int, pid: int) -> None:
-        """Process ``pid`` was given rank ``number``."""
-        if number < len(self.ranks):
-            self.ranks[number].pid = pid
 
     def alive(self) -> list[NodeMember]:
         return [node for node in self.nodes.values() if node.alive]

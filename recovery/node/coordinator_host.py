@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mainstay.recovery.controller.coordinator import Coordinator
+from mainstay.recovery.controller.state.job_state import TRANSITIONS
 from mainstay.recovery.membership.coordinator_election import ElectionResult, Endpoint
-from mainstay.recovery.membership.members import MOVES
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.telemetry.reporter import Reporter
 
@@ -25,7 +25,7 @@ class CoordinatorHost:
     @property
     def held(self) -> bool:
         """Whether the job is coordinated from here."""
-        return self.coordinator is not None and bool(MOVES[self.coordinator.job.state])
+        return self.coordinator is not None and bool(TRANSITIONS[self.coordinator.job.state.phase])
 
     async def open(self, host: str, port: int) -> Endpoint:
         """Coordinate a job that begins; gives where.
@@ -67,9 +67,9 @@ class CoordinatorHost:
         """This launcher was asked to end. Whether it may at once: a first signal waits for the last save."""
         if self.coordinator is None:
             return True
-        again = self.coordinator.job.saving
+        again = self.coordinator.job.state.saving
         self.coordinator.stopped(exit_code)
-        return again or not self.coordinator.job.saving
+        return again or not self.coordinator.job.state.saving
 
     async def close(self) -> None:
         if self.coordinator is not None:

@@ -120,7 +120,7 @@ def test_what_a_launcher_waits_for(seconds: float) -> None:
         )  # fmt: skip
         await CoordinatorTakeover.run(takeover)
         assert begun
-        assert not job.inheriting
+        assert not job.state.inheriting
 
     asyncio.run(work())
 

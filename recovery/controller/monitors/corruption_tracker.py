@@ -123,7 +123,7 @@ class CorruptionTracker:
     def ledger(self) -> EpochWriters:
         """Begun with the first step, when it is known where the job continues from."""
         if self._ledger is None:
-            self._ledger = EpochWriters(self._job.begun_at, self._job.started_at)
+            self._ledger = EpochWriters(self._job.begun_at, self._job.state.started_at)
         return self._ledger
 
     def committed(self, epoch: int) -> None:
@@ -160,7 +160,7 @@ class CorruptionTracker:
             return
         what = "no step is known to be clean" if clean is None else f"steps after {clean} are corrupt"
         log.error("CORRUPT %s: node %s computes wrongly (%s): %s", job.options.job, node, taint.reason, what)
-        if job.options.on_corruption is not CorruptionPolicy.ROLLBACK or job.over or job.members.shape is None:
+        if job.options.on_corruption is not CorruptionPolicy.ROLLBACK or job.state.over or job.members.shape is None:
             return
         ranks = frozenset(rank.number for rank in job.members.ranks if rank.node == node)
         homes = self._inputs.homes(set(ranks), ranks) if job.options.on_loss is LossPolicy.WAIT else {}
@@ -170,7 +170,7 @@ class CorruptionTracker:
             return
         taint.wanted, taint.handled = clean, time.time()
         reason = f"steps after {clean} are corrupt by node {node}: {taint.reason}"
-        job.events.failed(
+        job.control.failed(
             GenerationFailure(ranks=set(ranks), time=time.time(), reason=reason, exclude=ranks, before=clean)
         )
 

@@ -16,6 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.agent.messages import GetInventory, Group, GroupMember, Inventory
 from mainstay.recovery.agent.peer import Credentials, Peer
@@ -26,9 +28,10 @@ from mainstay.recovery.controller.monitors.snapshot_corruption import Corruption
 from mainstay.recovery.controller.monitors.snapshot_inventory import JobLayout, SnapshotInventory, build_inventory
 from mainstay.recovery.controller.participation import ParticipationPolicy
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
+from mainstay.recovery.controller.state.events import GroupsArranged
+from mainstay.recovery.controller.state.job_state import JobPhase
 from mainstay.recovery.durability import DurabilityEstimate, describe, durability, hourly
 from mainstay.recovery.membership.grouping import arrange
-from mainstay.recovery.membership.members import CoordinatorJobState
 from mainstay.recovery.node_warning import OWN_SECONDS, NodeWarning, read
 from mainstay.recovery.placement import holders
 from mainstay.recovery.protection_scheme import SchemeKind
@@ -79,15 +82,17 @@ class DurabilityMonitor:
 
     def protect(self) -> None:
         """Tell the agents who protects whom in this membership."""
-        self._job.groups, exposed = arrange(self._job.members, self._job.options)
+        groups, exposed = arrange(self._job.members, self._job.options)
+        if groups != self._job.state.groups:
+            self._job.apply(GroupsArranged(groups=groups))
         for warning in exposed if exposed != self._exposed else ():
             log.warning("DEGRADED %s: %s", self._job.options.job, warning)
         self._exposed = exposed
-        job, groups, extra_copies = self._job, self._job.groups, self.extra_copies()
-        every, scheme = job.parity_every if groups else 0, str(job.options.protection)
+        job, extra_copies = self._job, self.extra_copies()
+        every, scheme = job.state.parity_every if groups else 0, str(job.options.protection)
         for node in job.members.alive():
             kept = extra_copies.get(node.name, ())
-            node.send(ConfigureJobParity(groups=groups, every=every, scheme=scheme, extra_copies=kept))
+            job.send(node, ConfigureJobParity(groups=groups, every=every, scheme=scheme, extra_copies=kept))
         if self._task is None:  # from now on: keep looking
             self._task = job.spawn(self._run())
 
@@ -96,7 +101,7 @@ class DurabilityMonitor:
     def answered(self, answer: Any) -> None:
         """The service's answer to a job report."""
         found = read(answer, self._job.members.nodes)
-        if found is not None and not self._job.over:
+        if found is not None and not self._job.state.over:
             self.set_warnings(found)
 
     def set_warnings(self, found: dict[str, NodeWarning]) -> None:
@@ -108,7 +113,7 @@ class DurabilityMonitor:
         for node in before.keys() - found.keys():
             log.info("node %s is trusted again", node)
         closed = members.by_trust().cordoned
-        members.warnings.reported = found
+        self._job.warn(msgspec.structs.replace(members.warnings, reported=found))
         if {n: w.cordoned for n, w in found.items()} != {n: w.cordoned for n, w in before.items()}:
             self._commands.replicate_state()
         self._participation.reopen(closed)
@@ -119,7 +124,7 @@ class DurabilityMonitor:
 
     def _renew(self) -> None:
         """Give new orders where other copies are wanted. Not in a recovery: it may be about to need the old ones."""
-        quiet = self._job.state is CoordinatorJobState.RUNNING and not self._job.active
+        quiet = self._job.state.phase is JobPhase.RUNNING and not self._job.active
         if quiet and self._choose() != self._extra_copies:
             self.protect()
 
@@ -163,7 +168,7 @@ class DurabilityMonitor:
         """Nodes that the scheme itself has keep the rank's slots: one arena cannot be two copies."""
         if self._job.options.protection.kind is not SchemeKind.COPIES:
             return set()
-        group = next((g for g in self._job.groups if any(m.rank == rank for m in g)), ())
+        group = next((g for g in self._job.state.groups if any(m.rank == rank for m in g)), ())
         place = next((at for at, member in enumerate(group) if member.rank == rank), None)
         kept = () if place is None else holders(self._job.options.protection, len(group), place)
         return {group[at].node for at in kept}
@@ -177,7 +182,7 @@ class DurabilityMonitor:
     def _twins(self) -> tuple[tuple[int, ...], ...]:
         """Ranks with equal state."""
         shape = self._job.members.shape
-        if shape is None or not self._job.replicated or self._job.options.shard_snapshots:
+        if shape is None or not self._job.state.replicated or self._job.options.shard_snapshots:
             return ()
         return tuple({tuple(shape.dp_peers(rank)) for rank in range(shape.world_size)})
 
@@ -191,9 +196,9 @@ class DurabilityMonitor:
     async def _run(self) -> None:
         pool = ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="mainstay-durability")
         try:
-            while not self._job.over:
+            while not self._job.state.over:
                 await asyncio.sleep(LOOK_SECONDS)
-                if self._job.state is CoordinatorJobState.RUNNING and not self._job.active:
+                if self._job.state.phase is JobPhase.RUNNING and not self._job.active:
                     await self.refresh(pool)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -202,10 +207,10 @@ class DurabilityMonitor:
         """Ask all agents, judge, and tell."""
         job, loop = self._job, asyncio.get_running_loop()
         where = {node.name: node.endpoint for node in job.members.alive() if node.endpoint}
-        shown = Credentials(job.options.token, job.options.job, job.generation)
+        shown = Credentials(job.options.token, job.options.job, job.state.generation)
         asked = [loop.run_in_executor(pool, _ask, endpoint, shown) for endpoint in where.values()]
         answers = dict(zip(where, await asyncio.gather(*asked), strict=True))
-        if job.state is not CoordinatorJobState.RUNNING or shown.generation != job.generation:
+        if job.state.phase is not JobPhase.RUNNING or shown.generation != job.state.generation:
             return
         inventories = {node: told for node, told in answers.items() if told is not None}
         layout = self._layout()
@@ -215,14 +220,15 @@ class DurabilityMonitor:
         self.note_damage(inventories)
         self._look = _Look(time.time(), kept, figure)
         self._renew()
-        job.events.report()
+        job.control.report()
 
     def note_damage(self, inventories: dict[str, Inventory]) -> None:
         """Hear all agents: memory that has flipped bits is not trusted for a while."""
         self._damages.note(inventories)
         for node, damage in self._damages.flipped(time.time() - OWN_SECONDS).items():
             reason = f"its memory flips bits: {damage.what}"
-            self._job.members.warnings.note(node, NodeWarning(reason=reason, factor=FLIP_FACTOR, since=damage.at))
+            warning = NodeWarning(reason=reason, factor=FLIP_FACTOR, since=damage.at)
+            self._job.warn(self._job.members.warnings.note(node, warning))
 
     def _layout(self) -> JobLayout:
         job, bad = self._job, self._job.members.warnings.current()
@@ -234,7 +240,7 @@ class DurabilityMonitor:
             home=tuple(rank.node for rank in job.members.ranks),
             replicas=twins,
             scheme=job.options.protection,
-            groups=tuple(tuple(member.rank for member in group) for group in job.groups),
+            groups=tuple(tuple(member.rank for member in group) for group in job.state.groups),
             loss={node: hourly(job.options.mtbf_hours, factor) for node, factor in factors.items()},
             away={rank.number: stand_ins[rank.number] for rank in job.members.ranks if rank.away},
         )

@@ -54,14 +54,14 @@ class FlightRecorderCollector:
             reason: why the job is taken to hang.
             suspects: ranks that are asked in any case.
         """
-        job, generation = self._job, self._job.generation
+        job, generation = self._job, self._job.state.generation
         others = [rank.number for rank in job.members.present if rank.number not in suspects]
         asked = {*suspects, *others[: MOST_ASKED - len(suspects)]}
         self._request, self._answers = next(self._requests), {}
         for node in job.members.alive():
             mine = tuple(rank.number for rank in job.members.on(node.name) if rank.number in asked and rank.pid)
             if mine:
-                node.send(DumpFlightRecorders(request=self._request, ranks=mine))
+                job.send(node, DumpFlightRecorders(request=self._request, ranks=mine))
         await job.until(lambda: asked <= self._answers.keys(), ANSWER_SECONDS)
         answers = dict(self._answers)
         found, problems = await asyncio.to_thread(_analyze, answers)

@@ -29,7 +29,8 @@ from mainstay.recovery.controller.failure import GenerationFailure
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.monitors.flight_recorder import FlightRecorderCollector
 from mainstay.recovery.controller.report import topology
-from mainstay.recovery.membership.members import CoordinatorJobState, NodeMember
+from mainstay.recovery.controller.state.job_state import JobPhase
+from mainstay.recovery.membership.members import NodeMember
 from mainstay.recovery.options import OnHang
 from mainstay.recovery.protocol.messages import DEBUGGED, DUMP_SECONDS, DumpStacks, NodeProgress, Stacks
 from mainstay.recovery.protocol.wire import WireError
@@ -83,7 +84,7 @@ class HangMonitor:
         job = self._job
         if not job.members.ranks:
             return
-        forming = job.state is not CoordinatorJobState.RUNNING
+        forming = job.state.phase is not JobPhase.RUNNING
 
         def holds(rank: int, pid: int) -> bool:
             return job.members.held_by(rank, pid) is not None
@@ -91,7 +92,7 @@ class HangMonitor:
         try:
             self._board.ingest(
                 message.rows,
-                job.generation,
+                job.state.generation,
                 holds,
                 forming=forming,
             )
@@ -123,14 +124,14 @@ class HangMonitor:
         if message.problem:
             data["problem"] = message.problem
         self._job.reporter.event(
-            EventKind.STACK_DUMP, node=node.name, rank=message.rank, generation=self._job.generation, data=data
+            EventKind.STACK_DUMP, node=node.name, rank=message.rank, generation=self._job.state.generation, data=data
         )
 
     # The loop
 
     async def run(self) -> None:
         """Take samples and judge them, until the job is over."""
-        while not self._job.over:
+        while not self._job.state.over:
             seconds = self._board.seconds
             # Just behind the grid's next point, so that the sample of a point holds what was heard up to it.
             await asyncio.sleep(seconds - time.time() % seconds + 0.01)
@@ -155,21 +156,17 @@ class HangMonitor:
         )
         # A thread of its own: naming culprits among 16,384 ranks may take a second, and heartbeats continue meanwhile.
         findings = await asyncio.to_thread(self.detector.update, samples)
-        if generation == self._job.generation:
+        if generation == self._job.state.generation:
             self._take(findings)
 
     def _form(self) -> tuple[int, JobMesh, tuple[Entity, ...], tuple[str, ...]] | None:
         """Who the ranks are, while there is something to watch; what it learned of the job outlives a generation."""
         job = self._job
         ranks = job.members.ranks
-        if (
-            job.state is not CoordinatorJobState.RUNNING
-            or job.members.shape is None
-            or any(rank.gone for rank in ranks)
-        ):
+        if job.state.phase is not JobPhase.RUNNING or job.members.shape is None or any(rank.gone for rank in ranks):
             self._held.clear()
             return None
-        if self._formed is None or self._formed[0] != job.generation:
+        if self._formed is None or self._formed[0] != job.state.generation:
             told = topology(job)
             places = [place for place in told["ranks"] if not ranks[place["rank"]].away]
             mesh = mesh_of(job.options.job, {**told, "ranks": places})
@@ -178,7 +175,7 @@ class HangMonitor:
                 Entity(job=job.options.job, rank=rank.number, node=rank.node) for rank in job.members.present
             )
             groups = tuple(f"stage-{stage}" for stage in mesh.on("pp").tolist())
-            self._formed = (job.generation, mesh, entities, groups)
+            self._formed = (job.state.generation, mesh, entities, groups)
             self._held.clear()
         return self._formed
 
@@ -202,7 +199,7 @@ class HangMonitor:
     async def _examine(self, findings: list[Finding]) -> None:
         """Have the stacks taken; then act, if that was asked for."""
         request, begun = next(self._requests), time.monotonic()
-        generation = self._job.generation
+        generation = self._job.state.generation
         suspects = self._suspects(findings)
         asked = set(suspects) | set(self._healthy(suspects)[: 1 if suspects else 2])
         why = findings[0].evidence.summary
@@ -211,13 +208,13 @@ class HangMonitor:
         for node in self._job.members.alive():
             mine = tuple(rank.number for rank in self._job.members.on(node.name) if rank.number in asked and rank.pid)
             if mine:
-                node.send(DumpStacks(request=request, ranks=mine))
+                self._job.send(node, DumpStacks(request=request, ranks=mine))
         self._job.spawn(self._recorder.diagnose(why, suspects))
         await self._answered(request)
         del self._asked[request]
         if self._job.options.on_hang is OnHang.RECOVER:
             await asyncio.sleep(begun + CONFIRM_SECONDS - time.monotonic())
-            if generation == self._job.generation:
+            if generation == self._job.state.generation:
                 self._act(findings)
 
     async def _answered(self, request: int) -> None:
@@ -251,11 +248,11 @@ class HangMonitor:
             log.warning("the hang is only reported: a debugger has stopped ranks %s", sorted(self._debugged & culprits))
         elif self._masked():
             log.warning("the hang is only reported: a rank is in a phase that may be long")
-        elif self._job.state is CoordinatorJobState.RUNNING:
+        elif self._job.state.phase is JobPhase.RUNNING:
             reason = f"ranks {sorted(culprits)} hang: {sure[0].evidence.summary}"
             for node in {self._job.members.ranks[rank].node for rank in culprits}:
-                self._job.members.warnings.suspect(node, reason)
-            self._job.events.failed(GenerationFailure(ranks=culprits, time=min(f.time for f in sure), reason=reason))
+                self._job.warn(self._job.members.warnings.suspect(node, reason))
+            self._job.control.failed(GenerationFailure(ranks=culprits, time=min(f.time for f in sure), reason=reason))
 
     def _masked(self) -> bool:
         phases = self._sample.narrow[0] if self._sample is not None else np.empty(0)

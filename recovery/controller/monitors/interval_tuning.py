@@ -18,6 +18,7 @@ from mainstay.recovery.controller.checkpointing import CheckpointManager
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
+from mainstay.recovery.controller.state.events import IntervalsChosen
 from mainstay.recovery.save_intervals import ProtectionTier, SaveCosts, levels
 
 log = logging.getLogger("mainstay.coordinator")
@@ -53,16 +54,20 @@ class IntervalTuner:
             disk_rate: bytes a second at which the slowest rank was written; 0: not known yet.
         """
         job = self._job
-        if not self._inputs.step_seconds or job.over or job.active:
+        if not self._inputs.step_seconds or job.state.over or job.active:
             return
         best = {level.name: level for level in self._levels(disk_rate)}
-        if job.options.disk_auto and disk_rate and _apart(best["disk"].every, self._job.disk_every):
-            self._say("the disk level saves", self._job.disk_every, best["disk"])
-            self._job.disk_every = best["disk"].every
+        if job.options.disk_auto and disk_rate and _apart(best["disk"].every, self._job.state.disk_every):
+            self._say("the disk level saves", self._job.state.disk_every, best["disk"])
+            job.apply(IntervalsChosen(disk_every=best["disk"].every, parity_every=job.state.parity_every))
             self._checkpoints.configure()
-        if job.options.parity_auto and self._job.parity_every and _apart(best["parity"].every, self._job.parity_every):
-            self._say("parity is made", self._job.parity_every, best["parity"])
-            self._job.parity_every = best["parity"].every
+        if (
+            job.options.parity_auto
+            and self._job.state.parity_every
+            and _apart(best["parity"].every, self._job.state.parity_every)
+        ):
+            self._say("parity is made", self._job.state.parity_every, best["parity"])
+            job.apply(IntervalsChosen(disk_every=job.state.disk_every, parity_every=best["parity"].every))
             self._durability.protect()
 
     def _say(self, what: str, before: int, level: ProtectionTier) -> None:
@@ -101,7 +106,7 @@ class IntervalTuner:
         directory = self._job.options.checkpoint_dir
         assert directory is not None
         try:
-            source = find(directory, self._job.run)
+            source = find(directory, self._job.state.run)
             parts = [source.run.part(source.manifest.epoch, p.rank, p.generation) for p in source.manifest.parts]
         except CheckpointError:
             return 0.0

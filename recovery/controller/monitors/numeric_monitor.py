@@ -21,7 +21,7 @@ from mainstay.probes.core_types import Severity
 from mainstay.recovery.controller.failure import ReplayTrigger
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.report import topology
-from mainstay.recovery.membership.members import CoordinatorJobState
+from mainstay.recovery.controller.state.job_state import JobPhase
 from mainstay.recovery.options import NumericAnomalyPolicy
 from mainstay.recovery.protocol.worker_messages import StepRecord
 
@@ -53,7 +53,7 @@ class NumericMonitor:
         if (
             self.detector is None
             or job.options.on_numeric_anomaly is not NumericAnomalyPolicy.REPLAY
-            or job.state is not CoordinatorJobState.RUNNING
+            or job.state.phase is not JobPhase.RUNNING
         ):
             return
         self._open.setdefault(record.epoch, {})[rank] = record
@@ -83,7 +83,7 @@ class NumericMonitor:
             steps=np.array([epoch], np.int64),
         )
         findings = self.detector.update(samples)
-        if generation != self._job.generation:
+        if generation != self._job.state.generation:
             return
         digests = x[0, signals.index("parameters_digest")] if "parameters_digest" in signals else x[0, 0] * np.nan
         if self._agree(digests, mesh) and epoch > (self.agreed or 0):
@@ -92,13 +92,13 @@ class NumericMonitor:
 
     def _form(self) -> tuple[int, JobMesh, tuple[Entity, ...], tuple[str, ...]]:
         job = self._job
-        if self._formed is None or self._formed[0] != job.generation:
+        if self._formed is None or self._formed[0] != job.state.generation:
             mesh = mesh_of(job.options.job, topology(job))
             entities = tuple(
                 Entity(job=job.options.job, rank=rank.number, node=rank.node) for rank in job.members.ranks
             )
             groups = tuple(f"stage-{stage}" for stage in mesh.on("pp").tolist())
-            self._formed = (job.generation, mesh, entities, groups)
+            self._formed = (job.state.generation, mesh, entities, groups)
         return self._formed
 
     def _agree(self, digests: np.ndarray, mesh: JobMesh) -> bool:

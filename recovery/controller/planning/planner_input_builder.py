@@ -12,6 +12,7 @@ from mainstay.recovery.controller.checkpointing import CheckpointManager
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.launcher_commands import LauncherCommands
 from mainstay.recovery.controller.recovery_record import BadSource
+from mainstay.recovery.controller.state.events import ReplicasCompared
 from mainstay.recovery.membership.members import NodeMember, RankMember
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.planner_input import (
@@ -64,22 +65,20 @@ class PlannerInputBuilder:
     def compare_replicas(self, epoch: int) -> None:
         """Before the first failure: learn whether peers are replicas, once all have told their digest of ``epoch``."""
         shape, ranks = self._job.members.shape, self._job.members.ranks
-        if self._job.replicated is not None or shape is None or not all(epoch in rank.digests for rank in ranks):
+        if self._job.state.replicated is not None or shape is None or not all(epoch in rank.digests for rank in ranks):
             return
         told = dict(enumerate(ranks))
-        self._job.parameters_equal = (
-            shape.dp > 1 and not shape.depths and all(_equal_peers(shape, told, r.number, epoch) for r in ranks)
-        )
+        equal = shape.dp > 1 and not shape.depths and all(_equal_peers(shape, told, r.number, epoch) for r in ranks)
         # Running statistics of a batch norm are each replica's own: a copy of a peer's would not be the rank's.
         buffers = all(ranks[p].buffers[epoch] == r.buffers[epoch] for r in ranks for p in shape.dp_peers(r.number))
-        self._job.replicated = self._job.parameters_equal and buffers
+        self._job.apply(ReplicasCompared(parameters_equal=equal, replicated=equal and buffers))
         self._checkpoints.configure()  # equal replicas may share the writing
         self._commands.replicate_state()
 
     def replicas_equal(self) -> bool | None:
         """Whether replicas reported equal digests for the newest epoch that all did; None without replicas."""
         shape, ranks = self._job.members.shape, self._job.members.present
-        if shape is None or not self._job.parameters_equal:
+        if shape is None or not self._job.state.parameters_equal:
             return None
         if {len([rank for rank in ranks if rank.number in peers]) for peers in shape.parts()} <= {0, 1}:
             return None  # no other replica to compare with
@@ -125,13 +124,13 @@ class PlannerInputBuilder:
         return replace(
             self._base(),
             standbys={node.name: node.warm for node in members.alive() if node.warm},
-            step=max(newest, self._job.committed),
+            step=max(newest, self._job.state.committed),
             failed_ranks=stateless,
             live={r: epoch for r, epoch in live.items() if use_live and r not in stateless and epoch <= limit},
             slots=tuple(h for node in members.alive() for h in self._slots(node, bad) if whole or sound(h)),
             parity=tuple(hold for node in members.alive() for hold in _parity(node, bad) if hold.epoch <= limit),
             # A newer file than what is committed is of a future that the job has gone back from.
-            disk=tuple(h for h in self._disk(bad) if sound(h) and h.epoch <= max(newest, self._job.committed)),
+            disk=tuple(h for h in self._disk(bad) if sound(h) and h.epoch <= max(newest, self._job.state.committed)),
         )
 
     def minority_ranks(self, odd: frozenset[int]) -> set[int]:
@@ -211,14 +210,14 @@ class PlannerInputBuilder:
         warm = {node.name: min(node.standbys, room[node.name]) for node in members.alive()}
         return PlannerInput(
             job=job.options.job,
-            generation=max(0, job.generation - 1),
-            step=job.committed,
+            generation=max(0, job.state.generation - 1),
+            step=job.state.committed,
             step_seconds=self.step_seconds,
             ranks=self._places(shape),
             state_bytes=tuple(r.attached.state_bytes if r.attached else 0 for r in members.ranks),
             standbys={name: count for name, count in warm.items() if count},
             cold={name: room[name] - warm[name] for name in room if room[name] > warm[name]},
-            replicated=bool(self._job.replicated) and not self._job.options.shard_snapshots,
+            replicated=bool(self._job.state.replicated) and not self._job.options.shard_snapshots,
             away=tuple(rank.number for rank in members.ranks if rank.away),
             sharded=self._job.options.shard_snapshots and shape.dp > 1,
             costs=self.costs,

@@ -104,9 +104,9 @@ class StrategyController:
             node_rate=1.0 / (3600.0 * job.failure_rate.node_hours()),
             held=held_of(
                 step_s=step_s,
-                committed=job.committed,
+                committed=job.state.committed,
                 slots=all(rank.attached is not None and rank.attached.protected for rank in job.members.present),
-                replicas=bool(job.replicated) and not job.options.shard_snapshots and shape.dp > 1,
+                replicas=bool(job.state.replicated) and not job.options.shard_snapshots and shape.dp > 1,
                 protected=None if kept is None else kept.protected,
                 tolerance=scheme.tolerance,
                 copies=scheme.kind is SchemeKind.COPIES,
@@ -185,7 +185,7 @@ class StrategyController:
         planned = failure.workflow is not None or failure.changes
         away = {rank.number for rank in job.members.ranks if rank.away and not rank.waits}
         gone = victims or ({failure.erred} if failure.erred is not None else set())
-        known = None if planned or not gone or not job.formed_once else self.job_facts(victims | away)
+        known = None if planned or not gone or not job.state.formed_once else self.job_facts(victims | away)
         if known is None:
             return None
         ranks = [job.members.ranks[number] for number in gone | away]

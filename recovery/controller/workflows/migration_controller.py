@@ -28,7 +28,7 @@ from mainstay.recovery.controller.failure import EndedGeneration, GenerationFail
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.recovery_record import RecoveryRecord
-from mainstay.recovery.membership.members import CoordinatorJobState
+from mainstay.recovery.controller.state.job_state import JobPhase
 from mainstay.recovery.migration_request import MigrationRequest, MigrationResult, MigrationState, read, read_requests
 from mainstay.recovery.protocol.messages import Prefetch, PrefetchResult
 
@@ -133,7 +133,7 @@ class MigrationController:
         """Called every second or so: follow the next advice if the job has time for it."""
         job = self._job
         self.submit(read_requests(job.options.state_dir))
-        if not self._waiting or self._current or job.state is not CoordinatorJobState.RUNNING or job.busy or job.over:
+        if not self._waiting or self._current or job.state.phase is not JobPhase.RUNNING or job.busy or job.state.over:
             return
         advice = self._waiting.pop(next(iter(self._waiting)))
         try:
@@ -157,7 +157,7 @@ class MigrationController:
         self._answers[advice.id] = MigrationResult(id=advice.id, state=state, detail=detail[:500], **figures)
         while len(self._answers) > 2 * REMEMBERED:
             del self._answers[next(iter(self._answers))]
-        self._job.events.report()
+        self._job.control.report()
 
     # The plan
 
@@ -174,7 +174,7 @@ class MigrationController:
             raise MigrationRejectedError("ranks have left the training loop already: the job is about to end")
         homes = {rank.number: rank.node for rank in members.ranks}
         if advice.target is not None:
-            members.warnings.trust(advice.target)
+            self._job.warn(members.warnings.trust(advice.target))
         warned = {node: warning.reason for node, warning in members.warnings.current().items()}
         return choose(moving, homes, members.standbys(), shape.dp_peers, advice.target, warned=warned)
 
@@ -211,7 +211,7 @@ class MigrationController:
             self._finish(current, f"no rank was stopped and nothing has moved: {problem}")
             return
         reason = f"migration of {current.advice.subject}: {current.advice.reason}"
-        job.events.replay(
+        job.control.replay(
             GenerationFailure(ranks=set(), time=time.time(), reason=reason, counts=False, workflow=WorkflowName.MIGRATE)
         )
 
@@ -221,7 +221,7 @@ class MigrationController:
         self._brought.clear()
         for rank, node in moves.items():
             endpoint = members.nodes[sources[rank]].endpoint
-            members.nodes[node].send(Prefetch(rank=rank, epoch=epoch, endpoint=endpoint))
+            self._job.send(members.nodes[node], Prefetch(rank=rank, epoch=epoch, endpoint=endpoint))
         nodes = [members.nodes[name] for name in {*moves.values(), *sources.values()}]
 
         def over() -> bool:
@@ -270,7 +270,7 @@ class MigrationController:
             return problem
         recovery.marks.clear()
         recovery.acted_at = time.time()  # what came before is not the price of a fence
-        job.generation += 1
+        job.begin_generation(f"{current.advice.subject} moves")
         if executor.fencing.replace(set(moves), moves=moves):
             await executor.recover_job(recovery, set(moves), waiting - moves.keys())
         return ""
@@ -302,7 +302,8 @@ class MigrationController:
             detail = f"ranks {sorted(current.moves)} moved, training stood still for {seconds['total']:.3f} s"
         log.warning("MIGRATION of %s: %s", current.advice.subject, detail)
         if done and current.advice.node is not None:
-            job.members.warnings.suspect(current.advice.node, f"its ranks left it: {current.advice.reason}")
+            left = f"its ranks left it: {current.advice.reason}"
+            job.warn(job.members.warnings.suspect(current.advice.node, left))
         told = {"ok": done, "detail": detail[:500], "phases": seconds, **figures}
         self._event(EventKind.MIGRATION_FINISHED, current, told)
         self._answer(current.advice, MigrationState.COMPLETED if done else MigrationState.FAILED, detail, **figures)
@@ -311,4 +312,6 @@ class MigrationController:
         advice = current.advice
         moves = [{"rank": r, "from": current.sources[r], "to": to} for r, to in sorted(current.moves.items())]
         told = {"migration": advice.id, "subject": advice.subject, "moves": moves, **data}
-        self._job.reporter.event(kind, node=advice.node, rank=advice.rank, generation=self._job.generation, data=told)
+        self._job.reporter.event(
+            kind, node=advice.node, rank=advice.rank, generation=self._job.state.generation, data=told
+        )

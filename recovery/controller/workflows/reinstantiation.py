@@ -27,6 +27,7 @@ from mainstay.recovery.controller.participation import WORTH_STEPS, RemainingRan
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.recovery_record import RecoveryRecord
+from mainstay.recovery.controller.state.events import RanksUnplaced
 from mainstay.recovery.controller.workflows.reshape_controller import ReshapeController, ShapeChange
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.pipeline_templates import best_shape
@@ -75,8 +76,9 @@ class PipelineReinstantiation:
             return None
         waiting = {rank.number for rank in self._job.members.ranks if rank.live} - victims
         executor.participation.choose(RemainingRanks(None, None), failure, None)
-        for rank in self._job.members.ranks:  # so that nothing looks for a place for it
-            rank.unplaced = rank.number in victims or not self._job.members.nodes[rank.node].alive
+        members = self._job.members
+        without = {r.number for r in members.ranks if r.number in victims or not members.nodes[r.node].alive}
+        self._job.apply(RanksUnplaced(ranks=tuple(sorted(without))))  # so that nothing looks for a place for them
         executor.fencing.fence_all()
         return self._carry_out(executor, recovery, waiting, shape)
 
@@ -97,7 +99,7 @@ class PipelineReinstantiation:
         job, disk = self._job, self._checkpoints
         if job.members.shape is None or not victims or failure.replay is not None:
             return None
-        began = job.formed_once or job.source is not None
+        began = job.state.formed_once or job.source is not None
         places = job.members.places()
         shape = self._best(places)
         if shape is None:
@@ -106,7 +108,7 @@ class PipelineReinstantiation:
         problems = {
             "there is no --checkpoint-dir: the state goes from one shape to the other through it": not disk.enabled,
             "no rank has trained yet": not began,
-            self._job.members.fixed_shape() if job.formed_once else "": True,
+            self._job.members.fixed_shape() if job.state.formed_once else "": True,
             "ranks have left the training loop already": any(rank.gone for rank in job.members.ranks),
             f"the {places} ranks that there is room for do not hold the model": shape is None,
         }
@@ -127,7 +129,7 @@ class PipelineReinstantiation:
         problem = await self._source(shape)
         change.saving_s = time.time() - begun
         if problem:
-            job.events.fail(f"nothing is left to continue from in {shape}: {problem}")
+            job.control.fail(f"nothing is left to continue from in {shape}: {problem}")
             return
         recovery.mark("save")
         log.warning(
@@ -138,7 +140,7 @@ class PipelineReinstantiation:
 
     async def _source(self, shape: MeshShape) -> str:
         """Have ``Job.source`` say what to continue from: the newest step there is; why there is none, or nothing."""
-        if not self._job.formed_once:  # lost while another shape was formed: nothing newer was made
+        if not self._job.state.formed_once:  # lost while another shape was formed: nothing newer was made
             return self._checkpoints.incompatibility(shape)
         problem = await self._reshaping.save(shape)
         if not problem:
@@ -154,7 +156,7 @@ class PipelineReinstantiation:
     def grown(self) -> MeshShape | None:
         """The shape for which there is room again, once every process that it needs is warm."""
         job, shape = self._job, self._job.members.shape
-        near = job.steps_total is not None and job.committed + WORTH_STEPS > job.steps_total
+        near = job.state.steps_total is not None and job.state.committed + WORTH_STEPS > job.state.steps_total
         wanted = self._asked or self._job.options.on_loss is LossPolicy.AUTO
         if not wanted or shape is None or near or any(rank.gone for rank in job.members.ranks):
             return None

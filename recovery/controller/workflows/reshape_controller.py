@@ -32,9 +32,10 @@ from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.participation import ParticipationPolicy
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.recovery_record import RecoveryRecord
-from mainstay.recovery.membership.members import CoordinatorJobState
+from mainstay.recovery.controller.state.events import ShapeChanged
+from mainstay.recovery.controller.state.job_state import JobPhase
 from mainstay.recovery.mesh_shape import MeshShape
-from mainstay.recovery.protocol.messages import DiscardCommand, FenceNode
+from mainstay.recovery.protocol.messages import DiscardCommand
 from mainstay.recovery.reshape_request import ReshapeRequest, ReshapeResult, ReshapeStatus, answer, read_requests
 
 log = logging.getLogger("mainstay.coordinator")
@@ -72,7 +73,7 @@ class ReshapeController:
         """Called every second or so: follow the next request if the job has time for it; else become ``grown``."""
         job = self._job
         self._waiting += read_requests(job.options.state_dir)
-        if self._current or job.state is not CoordinatorJobState.RUNNING or job.busy or job.over:
+        if self._current or job.state.phase is not JobPhase.RUNNING or job.busy or job.state.over:
             return
         if self._waiting:
             self._follow(self._waiting.pop(0))
@@ -142,7 +143,7 @@ class ReshapeController:
             return
         quiet = change.request is not None
         reason = f"change to {change.shape}"
-        job.events.replay(
+        job.control.replay(
             GenerationFailure(
                 ranks=set(),
                 time=time.time(),
@@ -204,7 +205,7 @@ class ReshapeController:
         directory = self._job.options.checkpoint_dir
         assert directory is not None
         try:
-            source = find(directory, self._job.run)
+            source = find(directory, self._job.state.run)
             if epoch is not None and source.manifest.epoch != epoch:
                 return f"step {epoch} is not whole in {directory}, which all nodes must share"
             for rank in range(shape.world_size):
@@ -217,10 +218,7 @@ class ReshapeController:
     async def turn_over(self, executor: RecoveryExecutor, recovery: RecoveryRecord, change: ShapeChange) -> None:
         """End all processes of the old shape, and start those of the new one from ``job.source``."""
         job = self._job
-        job.generation += 1
-        for node in job.members.alive():  # by the numbers that they have: the new ones are others
-            doomed = tuple(rank.number for rank in job.members.on(node.name))
-            node.send(FenceNode(generation=job.generation, kill=doomed))
+        job.begin_generation(f"the job becomes {change.shape}")
         self._forget(change)
         everybody = {rank.number for rank in job.members.ranks}
         if executor.fencing.replace(everybody):
@@ -230,17 +228,13 @@ class ReshapeController:
         """What belongs to the old shape is forgotten: steps of the new one lie in a run of their own."""
         job = self._job
         change.begun = True
-        if not change.shape.depths:  # pipelines of unlike depth have no peer to compare with: what was known holds
-            job.replicated, job.parameters_equal = None, True
-        job.members.shape, job.formed_once = change.shape, False
-        job.members.reassign(change.shape.world_size)
-        job.groups = ()
+        homes = job.members.homes(change.shape.world_size)
+        job.apply(ShapeChanged(shape=change.shape, homes=homes, run=uuid7()))
         self._participation.paces.forget()
-        job.run = uuid7()
         # Before any rank starts: a slot of the new shape must not be written into the run of the old one.
         self._checkpoints.configure()
         for node in job.members.alive():
-            node.send(DiscardCommand(epoch=0))
+            job.send(node, DiscardCommand(epoch=0))
 
     def _finish(self, change: ShapeChange, problem: str, recovery: RecoveryRecord | None = None) -> None:
         """Say what became of it: done when all ranks train on in the new shape."""

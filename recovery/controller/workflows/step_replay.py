@@ -33,7 +33,7 @@ from mainstay.recovery.controller.planning.planner_input_builder import PlannerI
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.recovery_record import RecoveryRecord, failed_sources
 from mainstay.recovery.controller.restore_verification import find_restore_mismatch
-from mainstay.recovery.membership.members import CoordinatorJobState
+from mainstay.recovery.controller.state.job_state import JobPhase
 from mainstay.recovery.protocol.step_replay_messages import PER_STEP, StepReplayRequest
 from mainstay.recovery.protocol.worker_messages import Regroup, Replayed, RestoreOrder
 from mainstay.recovery.recovery_plan import RestoreSource
@@ -96,7 +96,7 @@ class StepReplayController:
             log.warning("no replay: %s (it was wanted because: %s)", why_not, suspicion.reason)
             return False
         log.warning("REPLAY %s", suspicion.reason)
-        self._job.events.replay(
+        self._job.control.replay(
             GenerationFailure(
                 ranks=set(), time=time.time(), reason=suspicion.reason, replay=suspicion, workflow=WorkflowName.REPLAY
             )
@@ -106,7 +106,7 @@ class StepReplayController:
     def committed(self, epoch: int) -> None:
         """All ranks have committed ``epoch``: perhaps a replay is due by the timetable."""
         every = self._job.options.step_replay_every
-        if every and epoch // every > self._last // every and self._job.state is CoordinatorJobState.RUNNING:
+        if every and epoch // every > self._last // every and self._job.state.phase is JobPhase.RUNNING:
             self._last = epoch
             self.request_replay(ReplayTrigger(reason=f"every {every} steps all ranks are compared", asked=True))
 
@@ -120,12 +120,12 @@ class StepReplayController:
         job = self._job
         shape, ranks = job.members.shape, job.members.ranks
         reasons = {
-            "a recovery is under way": job.state is not CoordinatorJobState.RUNNING or job.active,
+            "a recovery is under way": job.state.phase is not JobPhase.RUNNING or job.active,
             "the script does not use the SDK": shape is None,
             "no two ranks do the same work": shape is not None and shape.dp < 2,
             "pipelines are cut unlike one another": shape is not None and bool(shape.depths),
             "ranks are away": bool(job.members.absent),
-            "ranks shard their state, so that no two of them do the same work": not job.parameters_equal,
+            "ranks shard their state, so that no two of them do the same work": not job.state.parameters_equal,
             "not all ranks are training": any(rank.gone or not rank.live for rank in ranks),
             f"{self._fruitless} replays have named no rank": not suspicion.asked and self._fruitless >= MOST_FRUITLESS,
             "two replays of this script came out without a majority": self._torn >= MOST_TORN,
@@ -134,7 +134,7 @@ class StepReplayController:
 
     def handle_replayed(self, rank: int, message: Replayed) -> None:
         """A rank's digests."""
-        if message.generation == self._job.generation:
+        if message.generation == self._job.state.generation:
             self._told[rank] = message
 
     # Carrying out
@@ -165,7 +165,7 @@ class StepReplayController:
         here = RestoreOrder(epoch=epoch, source=RestoreSource.LOCAL_SLOT)
         orders = {rank.number: here for rank in self._job.members.ranks}
         for cut in cuts[1:]:
-            self._job.generation += 1
+            self._job.begin_generation("ranks replay again")
             executor.fencing.fence_all()
             await self._ready(executor, recovery)
             self._order(cut, orders, steps)
@@ -183,11 +183,11 @@ class StepReplayController:
         broken: dict[int, str] = {}
         for attempt in range(ATTEMPTS):
             if attempt:
-                self._job.generation += 1
+                self._job.begin_generation("ranks replay again")
                 executor.fencing.fence_all()
             await self._ready(executor, recovery)
             epoch, orders = self._restores(executor, recovery)
-            steps = max(1, min(STEPS, (self._job.steps_total or epoch + STEPS) - epoch))
+            steps = max(1, min(STEPS, (self._job.state.steps_total or epoch + STEPS) - epoch))
             self._order(cut, orders, steps)
             broken = await self._broken()
             recovery.bad |= {failed_sources(rank, orders[rank]) for rank in broken}
@@ -240,13 +240,13 @@ class StepReplayController:
     def _order(self, cut: _Cut, orders: dict[int, RestoreOrder], steps: int) -> None:
         job, roles = self._job, self._roles(steps)
         self._told.clear()
-        host, port = job.store
+        host, port = job.state.store
         found = {}
         for rank, restore in orders.items():
             position = cut[rank]
             replay_request = StepReplayRequest(group=position.group, place=position.place, steps=steps, roles=roles)
             found[rank] = Regroup(
-                generation=job.generation,
+                generation=job.state.generation,
                 store_host=host,
                 store_port=port,
                 restore=restore,
@@ -324,7 +324,7 @@ class StepReplayController:
             "epoch": epoch,
             "seconds": seconds,
         }
-        self._job.reporter.event(EventKind.STEP_REPLAY_FINISHED, generation=self._job.generation, data=data)
+        self._job.reporter.event(EventKind.STEP_REPLAY_FINISHED, generation=self._job.state.generation, data=data)
 
     def _go_on(
         self, recovery: RecoveryRecord, suspicion: ReplayTrigger, result: ReplayResult, epoch: int | None

@@ -28,7 +28,7 @@ async def adapt(world: Any) -> None:
 
 def whole_step(world: Any, epoch: int, shape: MeshShape, *, lost: int | None = None, model_names: bool = True) -> None:
     """What the agents are about to write, as far as a coordinator looks at it; without the part of ``lost``."""
-    run = world.coordinator.job.options.checkpoint_dir / world.coordinator.job.run
+    run = world.coordinator.job.options.checkpoint_dir / world.coordinator.job.state.run
     (run / step_name(epoch)).mkdir(parents=True)
     cuts: dict[str, Any] = {"dp": shape.dp, "pp": shape.pp, "tp": 1}
     cuts |= {"depths": shape.depths} if shape.depths else {}

@@ -325,7 +325,9 @@ class World:
         return found
 
     async def until_state(self, state: str, generation: int) -> None:
-        await self.until(lambda: (self.coordinator.job.state, self.coordinator.job.generation) == (state, generation))
+        await self.until(
+            lambda: (self.coordinator.job.state.phase, self.coordinator.job.state.generation) == (state, generation)
+        )
 
     def events(self, *kinds: str) -> list[dict[str, Any]]:
         """All events of these kinds that the coordinator has reported; its reporter writes them on another thread."""

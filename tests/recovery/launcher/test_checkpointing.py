@@ -58,7 +58,7 @@ def test_agents_are_told_of_the_run_and_of_what_was_gone_back_from(
         async with running(disk, steps=7) as world:
             first = world.nodes[0].runs[-1]
             assert (first.every, first.dp, first.pp, first.generation, first.returns) == (5, 2, 2, 1, ())
-            assert first.run == world.coordinator.job.run == world.events("job_started")[0]["data"]["run"]
+            assert first.run == world.coordinator.job.state.run == world.events("job_started")[0]["data"]["run"]
             world.node_of(3).kill(3)
             await world.until_state("running", 2)
             told = await world.until(lambda: [c for c in world.nodes[1].runs if c.generation == 2])
@@ -88,7 +88,7 @@ def test_the_last_steps_are_saved_before_anybody_is_told_to_stop(
                 node.stream.send(Saved(epoch=7))
             await world.until(lambda: all(node.stopped for node in world.nodes))
             assert [node.stopped.exit_code for node in world.nodes] == [0, 0]
-            assert world.coordinator.job.state == "finished"
+            assert world.coordinator.job.state.phase == "finished"
 
     play(scenario())
 
@@ -100,14 +100,14 @@ def test_a_job_that_is_stopped_saves_the_newest_step_that_all_ranks_have(
         async with running(disk, steps=7) as world:
             for rank in (0, 2):  # the others were about to
                 world.node_of(rank).commit(rank, 8)
-            await world.until(lambda: world.coordinator.job.committed == 8)
+            await world.until(lambda: world.coordinator.job.state.committed == 8)
             world.coordinator.stopped(143)
-            assert world.coordinator.job.over
+            assert world.coordinator.job.state.over
             await world.until(lambda: all(node.stopped for node in world.nodes))
             assert [node.saves for node in world.nodes] == [[7], [7]]
             assert {rank for node in world.nodes for fence in node.fences for rank in fence.kill} == {0, 1, 2, 3}
             assert await world.coordinator.outcome == 143
-            assert world.coordinator.job.state == "failed"
+            assert world.coordinator.job.state.phase == "failed"
 
     play(scenario())
 
@@ -119,7 +119,7 @@ def test_when_no_restart_is_possible_the_healthy_replica_saves_at_once(
 
     async def scenario() -> None:
         async with running(dataclasses.replace(disk, spares=0), steps=7) as world:
-            assert world.coordinator.job.replicated
+            assert world.coordinator.job.state.replicated
             world.nodes[1].stream.close()
             await world.until(lambda: world.nodes[0].stopped)
             assert world.nodes[0].saves == [7]
@@ -133,7 +133,7 @@ def test_replicas_that_differ_do_not_stand_for_one_another(
 ) -> None:
     async def scenario() -> None:
         async with running(dataclasses.replace(disk, spares=0), steps=7) as world:
-            world.coordinator.job.replicated = False
+            world.coordinator.job.state.replicated = False
             world.nodes[1].stream.close()
             await world.until(lambda: world.nodes[0].stopped)
             assert world.nodes[0].saves == []
@@ -176,7 +176,7 @@ def test_copies_of_a_lost_node_are_saved_by_whoever_keeps_them(
 
     async def scenario() -> None:
         async with running(dataclasses.replace(disk, spares=0), steps=7) as world:
-            world.coordinator.job.replicated = False
+            world.coordinator.job.state.replicated = False
             lost = set(world.nodes[1].pids)
             world.nodes[0].slots |= dict.fromkeys(lost, 6)
             world.nodes[1].stream.close()
@@ -352,17 +352,17 @@ def test_auto_follows_what_saving_costs(
         async with running(auto, steps=7) as world:
             tuning = world.coordinator.intervals
             tuning.retune(0.0)  # nothing is known of the disk yet
-            assert world.coordinator.job.disk_every == 5
-            assert world.coordinator.job.parity_every == 1  # 100 bytes are nothing for a network
+            assert world.coordinator.job.state.disk_every == 5
+            assert world.coordinator.job.state.parity_every == 1  # 100 bytes are nothing for a network
             tuning.retune(100.0)
-            assert world.coordinator.job.disk_every > 10
+            assert world.coordinator.job.state.disk_every > 10
             told = await world.until(
-                lambda: [c for c in world.nodes[1].runs if c.every == world.coordinator.job.disk_every]
+                lambda: [c for c in world.nodes[1].runs if c.every == world.coordinator.job.state.disk_every]
             )
-            assert told[0].run == world.coordinator.job.run
-            before = world.coordinator.job.disk_every
+            assert told[0].run == world.coordinator.job.state.run
+            before = world.coordinator.job.state.disk_every
             tuning.retune(98.0)  # not worth a word
-            assert world.coordinator.job.disk_every == before
+            assert world.coordinator.job.state.disk_every == before
 
     play(scenario())
 
@@ -376,7 +376,7 @@ def test_the_rate_is_that_of_the_slowest_part_of_the_newest_whole_step(
         async with running(disk, steps=1) as world:
             tuning = world.coordinator.intervals
             assert await tuning._disk_rate() == 0.0
-            run = directory / world.coordinator.job.run
+            run = directory / world.coordinator.job.state.run
             (run / step_name(5)).mkdir(parents=True)
             info = RunInfo(run=run.name, job="job", generation=1, dp=2, pp=1, tp=1)
             write_checked(run / run_name(1), info)

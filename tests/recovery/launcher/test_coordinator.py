@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.membership.members import MOVES, CoordinatorJobState
+from mainstay.recovery.controller.state.job_state import TRANSITIONS, JobPhase
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.worker_messages import CollectiveFailed, RankDone, ScriptFailed, StepsTotal
 from mainstay.recovery.recovery_plan import RestoreSource
@@ -24,14 +24,12 @@ def sources(world: Any, generation: int) -> dict[int, Any]:
 
 
 def test_the_table_of_states() -> None:
-    assert {state for moves in MOVES.values() for state in moves} | {CoordinatorJobState.FORMING} == set(
-        CoordinatorJobState
-    )
-    assert [state for state, moves in MOVES.items() if not moves] == [
-        CoordinatorJobState.FINISHED,
-        CoordinatorJobState.FAILED,
+    assert {state for moves in TRANSITIONS.values() for state in moves} | {JobPhase.FORMING} == set(JobPhase)
+    assert [state for state, moves in TRANSITIONS.items() if not moves] == [
+        JobPhase.FINISHED,
+        JobPhase.FAILED,
     ]
-    assert all(reason for moves in MOVES.values() for reason in moves.values())
+    assert all(reason for moves in TRANSITIONS.values() for reason in moves.values())
 
 
 def test_a_lost_rank_comes_back_and_the_others_stay(options: RunOptions, play: Any, running: Any) -> None:
@@ -112,7 +110,7 @@ def test_survivors_a_step_apart_meet_at_the_older_one(options: RunOptions, play:
     async def work() -> None:
         async with running(options) as world:
             world.node_of(0).commit(0, 6)
-            await world.until(lambda: world.coordinator.job.committed == 6)
+            await world.until(lambda: world.coordinator.job.state.committed == 6)
             world.node_of(3).kill(3)
             await world.until_state("running", 2)
             assert sources(world, 2) == {0: "local_slot", 1: "live", 2: "live", 3: "local_slot"}
@@ -191,7 +189,7 @@ def test_a_failure_before_training_began_starts_afresh(options: RunOptions, play
             await world.until(lambda: len(first.pids) + len(second.pids) == 4)
             first.kill(0)
             await world.until(
-                lambda: world.coordinator.job.generation == 2 and world.coordinator.job.state == "running"
+                lambda: world.coordinator.job.state.generation == 2 and world.coordinator.job.state.phase == "running"
             )
             assert set(sources(world, 2).values()) <= {None, "local_slot", "live"}
         finally:
@@ -212,12 +210,14 @@ def test_a_failure_before_any_script_has_spoken(options: RunOptions, play: Any, 
                 node.slow = True
             await world.until(lambda: sum(len(node.pids) for node in nodes) == 4)
             nodes[0].kill(0)
-            await world.until(lambda: (world.coordinator.job.state, world.coordinator.job.generation) == ("running", 2))
+            await world.until(
+                lambda: (world.coordinator.job.state.phase, world.coordinator.job.state.generation) == ("running", 2)
+            )
             await world.until(lambda: sum(len(node.pids) for node in nodes) == 4)
             for node in nodes:
                 for rank in node.pids:
                     node.join(rank)
-            await world.until(lambda: world.coordinator.job.formed_once)
+            await world.until(lambda: world.coordinator.job.state.formed_once)
             assert set(sources(world, 2)) == {0, 1, 2, 3}
         finally:
             await world.close()
@@ -269,7 +269,7 @@ def test_all_ranks_end_well(options: RunOptions, play: Any, running: Any) -> Non
                 world.node_of(rank).send_report(rank, RankDone(epoch=5))
                 world.node_of(rank).kill(rank, exit_code=0, signal=None)
             assert await asyncio.wait_for(world.coordinator.outcome, 60.0) == 0
-            assert world.coordinator.job.state is CoordinatorJobState.FINISHED
+            assert world.coordinator.job.state.phase is JobPhase.FINISHED
             await world.until(lambda: world.nodes[1].stopped)
 
     play(work())
@@ -379,6 +379,6 @@ def test_the_words_of_a_replaced_process_are_not_heard(options: RunOptions, play
             node.pids[3] = new
             world.commit_all(6)
             await world.until_event("recovery_completed")
-            assert world.coordinator.job.committed == 6
+            assert world.coordinator.job.state.committed == 6
 
     play(work())

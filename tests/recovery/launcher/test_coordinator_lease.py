@@ -57,9 +57,12 @@ def test_launchers_that_have_ended_choose_nobody(options: RunOptions, play: Any,
             world.commit_all(1, digest=7)
             for number in (1, 2):
                 world.lose(number)
-            await world.until(lambda: world.coordinator.job.state == "running" and world.coordinator.job.generation > 1)
+            await world.until(
+                lambda: world.coordinator.job.state.phase == "running" and world.coordinator.job.state.generation > 1
+            )
             assert {rank.node for rank in world.coordinator.job.members.ranks} == {"node-0"}
-            assert all(node.ended for node in world.coordinator.job.members.nodes.values() if node.name != "node-0")
+            connections = world.coordinator.job.connections
+            assert all(connection.ended for name, connection in connections.items() if name != "node-0")
         finally:
             await world.close()
 

@@ -87,7 +87,7 @@ def test_survivors_keep_their_processes_and_the_lost_node_moves(options: RunOpti
             c = world.coordinator
             assert [rank.pid for rank in c.job.members.ranks][:4] == [100, 101, 102, 103]
             assert {c.job.members.ranks[rank].node for rank in (4, 5)} <= {"node-0", "node-1"}
-            assert (c.job.steps_total, c.job.recoveries, c.job.started_at) == (40, 3, 7.0)
+            assert (c.job.state.steps_total, c.job.state.recoveries, c.job.state.started_at) == (40, 3, 7.0)
             assert c.job.history.returns[0] == (4, 2)
             world.commit_all(EPOCH + 1)
             recovered = await world.until_event("recovery_completed")
@@ -116,7 +116,7 @@ def test_what_died_with_the_coordinator_is_told_and_replaced(options: RunOptions
                 {0: [rank_report(0), rank_report(1, exited=gone)], 1: [rank_report(2), RankReport(rank=3, pid=None)]},
             )
             await world.until(
-                lambda: world.coordinator.job.generation == 7 and world.coordinator.job.members.ranks[1].pid
+                lambda: world.coordinator.job.state.generation == 7 and world.coordinator.job.members.ranks[1].pid
             )
             exited = await world.until_event("process_exit")
             assert (exited["rank"], exited["data"]["signal"]) == (1, 9)
@@ -186,12 +186,12 @@ def test_whole_replicas_go_on_and_the_old_coordinators_node_is_taken_back(
             back = await world.connect(2, pid=77)
             await world.until(lambda: back.pids.keys() == {4, 5})
             epoch = EPOCH
-            while c.job.generation < 8:
+            while c.job.state.generation < 8:
                 epoch += 1
                 for node in world.nodes[:2]:
                     for rank in node.pids:
                         node.commit(rank, epoch, digest=40 + epoch + rank % 2)
-                await world.until(lambda e=epoch: c.job.committed >= e or c.job.generation >= 8)
+                await world.until(lambda e=epoch: c.job.state.committed >= e or c.job.state.generation >= 8)
             await world.until_state("running", 8)
             assert c.job.members.absent == ()
             assert {rank.node for rank in c.job.members.ranks} == {"node-0", "node-1", "node-2"}

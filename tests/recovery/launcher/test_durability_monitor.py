@@ -43,7 +43,7 @@ def test_ranks_of_a_degrading_node_are_copied_until_it_is_trusted_again(
     async def work() -> None:
         async with running(three) as world:
             guard, told = guard_of(world), list[ConfigureJobParity]()
-            world.coordinator.job.replicated = False
+            world.coordinator.job.state.replicated = False
             stream = world.coordinator.job.members.nodes["node-0"].stream
             monkeypatch.setattr(
                 stream, "send", lambda message: isinstance(message, ConfigureJobParity) and told.append(message)
@@ -71,7 +71,7 @@ def test_a_replica_on_a_good_node_is_copy_enough(three: Any, play: Any, running:
     async def work() -> None:
         async with running(three) as world:
             guard = guard_of(world)
-            world.coordinator.job.replicated = True  # dp is 3
+            world.coordinator.job.state.replicated = True  # dp is 3
             guard.set_warnings({"node-1": HOT})
             assert extra_copies(guard) == {}
             guard.set_warnings(dict.fromkeys(("node-0", "node-1", "node-2"), HOT))
@@ -134,7 +134,7 @@ def test_a_late_verdict_gives_corrupt_steps_up_where_asked(
             (taint,) = guard.corrupt_steps.report()
             assert (taint["node"], taint["clean"], taint["corrupt"]) == ("node-1", 5, True)
             if mode is CorruptionPolicy.REPORT:
-                assert world.coordinator.job.generation == 1
+                assert world.coordinator.job.state.generation == 1
                 return
             await world.until_state("running", 2)
             assert {o.order.restore.epoch for n in world.nodes for o in n.orders if o.order.generation == 2} == {5}

@@ -22,8 +22,8 @@ def test_executor_begins_before_a_killed_process_is_reaped(options: RunOptions, 
             assert told["data"]["stderr"] == ["last words"]
             world.commit_all(6)
             await world.until_event("recovery_completed")
-            assert world.coordinator.job.recoveries == 1
-            assert world.coordinator.job.generation == 2, "its end is no second failure"
+            assert world.coordinator.job.state.recoveries == 1
+            assert world.coordinator.job.state.generation == 2, "its end is no second failure"
 
     play(work())
 
@@ -35,7 +35,7 @@ def test_a_sign_of_death_that_would_end_the_job_waits_for_the_whole_report(
         async with running(dataclasses.replace(options, max_restarts=0)) as world:
             reaped = world.node_of(3).begins_to_die(3)
             world.commit_all(6)
-            assert not world.coordinator.job.over
+            assert not world.coordinator.job.state.over
             reaped()
             await world.until_state("failed", 1)
             (told,) = world.events("process_exit")
@@ -57,6 +57,6 @@ def test_a_sign_of_the_death_of_a_process_before_is_not_heard(options: RunOption
             node.pids[3] = after
             world.commit_all(6)
             await world.until_event("recovery_completed")
-            assert world.coordinator.job.generation == 2
+            assert world.coordinator.job.state.generation == 2
 
     play(work())

@@ -150,7 +150,7 @@ def test_suspects_and_a_healthy_rank_are_asked_for_stacks(hung: Callable[..., No
         assert dumps[2]["data"]["reason"].startswith("Rank 2")
         assert dumps[2]["data"]["process"] == "stopped"
         assert world.coordinator.job.state.value == "running"
-        assert world.coordinator.job.recoveries == 0
+        assert world.coordinator.job.state.recoveries == 0
 
     hung(scenario)
 
@@ -172,7 +172,7 @@ def test_a_hang_without_a_culprit_still_shows_where_ranks_are(hung: Callable[...
         await found(world, detector, finding(None))
         await world.until_event("stack_dump", 2)
         assert not any(event["data"]["suspect"] for event in world.events("stack_dump"))
-        assert world.coordinator.job.recoveries == 0
+        assert world.coordinator.job.state.recoveries == 0
 
     hung(scenario, OnHang.RECOVER)
 
@@ -226,7 +226,7 @@ def test_what_is_not_certain_is_only_reported(hung: Callable[..., None], said: l
         await world.until_event("stack_dump")
         await sampled(world, detector)
         await sampled(world, detector)
-        assert world.coordinator.job.recoveries == 0
+        assert world.coordinator.job.state.recoveries == 0
 
     hung(scenario, OnHang.RECOVER)
 
@@ -237,7 +237,7 @@ def test_phases_that_may_be_long_never_lead_to_action(hung: Callable[..., None],
         await found(world, detector, finding(2), phase=phase)
         await world.until_event("stack_dump")
         await sampled(world, detector, phase=phase)
-        assert world.coordinator.job.recoveries == 0
+        assert world.coordinator.job.state.recoveries == 0
 
     hung(scenario, OnHang.RECOVER)
 
@@ -250,7 +250,7 @@ def test_a_rank_under_a_debugger_is_left_alone(hung: Callable[..., None]) -> Non
         await world.until_event("stack_dump", 2)
         for _ in range(10):
             await sampled(world, detector)
-        assert world.coordinator.job.recoveries == 0
+        assert world.coordinator.job.state.recoveries == 0
         assert world.coordinator.job.state.value == "running"
 
     hung(scenario, OnHang.RECOVER)
@@ -264,7 +264,7 @@ def test_blame_that_is_taken_back_is_not_acted_on(hung: Callable[..., None], mon
         await found(world, detector, finding(2, active=False))
         for _ in range(10):
             await sampled(world, detector)
-        assert world.coordinator.job.recoveries == 0
+        assert world.coordinator.job.state.recoveries == 0
 
     hung(scenario, OnHang.RECOVER)
 

@@ -33,7 +33,7 @@ async def answered(world: Any, state: MigrationState, number: int = 0) -> Migrat
         nonlocal epoch
         c = world.coordinator
         ranks = c.job.members.ranks
-        if c.job.state == "running" and all(rank.live and rank.pid and rank.epoch >= epoch for rank in ranks):
+        if c.job.state.phase == "running" and all(rank.live and rank.pid and rank.epoch >= epoch for rank in ranks):
             epoch += 1
             world.commit_all(epoch, digest=40 + epoch)
         found = c.migrations.answers()
@@ -97,7 +97,7 @@ def test_a_node_is_left_by_all_its_ranks_and_nothing_is_lost(options: RunOptions
             assert finished["data"]["moves"] == [
                 {"rank": 2, "from": "node-1", "to": "node-0"}, {"rank": 3, "from": "node-1", "to": "node-0"},
             ]  # fmt: skip
-            assert world.coordinator.job.recoveries == 0
+            assert world.coordinator.job.state.recoveries == 0
             assert not world.events("recovery_planned", "process_exit", "recovery_completed")
             sources = {o.rank: o.order.restore.source for o in target.orders if o.order.generation == 3}
             assert sources == {0: "live", 1: "live", 2: "local_slot", 3: "local_slot"}
@@ -113,7 +113,7 @@ def test_a_slot_that_cannot_be_fetched_ahead_stops_nobody(options: RunOptions, p
             answer = await answered(world, MigrationState.FAILED)
             assert "no rank was stopped" in answer.detail
             assert "rank 3: no memory" in answer.detail
-            assert world.coordinator.job.generation == 1
+            assert world.coordinator.job.state.generation == 1
 
     play(work())
 
@@ -130,7 +130,7 @@ def test_a_fetch_that_fails_behind_the_fence_leaves_all_where_they_were(
             assert answer.detail == "rank 3: the link is down"
             assert places(world)[3] == "node-1"
             assert {rank: pid for node in world.nodes for rank, pid in node.pids.items()} == pids
-            assert world.coordinator.job.state == "running"
+            assert world.coordinator.job.state.phase == "running"
 
     play(work())
 
@@ -148,7 +148,7 @@ def test_a_source_that_dies_meanwhile_is_a_recovery_like_any_other(
             world.nodes[1].kill(3)
             answer = await answered(world, MigrationState.FAILED)
             assert "something failed meanwhile" in answer.detail
-            assert world.coordinator.job.recoveries == 1
+            assert world.coordinator.job.state.recoveries == 1
             await world.until_state("running", 3)
 
     play(work())
@@ -159,10 +159,10 @@ async def answered_until_generation(world: Any, generation: int) -> None:
 
     def happened() -> bool:
         nonlocal epoch
-        if world.coordinator.job.generation < generation:
+        if world.coordinator.job.state.generation < generation:
             epoch += 1
             world.commit_all(epoch)
-        return bool(world.coordinator.job.generation >= generation)
+        return bool(world.coordinator.job.state.generation >= generation)
 
     await world.until(happened)
 
@@ -183,7 +183,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(
         async with running(options) as world:
             world.coordinator.migrations.submit([advice(**about)])
             assert (await answered(world, MigrationState.REJECTED)).detail == why
-            assert world.coordinator.job.generation == 1
+            assert world.coordinator.job.state.generation == 1
 
     play(work())
 

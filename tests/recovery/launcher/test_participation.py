@@ -39,9 +39,11 @@ def commit(world: Any, ranks: tuple[int, ...], *epochs: int) -> None:
 async def trained_until(world: Any, ranks: tuple[int, ...], epoch: int, generation: int) -> None:
     """They continue from ``epoch``, step by step, until ``generation`` has formed."""
     coordinator = world.coordinator
-    while coordinator.job.generation < generation:
+    while coordinator.job.state.generation < generation:
         commit(world, ranks, epoch)
-        await world.until(lambda e=epoch: coordinator.job.committed >= e or coordinator.job.generation >= generation)
+        await world.until(
+            lambda e=epoch: coordinator.job.state.committed >= e or coordinator.job.state.generation >= generation
+        )
         epoch += 1
     await world.until_state("running", generation)
 
@@ -76,7 +78,7 @@ def test_the_whole_replica_goes_on_at_once_and_takes_the_other_back(
             recovered = world.events("recovery_completed")[1]["data"]
             assert "absent_replicas" not in recovered
             assert recovered["steps_lost"] <= 1
-            assert world.coordinator.job.recoveries == 1, "to come back is no failure"
+            assert world.coordinator.job.state.recoveries == 1, "to come back is no failure"
 
     play(work())
 
@@ -89,8 +91,8 @@ def test_nobody_is_waited_for_that_has_no_process_yet(dropping: RunOptions, play
             await world.until_state("running", 2)
             await verified(world, (0, 1), 6, 1)
             commit(world, (0, 1), *range(9, 20))
-            await world.until(lambda: world.coordinator.job.committed == 19)
-            assert world.coordinator.job.generation == 2
+            await world.until(lambda: world.coordinator.job.state.committed == 19)
+            assert world.coordinator.job.state.generation == 2
             await world.until(lambda: 3 in world.nodes[1].pids)
             world.nodes[1].slow = False
             world.nodes[1].join(3)
@@ -116,7 +118,7 @@ def test_what_is_away_may_die_again_and_nobody_else_stops(
             await world.until(lambda: world.nodes[1].pids.get(3, first) != first)
             world.nodes[1].kill(2)
             await world.until(lambda: world.nodes[1].pids.get(2) not in {None, first})
-            assert (world.coordinator.job.generation, world.coordinator.job.recoveries) == (2, 3)
+            assert (world.coordinator.job.state.generation, world.coordinator.job.state.recoveries) == (2, 3)
 
     play(work())
 
@@ -131,7 +133,7 @@ def test_what_is_away_is_given_up_after_so_many_restarts_and_training_goes_on(
             await world.until_state("running", 2)
             await world.until(lambda: 3 in world.nodes[1].pids)
             world.nodes[1].kill(3)
-            await world.until(lambda: world.coordinator.job.recoveries == 2)
+            await world.until(lambda: world.coordinator.job.state.recoveries == 2)
             commit(world, (0, 1), 6)
             await world.until_event("recovery_completed")
             assert world.coordinator.job.state.value == "running"
@@ -193,8 +195,8 @@ def test_a_lost_node_without_spares_is_dropped_and_recovered_when_it_is_back(
             assert sources(world, 2) == {0: "live", 1: "live"}
             await verified(world, (0, 1), 6, 1)
             commit(world, (0, 1), 9, 10)
-            await world.until(lambda: world.coordinator.job.committed == 10)
-            assert world.coordinator.job.generation == 2, "there is no rank to take back yet"
+            await world.until(lambda: world.coordinator.job.state.committed == 10)
+            assert world.coordinator.job.state.generation == 2, "there is no rank to take back yet"
             back = await world.connect(1)
             await world.until(lambda: all(r.waits for r in world.coordinator.job.members.ranks[2:]))
             await trained_until(world, (0, 1), 11, 3)
@@ -221,7 +223,7 @@ def test_without_the_option_a_lost_node_without_spares_ends_the_job(
 def test_replicas_that_are_not_equal_are_never_dropped(dropping: RunOptions, play: Any, running: Any) -> None:
     async def work() -> None:
         async with running(dropping) as world:
-            world.coordinator.job.replicated = False
+            world.coordinator.job.state.replicated = False
             world.node_of(3).kill(3)
             await world.until_state("running", 2)
             assert orders(world, 2).keys() == {0, 1, 2, 3}
@@ -245,13 +247,13 @@ def test_a_script_that_does_not_ask_for_its_micro_batches_is_waited_for(
 def test_the_end_is_not_worth_another_stop(dropping: RunOptions, play: Any, running: Any) -> None:
     async def work() -> None:
         async with running(dropping) as world:
-            world.coordinator.job.steps_total = 12
+            world.coordinator.job.state.steps_total = 12
             world.node_of(3).kill(3)
             await world.until_state("running", 2)
             await verified(world, (0, 1), 6, 1)
             commit(world, (0, 1), 9, 10, 11, 12)
             await world.until(lambda: not world.coordinator.job.busy)
-            assert world.coordinator.job.generation == 2
+            assert world.coordinator.job.state.generation == 2
             for rank in (0, 1):
                 world.nodes[0].kill(rank, exit_code=0, signal=None)
             assert (await world.until(lambda: world.nodes[1].stopped)).exit_code == 0, (

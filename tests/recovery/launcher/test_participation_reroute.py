@@ -48,7 +48,7 @@ def test_only_the_lost_rank_is_away_and_comes_back_with_a_peers_state(
             (epoch,) = {order.restore.epoch for order in orders(world, 3).values()}
             await verified(world, (0, 1, 2, 3), epoch + 1, 2)
             assert "absent_ranks" not in world.events("recovery_completed")[1]["data"]
-            assert world.coordinator.job.recoveries == 1, "to come back is no failure"
+            assert world.coordinator.job.state.recoveries == 1, "to come back is no failure"
 
     play(work())
 

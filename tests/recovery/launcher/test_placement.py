@@ -255,6 +255,6 @@ def test_a_late_verdict_ends_no_job_whose_ranks_have_no_other_place(three: RunOp
             nodes = frozenset({"node-0", "node-1", "node-2"})
             world.coordinator.durability.corrupt_steps.ledger.committed(6, corrupt.since + 5.0, nodes)
             warn(world, node_0=CORDONED, node_1=corrupt, node_2=CORDONED)
-            assert (world.coordinator.job.state.value, world.coordinator.job.generation) == ("running", 1)
+            assert (world.coordinator.job.state.value, world.coordinator.job.state.generation) == ("running", 1)
 
     play(work())

@@ -87,7 +87,7 @@ def test_work_is_assigned_anew_at_a_step_and_nobody_is_replaced(options: RunOpti
             (assignment,) = {order.order.assignment for order in orders}
             assert assignment.micro_batches(8, 2) == {0: (0, 1, 2, 3, 6, 7), 1: (4, 5)}
             assert {rank: node.pids[rank] for node in world.nodes for rank in node.pids} == pids
-            assert world.coordinator.job.recoveries == 0
+            assert world.coordinator.job.state.recoveries == 0
 
     play(work())
 
@@ -99,7 +99,7 @@ def test_without_the_option_nobody_is_assigned_less(options: RunOptions, play: A
                 for node in world.nodes:
                     for rank in node.pids:
                         node.send_report(rank, record(epoch, 3.0 if rank == 3 else 1.0))
-            await world.until(lambda: world.coordinator.job.committed == STEPS + 3)
-            assert world.coordinator.job.generation == 1
+            await world.until(lambda: world.coordinator.job.state.committed == STEPS + 3)
+            assert world.coordinator.job.state.generation == 1
 
     play(work())

@@ -45,7 +45,7 @@ def test_a_job_tells_who_could_take_a_rank_and_what_its_scheme_leaves_out(
             report = job_report(world.coordinator.job, None, ())
             assert report["topology"]["standbys"] == {"node-0": 1, "node-1": 1}
             protection = report["protection"]
-            assert protection["run"] == world.coordinator.job.run
+            assert protection["run"] == world.coordinator.job.state.run
             assert len(protection["warnings"]) == 1
             assert "rack-7" in protection["warnings"][0]
             JobReport.model_validate(report)

@@ -62,7 +62,7 @@ def test_all_ranks_start_anew_from_the_step_that_was_saved(
     async def scenario() -> None:
         async with running(disk, steps=7) as world:
             await adapt(world)
-            old = world.coordinator.job.run
+            old = world.coordinator.job.state.run
             whole_step(world, 8, SHAPE)
             path = request(world, 1, 4)
             await asyncio.sleep(0.02)
@@ -80,11 +80,11 @@ def test_all_ranks_start_anew_from_the_step_that_was_saved(
             assert {order.run for order in orders.values()} == {old}
             config = world.nodes[0].runs[-1]
             assert (config.dp, config.pp, config.resumed) == (1, 4, (old, 8))
-            assert config.run == world.coordinator.job.run != old
+            assert config.run == world.coordinator.job.state.run != old
             go_on(world)
             given = await the_answer(world, path)
             assert (given.outcome, given.step, given.steps_repeated) == (ReshapeStatus.DONE, 8, 0)
-            assert world.coordinator.job.recoveries == 0
+            assert world.coordinator.job.state.recoveries == 0
 
     play(scenario())
 
@@ -173,7 +173,7 @@ def test_a_shape_that_cannot_be_is_refused(
             await adapt(world)
             given = await the_answer(world, request(world, *shape))
             assert (given.outcome, given.detail) == (ReshapeStatus.REFUSED, words)
-            assert world.coordinator.job.generation == 1
+            assert world.coordinator.job.state.generation == 1
 
     play(scenario())
 

@@ -100,7 +100,7 @@ def test_a_file_of_the_step_made_again_is_as_good_as_any(run_scenario: Callable[
     async def scenario(world: Any) -> None:
         await once_more_to_seven(world)
         world.node_of(3).disk.append(PartFile(rank=3, epoch=7, nbytes=100, generation=4))
-        world.coordinator.job.replicated = False  # so that it takes no replica's
+        world.coordinator.job.state.replicated = False  # so that it takes no replica's
         assert world.coordinator.replays.request_replay(ASKED)
         await world.until(lambda: len(restores(world, 5)) == 4)
         assert {order.epoch for order in restores(world, 5).values()} == {7}
@@ -187,7 +187,7 @@ def test_a_replay_begins_with_replicas_that_agree(run_scenario: Callable[..., No
         assert (event["data"]["outcome"], event["data"]["epoch"]) == ("clean", 4)
         await world.until_state("running", 5)  # two tries, two cuts, and training
         assert epochs(world) == [5, 4, 4, 4]
-        assert world.coordinator.job.recoveries == 1  # no silent matter: something was wrong
+        assert world.coordinator.job.state.recoveries == 1  # no silent matter: something was wrong
         world.commit_all(5)
         assert (await world.until_event("recovery_completed"))["data"]["epoch"] == 4
 
@@ -197,7 +197,8 @@ def test_a_replay_begins_with_replicas_that_agree(run_scenario: Callable[..., No
 def test_a_state_that_changes_between_replay_and_training_is_noticed(run_scenario: Callable[..., None]) -> None:
     async def scenario(world: Any) -> None:
         set_digests(
-            world, lambda rank, order: right(rank, order) + (order.epoch == 5 and world.coordinator.job.generation == 4)
+            world,
+            lambda rank, order: right(rank, order) + (order.epoch == 5 and world.coordinator.job.state.generation == 4),
         )
         assert world.coordinator.replays.request_replay(ASKED)
         await world.until_state("running", 5)
@@ -220,7 +221,7 @@ def test_replicas_that_part_right_after_a_recovery_go_back_to_where_they_agreed(
                         node.disk.append(PartFile(rank=rank, epoch=5, nbytes=100, generation=1))
                     node.commit(rank, epoch, digest=rank)
         assert (await world.until_event("recovery_verified"))["data"]["digest_match"] is False
-        await world.until(lambda: world.coordinator.job.generation >= 3)
+        await world.until(lambda: world.coordinator.job.state.generation >= 3)
         assert (await world.until(lambda: epochs(world)[1:]))[0] == 5
         replays = [
             order.order for node in world.nodes for order in node.orders if order.order.replay_request is not None

@@ -63,7 +63,7 @@ def test_all_processes_stay_and_keep_their_tensors(options: RunOptions, play: An
             (plan,) = world.events("recovery_planned")
             assert plan["data"]["decision"]["fault"] == "error"
             assert plan["data"]["decision"]["chosen"] == ["in_process"]
-            assert world.coordinator.job.generation == 2, "the others' trouble is explained, and starts nothing"
+            assert world.coordinator.job.state.generation == 2, "the others' trouble is explained, and starts nothing"
 
     play(work())
 
@@ -107,7 +107,7 @@ def test_a_word_about_a_generation_that_is_over_changes_nothing(options: RunOpti
             world.node_of(2).send_report(2, raised(1))
             world.commit_all(6)
             await world.until_event("recovery_completed")
-            assert world.coordinator.job.generation == 2
+            assert world.coordinator.job.state.generation == 2
 
     play(work())
 

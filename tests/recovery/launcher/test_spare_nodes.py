@@ -52,7 +52,7 @@ def test_a_node_that_joins_waits_without_ranks_and_takes_those_of_a_lost_node(
     async def work() -> None:
         async with running(two_of_three) as world:
             spare = await join(world, 2)
-            assert world.coordinator.job.generation == 1
+            assert world.coordinator.job.state.generation == 1
             assert not spare.pids
             assert world.coordinator.job.members.standbys() == {"node-0": 0, "node-1": 0, "node-2": 2}
             assert [elector.node for elector in capture_state(world.coordinator.job, 9).electors][2:] == ["node-2"]
@@ -103,7 +103,7 @@ def test_losing_a_spare_node_stops_no_rank(two_of_three: RunOptions, play: Any, 
             await join(world, 2)
             world.lose(2)
             await world.until_event("node_lost")
-            assert (world.coordinator.job.state, world.coordinator.job.generation) == ("running", 1)
+            assert (world.coordinator.job.state.phase, world.coordinator.job.state.generation) == ("running", 1)
 
     play(work())
 
@@ -113,11 +113,11 @@ def test_ranks_without_a_place_wait_for_a_node(two_of_three: RunOptions, play: A
         async with running(two_of_three) as world:
             world.lose(1)
             await world.until(lambda: world.nodes[0].fences)
-            assert (world.coordinator.job.state, world.coordinator.job.generation) == ("recovering", 2)
+            assert (world.coordinator.job.state.phase, world.coordinator.job.state.generation) == ("recovering", 2)
             await join(world, 2)
             await world.until_state("running", 3)
             assert homes(world) == ["node-0", "node-0", "node-2", "node-2"]
-            assert world.coordinator.job.recoveries == 1
+            assert world.coordinator.job.state.recoveries == 1
             world.commit_all(6)
             seconds = (await world.until_event("recovery_completed"))["data"]["seconds"]
             assert 0.0 < seconds["wait"] <= seconds["total"]
@@ -153,9 +153,11 @@ def test_ranks_that_the_job_goes_on_without_get_a_process_on_a_new_node(
                 for rank in tuple(world.nodes[0].pids):
                     world.nodes[0].commit(rank, epoch, digest=40 + epoch)
                 await world.until(
-                    lambda e=epoch: world.coordinator.job.committed >= e or world.coordinator.job.generation > 2
+                    lambda e=epoch: (
+                        world.coordinator.job.state.committed >= e or world.coordinator.job.state.generation > 2
+                    )
                 )
-                if world.coordinator.job.generation > 2:
+                if world.coordinator.job.state.generation > 2:
                     break
             await world.until_state("running", 3)
             assert world.coordinator.job.members.absent == ()
@@ -229,8 +231,8 @@ def test_a_spare_node_that_is_refused_takes_no_rank(two_of_three: RunOptions, pl
                 await join(world, 2)
                 await world.until(lambda: {"job": "job", "nodes": ["node-2"]} in service.asked)
                 world.lose(1)
-                await world.until(lambda: world.coordinator.job.generation == 2)
-                assert world.coordinator.job.state == "recovering"
+                await world.until(lambda: world.coordinator.job.state.generation == 2)
+                assert world.coordinator.job.state.phase == "recovering"
                 assert "node-2" not in homes(world)
 
     play(work())

@@ -61,7 +61,7 @@ def test_a_replay_that_finds_no_rank_disturbs_nothing(run_scenario: Callable[...
         assert event["data"]["outcome"] == "clean"
         assert (event["data"]["epoch"], event["data"]["culprits"]) == (5, [])
         assert pids(world) == before
-        assert world.coordinator.job.recoveries == 0  # --max-restarts is not for this
+        assert world.coordinator.job.state.recoveries == 0  # --max-restarts is not for this
         assert world.events("recovery_planned", "recovery_completed", "action_started") == []  # nor is it an incident
         assert world.coordinator.replays.proven == 5
         groups = {order.replay_request.group for order in replay_requests(world)}
@@ -113,7 +113,7 @@ def test_a_majority_names_the_culprit(run_scenario: Callable[..., None], options
         after = pids(world)
         assert {rank for rank in before if before[rank] != after[rank]} == {culprit}
         assert node.fences[-1].exclude == (culprit,)
-        assert world.coordinator.job.recoveries == 1
+        assert world.coordinator.job.state.recoveries == 1
         assert world.coordinator.job.members.nodes[f"node-{culprit}"].excluded == 1
 
     run_scenario(scenario, **three(options))
@@ -209,7 +209,7 @@ def test_when_no_replay_makes_sense(run_scenario: Callable[..., None], options: 
         assert replays.request_replay(ASKED)
         assert not replays.request_replay(ASKED)  # one at a time
         await settled(world, 4)
-        world.coordinator.job.parameters_equal = False
+        world.coordinator.job.state.parameters_equal = False
         assert not replays.request_replay(ASKED)
 
     run_scenario(scenario)

@@ -177,7 +177,7 @@ def test_two_coordinators_at_once_would_be_noticed(options: RunOptions) -> None:
 
     async def always(self: CoordinatorLease, generation: int = 0) -> bool:
         del generation
-        return not self._job.over
+        return not self._job.state.over
 
     with mock.patch.object(CoordinatorLease, "check", always), pytest.raises(ViolationError, match="commits after"):
         play(replace(options, nnodes=3, on_loss=LossPolicy.DROP), (3, 1), cut_off)
