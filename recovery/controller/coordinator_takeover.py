@@ -104,12 +104,12 @@ class CoordinatorTakeover:
         job = self._job
         expected = {e.node for e in self._won.coordinator_state.electors if e.alive} - {self._won.predecessor}
         await job.until(lambda: expected <= self._present, job.options.node_seconds)
+        job.apply(TakeoverCompleted(present=tuple(sorted(self._present))))
         self._begin()
 
     def _begin(self) -> None:
         job = self._job
         lost_at = time.time() - (asyncio.get_running_loop().time() - self._won.lost.heard_at)
-        job.apply(TakeoverCompleted(present=tuple(sorted(self._present))))
         for elector in self._won.coordinator_state.electors:
             if elector.alive and not job.members.nodes[elector.node].alive:
                 ranks = sorted(rank.number for rank in job.members.on(elector.node))

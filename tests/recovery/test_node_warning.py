@@ -15,12 +15,12 @@ HOT = NodeWarning(reason="hot", factor=10.0, since=1.0)
 
 def test_a_service_that_has_reported_knows_more_than_the_coordinator() -> None:
     warnings = NodeWarnings()
-    warnings.suspect("a", "its rank hangs")
+    warnings = warnings.suspect("a", "its rank hangs")
     assert warnings.current()["a"].reason == "its rank hangs"
-    warnings.trust("a")
+    warnings = warnings.trust("a")
     assert warnings.current() == {}
-    warnings.reported = {"b": HOT}
-    warnings.suspect("a", "its rank hangs")
+    warnings = msgspec.structs.replace(warnings, reported={"b": HOT})
+    warnings = warnings.suspect("a", "its rank hangs")
     assert warnings.current() == {"b": HOT}
 
 
@@ -28,7 +28,7 @@ def test_what_the_coordinator_found_is_forgotten_in_time_and_what_the_service_re
     old = NodeWarning(reason="hot", factor=10.0, since=time.time() - OWN_SECONDS)
     warnings = NodeWarnings(reported={"a": old}, own={"b": old})
     assert warnings.current() == {"a": old}
-    warnings.note("a", NodeWarning(reason="its memory flips bits", factor=10.0, since=time.time()))
+    warnings = warnings.note("a", NodeWarning(reason="its memory flips bits", factor=10.0, since=time.time()))
     assert warnings.current()["a"] is old, "the service's own words first"
 
 

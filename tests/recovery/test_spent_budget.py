@@ -88,13 +88,16 @@ def test_what_a_launcher_waits_for(seconds: float) -> None:
         max_nodes=3,
         disk_every=0,
         parity_every=0,
+        dp=0,
+        pp=0,
         quorum=2,
         node="n",
         launcher_endpoint=None,
     )
 
     async def work() -> None:
-        job = Job(cast("Any", options), cast("Any", None), cast("Any", None), inheriting=True)
+        job = Job(cast("Any", options), cast("Any", None), cast("Any", None))
+        job.state.inheriting = True
         assert not await job.until(lambda: False, seconds)
         await OutputTail("rank 0", pipes=2).ended(seconds)
         coordinator_client: Any = SimpleNamespace(_coordinator=("127.0.0.1", port))

@@ -12,8 +12,10 @@ import sys
 import time
 from typing import Any, cast
 
+from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.launcher_connection import LauncherConnection
 from mainstay.recovery.controller.preflight import Preflight
-from mainstay.recovery.membership.members import Members, NodeMember
+from mainstay.recovery.controller.state.events import NodeJoined
 from mainstay.recovery.node.child_processes import ForkServerClient
 from mainstay.recovery.node.node_check import PRELOAD, NodeChecker
 from mainstay.recovery.node.process_control import adopt_orphans
@@ -49,8 +51,8 @@ async def main(nodes: int, times: int) -> None:
     pump = OutputPump()
     fork_server = ForkServerClient(pump, (PRELOAD,))
     await fork_server.warm
-    members = Members(nodes, 1)
-    check = Preflight(options_of(0, nodes), members)
+    job = Job(options_of(0, nodes), cast("Any", None), cast("Any", None))
+    check = Preflight(job)
     for number in range(nodes):
         options = options_of(number, nodes)
         hello = LauncherHello(
@@ -58,7 +60,8 @@ async def main(nodes: int, times: int) -> None:
             pid=1, agent_endpoint="127.0.0.1:1",
         )  # fmt: skip
         line = Line(NodeChecker(options, fork_server, cast("Any", check.answer)))
-        members.nodes[options.node] = NodeMember(hello, cast("Any", line), 0.0, hello.agent_endpoint, 0)
+        job.connections[options.node] = LauncherConnection(cast("Any", line), 0.0)
+        job.apply(NodeJoined(hello=hello))
     for _ in range(times):
         begun = time.monotonic()
         await check.check_start()

@@ -14,7 +14,7 @@ from bench.lib_node_warnings import Warner
 from mainstay.recovery.admission import AdmissionPolicy
 from mainstay.recovery.controller import admission_gate, participation
 from mainstay.recovery.controller.launcher_commands import capture_state
-from mainstay.recovery.node_warning import NodeWarning
+from mainstay.recovery.node_warning import NodeWarning, NodeWarnings
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.work_assignment import LossPolicy
 
@@ -316,10 +316,10 @@ def test_a_coordinator_that_does_not_ask_drops_the_refusals_of_the_last_one(
 ) -> None:
     async def work() -> None:
         world = new_world(dataclasses.replace(three, admission=AdmissionPolicy.OFF))
-        warnings = world.coordinator.job.members.warnings
-        warnings.refused = {"node-1": NodeWarning(reason="draining", factor=1.0, since=1.0, cordoned=True)}
+        refused = {"node-1": NodeWarning(reason="draining", factor=1.0, since=1.0, cordoned=True)}
+        world.coordinator.job.warn(NodeWarnings(refused=refused))
         await world.start()
-        await world.until(lambda: not warnings.refused)
+        await world.until(lambda: not world.coordinator.job.members.warnings.refused)
         await world.close()
 
     play(work())

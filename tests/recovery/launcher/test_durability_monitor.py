@@ -44,7 +44,7 @@ def test_ranks_of_a_degrading_node_are_copied_until_it_is_trusted_again(
         async with running(three) as world:
             guard, told = guard_of(world), list[ConfigureJobParity]()
             world.coordinator.job.state.replicated = False
-            stream = world.coordinator.job.members.nodes["node-0"].stream
+            stream = world.coordinator.job.connections["node-0"].stream
             monkeypatch.setattr(
                 stream, "send", lambda message: isinstance(message, ConfigureJobParity) and told.append(message)
             )

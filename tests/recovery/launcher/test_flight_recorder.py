@@ -12,6 +12,7 @@ import pytest
 
 from mainstay.probes import torch_private
 from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.launcher_connection import LauncherConnection
 from mainstay.recovery.controller.monitors import flight_recorder as monitor
 from mainstay.recovery.controller.monitors.flight_recorder import FlightRecorderCollector
 from mainstay.recovery.membership.members import NodeMember, RankMember
@@ -44,12 +45,13 @@ class Hang:
     def __init__(self, answers: dict[int, FlightRecorderDump]) -> None:
         self.answers = answers
         self.events: list[dict[str, Any]] = []
-        options = SimpleNamespace(nnodes=1, nproc=3, spare_nodes=0, disk_every=0, parity_every=0)
+        options = SimpleNamespace(nnodes=1, nproc=3, spare_nodes=0, disk_every=0, parity_every=0, dp=0, pp=0)
         reporter = SimpleNamespace(event=lambda kind, **about: self.events.append({"kind": kind, **about}))
         self.job = Job(cast("Any", options), cast("Any", reporter), cast("Any", None))
         stream = SimpleNamespace(send=self._hear)
         hello = SimpleNamespace(node="a")
-        self.job.members.nodes["a"] = NodeMember(cast("Any", hello), cast("Any", stream), 0.0, "", 0)
+        self.job.members.nodes["a"] = NodeMember(cast("Any", hello), "", 0)
+        self.job.connections["a"] = LauncherConnection(cast("Any", stream), 0.0)
         self.job.members.ranks = [RankMember(number, "a", pid=100 + number) for number in range(3)]
         self.collector = FlightRecorderCollector(self.job)
 

@@ -22,7 +22,7 @@ def members() -> Members:
             token="t", job="j", node=f"n{number}", node_rank=number, nnodes=4, nproc=2, spares=0, standbys=0, pid=1,
             agent_endpoint=f"h{number}:1", domain=domain,
         )  # fmt: skip
-        made.nodes[hello.node] = NodeMember(hello, None, 0.0, hello.agent_endpoint, 0)
+        made.nodes[hello.node] = NodeMember(hello, hello.agent_endpoint, 0)
         made.ranks += [RankMember(2 * number, hello.node), RankMember(2 * number + 1, hello.node)]
     return made
 

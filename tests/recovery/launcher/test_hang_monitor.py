@@ -149,7 +149,7 @@ def test_suspects_and_a_healthy_rank_are_asked_for_stacks(hung: Callable[..., No
         assert dumps[2]["data"]["stacks"] == [{"thread": "main", "frames": ["wait (work.py:3)", "main (train.py:9)"]}]
         assert dumps[2]["data"]["reason"].startswith("Rank 2")
         assert dumps[2]["data"]["process"] == "stopped"
-        assert world.coordinator.job.state.value == "running"
+        assert world.coordinator.job.state.phase.value == "running"
         assert world.coordinator.job.state.recoveries == 0
 
     hung(scenario)
@@ -251,7 +251,7 @@ def test_a_rank_under_a_debugger_is_left_alone(hung: Callable[..., None]) -> Non
         for _ in range(10):
             await sampled(world, detector)
         assert world.coordinator.job.state.recoveries == 0
-        assert world.coordinator.job.state.value == "running"
+        assert world.coordinator.job.state.phase.value == "running"
 
     hung(scenario, OnHang.RECOVER)
 

@@ -136,7 +136,7 @@ def test_what_is_away_is_given_up_after_so_many_restarts_and_training_goes_on(
             await world.until(lambda: world.coordinator.job.state.recoveries == 2)
             commit(world, (0, 1), 6)
             await world.until_event("recovery_completed")
-            assert world.coordinator.job.state.value == "running"
+            assert world.coordinator.job.state.phase.value == "running"
             assert 3 not in world.nodes[1].pids
 
     play(work())

@@ -22,7 +22,7 @@ def members() -> Members:
             token="t", job="j", node=f"n{number}", node_rank=number, nnodes=4, nproc=1, spares=1, standbys=1, pid=1,
             agent_endpoint=f"h{number}:1",
         )  # fmt: skip
-        made.nodes[hello.node] = NodeMember(hello, None, 0.0, hello.agent_endpoint, 1)
+        made.nodes[hello.node] = NodeMember(hello, hello.agent_endpoint, 1)
         made.ranks.append(RankMember(number, hello.node))
     made.nodes["n3"].alive = False
     return made

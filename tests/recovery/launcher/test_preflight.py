@@ -258,7 +258,7 @@ def test_a_check_lifts_no_other_warning(three: RunOptions, checks: Checks, play:
             members = world.coordinator.job.members
             world.lose(1)
             await world.until_state("running", 2)
-            members.warnings.suspect("node-1", "its ranks hung")
+            world.coordinator.job.warn(members.warnings.suspect("node-1", "its ranks hung"))
             back = await world.connect(1, pid=2)
             await world.until(lambda: members.can_run("node-1"))
             assert members.warnings.current()["node-1"].reason == "its ranks hung"

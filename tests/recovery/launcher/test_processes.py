@@ -85,7 +85,7 @@ def test_two_runs_of_the_same_name(warm: Warm, tmp_path: Path) -> None:
             job.wait_step(4)
             job.kill(0)
             assert job.wait(100.0) == [0], job.tail()
-            assert len(job.control("recovery_completed")) == number
+            assert len(job.events("recovery_completed")) == number
     assert "DEGRADED" not in job.tail()
 
 
@@ -104,15 +104,15 @@ def test_a_stopped_rank_is_seen_and_replaced_without_any_service(warm: Warm, tmp
         after = job.pids()
         assert after[0] == before[0]
         assert after[1] != before[1]
-        (suspect,) = [event for event in job.control("stack_dump") if event["data"]["suspect"]]
+        (suspect,) = [event for event in job.events("stack_dump") if event["data"]["suspect"]]
         assert suspect["rank"] == 1
         assert suspect["data"]["process"] == "stopped"
-        (recorder,) = job.control("flight_recorder")
+        (recorder,) = job.events("flight_recorder")
         assert (recorder["data"]["ranks_read"], recorder["data"]["ranks_missing"]) == (1, [1])
         assert [culprit["rank"] for culprit in recorder["data"]["culprits"]] == [1]
         assert not recorder["data"]["certain"], "a stopped rank leaves no dump"
         assert job.wait(100.0) == [0], job.tail()
-    assert len(job.control("recovery_completed")) == 1
+    assert len(job.events("recovery_completed")) == 1
 
 
 def test_nothing_outlives_a_launcher_that_is_killed(warm: Warm, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_script_that_names_its_own_shape_is_not_started_in_another(
     async def scenario() -> None:
         async with running(six, steps=5) as world:
             world.lose(5)
-            await world.until(lambda: world.coordinator.job.state.value == "failed")
+            await world.until(lambda: world.coordinator.job.state.phase.value == "failed")
             assert world.coordinator.job.members.shape == MeshShape(dp=2, pp=3)
             (ended,) = world.events("job_finished")
             assert "only 0 spare places are left" in ended["data"]["reason"]
@@ -119,7 +119,7 @@ def test_what_nobody_holds_any_more_ends_the_job_in_one_line(
             await adapt(world)
             (six.checkpoint_dir or Path()).mkdir()
             world.lose(1)
-            await world.until(lambda: world.coordinator.job.state.value == "failed")
+            await world.until(lambda: world.coordinator.job.state.phase.value == "failed")
             (ended,) = world.events("job_finished")
             assert "nothing is left to continue from in dp=1 pp=2: no step is held by all" in ended["data"]["reason"]
 

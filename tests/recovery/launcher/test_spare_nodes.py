@@ -13,7 +13,7 @@ from bench.lib_node_warnings import Warner
 from mainstay.recovery.controller import admission_gate, participation
 from mainstay.recovery.controller.launcher_commands import capture_state
 from mainstay.recovery.membership.members import Members, NodeMember, RankMember
-from mainstay.recovery.membership.spare_nodes import forget_lost_nodes
+from mainstay.recovery.membership.spare_nodes import surplus_nodes
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.messages import FenceNode, LauncherHello
 from mainstay.recovery.work_assignment import LossPolicy
@@ -239,27 +239,25 @@ def test_a_spare_node_that_is_refused_takes_no_rank(two_of_three: RunOptions, pl
 
 
 def test_lost_nodes_are_forgotten_when_others_have_their_places() -> None:
-    members = Members(2, 1, 1)
+    members, heard = Members(2, 1, 1), dict[str, float]()
 
     def add_node(number: int, *, heard_at: float, alive: bool = True) -> None:
         hello = LauncherHello(
             token="t", job="j", node=f"n{number}", node_rank=number, nnodes=2, nproc=1, spares=0, standbys=0, pid=1,
             agent_endpoint="",
         )  # fmt: skip
-        members.nodes[hello.node] = NodeMember(hello, None, heard_at, "", 0, alive=alive)
+        members.nodes[hello.node], heard[hello.node] = NodeMember(hello, "", 0, alive=alive), heard_at
 
     add_node(0, heard_at=100.0)
     add_node(1, heard_at=20.0, alive=False)
     add_node(2, heard_at=10.0, alive=False)
     members.ranks = [RankMember(0, "n0"), RankMember(1, "n3")]
-    forget_lost_nodes(members, 50.0)
-    assert set(members.nodes) == {"n0", "n1", "n2"}, "no other node has come yet"
+    assert surplus_nodes(members, heard, 50.0) == [], "no other node has come yet"
     add_node(3, heard_at=100.0)
-    forget_lost_nodes(members, 5.0)
-    assert set(members.nodes) == {"n0", "n1", "n2", "n3"}, "its launcher may still look for a coordinator"
-    forget_lost_nodes(members, 50.0)
-    assert set(members.nodes) == {"n0", "n1", "n3"}
+    assert surplus_nodes(members, heard, 5.0) == [], "its launcher may still look for a coordinator"
+    assert surplus_nodes(members, heard, 50.0) == ["n2"]
+    del members.nodes["n2"]
     members.ranks[1].node = "n1"
     add_node(4, heard_at=100.0)
-    forget_lost_nodes(members, 50.0)
+    assert surplus_nodes(members, heard, 50.0) == []
     assert "n1" in members.nodes, "a rank has no other place yet"

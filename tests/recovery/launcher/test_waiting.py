@@ -9,11 +9,14 @@ from typing import Any, cast
 import pytest
 
 from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.state.events import LauncherMessageReceived
+from mainstay.recovery.controller.state.reducer import reduce
 from mainstay.recovery.membership.members import NodeMember
+from mainstay.recovery.protocol.messages import Fenced
 
 
 def new_job() -> Job:
-    options = SimpleNamespace(nnodes=1, nproc=1, spare_nodes=0, disk_every=0, parity_every=0)
+    options = SimpleNamespace(nnodes=1, nproc=1, spare_nodes=0, disk_every=0, parity_every=0, dp=0, pp=0)
     return Job(cast("Any", options), cast("Any", None), cast("Any", None))
 
 
@@ -48,8 +51,9 @@ def test_it_says_whether_it_happened_in_time() -> None:
 
 
 def test_an_answer_to_an_older_fence_that_comes_late_says_nothing() -> None:
-    node = NodeMember(hello=cast("Any", None), stream=None, heard_at=0.0, endpoint="", standbys=0)
-    held = cast("Any", object())
-    node.confirms_fence(4, held)
-    node.confirms_fence(3, None)
+    state, held = new_job().state, cast("Any", object())
+    node = state.members.nodes["a"] = NodeMember(hello=cast("Any", None), endpoint="", standbys=0)
+    for generation, inventory in ((4, held), (3, None)):
+        fenced = Fenced(generation=generation, inventory=inventory)
+        reduce(state, LauncherMessageReceived(node="a", message=fenced))
     assert (node.fenced, node.inventory) == (4, held)
