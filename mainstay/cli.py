@@ -59,6 +59,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "cli,train",
         "List, verify, export, and import checkpoints.",
     ),
+    "replay-job": ("mainstay.recovery.replay_cli:replay_job", "cli,train", "Replay the recorded events of a job."),
     "plan": ("mainstay.recovery.plan_cli:plan", "analysis", "Estimate the cost of each recovery strategy."),
     "simulate": ("mainstay.recovery.simulate.cli:simulate", "analysis", "Simulate recovery policies."),
 }

@@ -58,9 +58,13 @@ class NodeWarnings(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     refused: dict[str, NodeWarning] = {}
     """By the service's admission check, which is asked again until it admits them; all are cordoned (decision 52)."""
 
-    def current(self) -> Mapping[str, NodeWarning]:
-        """Node -> warning that holds now: a refusal, else a failed preflight, else what the service reports."""
-        since = time.time() - OWN_SECONDS
+    def current(self, now: float | None = None) -> Mapping[str, NodeWarning]:
+        """Node -> warning that holds: a refusal, else a failed preflight, else what the service reports.
+
+        Args:
+            now: Unix seconds; None: by the clock.
+        """
+        since = (time.time() if now is None else now) - OWN_SECONDS
         own = {n: w for n, w in self.own.items() if w.cordoned or w.since > since}
         failed = {n: w for n, w in own.items() if w.cordoned}
         return own | (self.reported or {}) | failed | self.refused

@@ -96,6 +96,8 @@ class RunOptions:
     checkpoint_dir: Path | None
     max_restarts: int
     state_dir: Path
+    record_events: Path | None = None
+    """Directory for recordings of the coordinator's events; None: none are made."""
     service: str | None
     service_token: str
     admission: AdmissionPolicy = AdmissionPolicy.ENFORCE
@@ -218,6 +220,7 @@ def _job_options(parser: argparse.ArgumentParser) -> None:
     _add_choice(add, "--admission", AdmissionPolicy.ENFORCE, option_help.ADMISSION)
     _add_choice(add, "--preflight", AdmissionPolicy.OFF, option_help.PREFLIGHT)
     add("--state-dir", type=Path, help="Keep events.jsonl, job.json, and spools in this directory.")
+    add("--record-events", type=Path, metavar="DIR", help="Record what changes the job, for mainstay replay-job.")
     add("--join-timeout", type=float, default=300.0, help=option_help.JOIN_TIMEOUT)
     add("--ready-timeout", type=float, default=60.0, help="Replace a survivor that is silent for this many seconds.")
     add("--node-timeout", type=float, default=10.0, help="Declare a node lost after this many seconds of silence.")
@@ -287,6 +290,7 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         checkpoint_dir=found.checkpoint_dir,
         max_restarts=found.max_restarts,
         state_dir=found.state_dir or state_directory(job),
+        record_events=found.record_events,
         service=parse_service(found.service),
         service_token=service_token,
         admission=AdmissionPolicy(found.admission),

@@ -24,6 +24,7 @@ OTHERS = sorted(
 )
 """``rglob`` does not follow the links in ``mainstay``: its files are listed once, under their layer."""
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+LAUNCHER = {("recovery", part) for part in ("controller", "membership", "node")}
 NEVER = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
 
 
@@ -54,6 +55,29 @@ def _at(path: Path, line: int) -> str:
 def test_files_stay_short() -> None:
     sizes = ((path, len(path.read_text().splitlines())) for path in SOURCES + OTHERS)
     _assert_none(f"{_at(path, size)}: split the file" for path, size in sizes if size > 400)
+
+
+def test_only_the_reducer_changes_the_state_of_a_job() -> None:
+    state, members = (ROOT / "recovery" / name for name in ("controller/state/job_state.py", "membership/members.py"))
+    owned = {"JobState", "NodeMember", "RankMember"}
+    fields = {
+        node.target.id
+        for path in (state, members)
+        for owner in _nodes(path)
+        if isinstance(owner, ast.ClassDef) and owner.name in owned
+        for node in owner.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    assert {"generation", "replicated", "epoch", "unplaced", "inventory"} <= fields
+    parts = [p for p in SOURCES if p.relative_to(ROOT).parts[:2] in LAUNCHER]
+    _assert_none(
+        f"{_at(path, node.lineno)}: apply an event: .{node.attr} is the state of a job"
+        for path in parts
+        if path.name != "reducer.py"
+        for node in _nodes(path)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del) and node.attr in fields
+        if not (isinstance(node.value, ast.Name) and node.value.id == "self")
+    )
 
 
 def test_functions_stay_short() -> None:

@@ -280,8 +280,8 @@ class Coordinator:
 
     def _lose(self, node: NodeMember, reason: str) -> None:
         ranks = {rank.number for rank in self.job.members.on(node.name)}
-        data = {"reason": reason, "ranks": sorted(ranks)}
-        self.job.reporter.event(EventKind.NODE_LOST, node=node.name, generation=self.job.state.generation, data=data)
+        data, generation = {"reason": reason, "ranks": sorted(ranks)}, self.job.state.generation
+        self.job.reporter.event(EventKind.NODE_LOST, node=node.name, generation=generation, data=data)
         log.warning("node %s is lost: %s", node.name, reason)
         if self.job.options.spare_nodes and not ranks:
             self.job.spawn(self._lose_spare_node())
@@ -317,9 +317,13 @@ class Coordinator:
                 return  # no caller waits for it
             case Stacks():
                 self.hangs.stacks(node, message)
-            case Dying() | Exited() | WorkerUp() | RankReports():
-                self._hear_of_processes(node, message)
-            case Fenced() | StandbysReady() | AgentUp():
+            case Dying():
+                self.exits.dying(node, message)
+            case Exited():
+                self.exits.exited(node, message)
+            case RankReports() if self.takeover is not None and self.job.state.inheriting:
+                self.takeover.add_reports(node, message)
+            case AgentUp() | Fenced() | StandbysReady() | WorkerUp():
                 self._hear_of_node(node, message)
             case Saved() | PrefetchResult() | NodeChecked():
                 self._handle_answer(node, message)
@@ -327,11 +331,14 @@ class Coordinator:
                 return
         await self.job.notify()
 
-    def _hear_of_node(self, node: NodeMember, message: Fenced | StandbysReady | AgentUp) -> None:
-        if self.job.members.nodes.get(node.name) is node:
-            self.job.apply(LauncherMessageReceived(node=node.name, message=message))
-            if isinstance(message, AgentUp):
-                self._agent_up(node)
+    def _hear_of_node(self, node: NodeMember, message: AgentUp | Fenced | StandbysReady | WorkerUp) -> None:
+        if self.job.members.nodes.get(node.name) is not node:
+            return  # another launcher has its name now
+        self.job.apply(LauncherMessageReceived(node=node.name, message=message))
+        if isinstance(message, AgentUp):
+            self._agent_up(node)
+        elif isinstance(message, WorkerUp):
+            self.report()
 
     def _handle_answer(self, node: NodeMember, message: Saved | PrefetchResult | NodeChecked) -> None:
         if isinstance(message, Saved):
@@ -340,17 +347,6 @@ class Coordinator:
             self.migrations.brought(message)
         else:
             self.admission.preflight.answer(message)
-
-    def _hear_of_processes(self, node: NodeMember, message: Dying | Exited | WorkerUp | RankReports) -> None:
-        if isinstance(message, Dying):
-            self.exits.dying(node, message)
-        elif isinstance(message, Exited):
-            self.exits.exited(node, message)
-        elif isinstance(message, WorkerUp):
-            self.job.apply(LauncherMessageReceived(node=node.name, message=message))
-            self.report()
-        elif self.takeover is not None and self.job.state.inheriting:
-            self.takeover.add_reports(node, message)
 
     def _agent_up(self, node: NodeMember) -> None:
         """A new agent must be told of its group again, and the others of its new address."""

@@ -79,9 +79,9 @@ class CoordinatorServer:
         try:
             async with asyncio.timeout(10.0):
                 hello = await stream.receive()
-            node = self._admit(hello, stream)
+            connection = LauncherConnection(stream, asyncio.get_running_loop().time())
+            node = self._admit(hello, connection)
             while node is not None and (message := await stream.receive()) is not None:
-                connection = self._job.connections[node.name]
                 connection.heard_at = asyncio.get_running_loop().time()
                 if isinstance(message, LauncherHeartbeat):
                     connection.renew(message.sequence, self._lease_seconds)
@@ -94,26 +94,26 @@ class CoordinatorServer:
             if node is not None:
                 self._events.lose_node(node, "its launcher's connection broke")
 
-    def _admit(self, hello: FromLauncher | None, stream: MessageStream[FromLauncher]) -> NodeMember | None:
+    def _admit(self, hello: FromLauncher | None, connection: LauncherConnection) -> NodeMember | None:
         if not isinstance(hello, LauncherHello) or not hmac.compare_digest(hello.token, self._job.options.token):
             return None
         problem = self._events.misfit(hello)
         if problem:
             log.warning("node %s was turned away: %s", hello.node, problem)
             code = EXIT_LOST if self._job.term > 1 else 2
-            stream.send(StopJob(exit_code=code, reason=f"the coordinator turned this node away: {problem}"))
+            connection.send(StopJob(exit_code=code, reason=f"the coordinator turned this node away: {problem}"))
             return None
-        job, now = self._job, asyncio.get_running_loop().time()
-        job.connections[hello.node] = LauncherConnection(stream, now, leased_until=now + self._lease_seconds)
+        job = self._job
+        connection.leased_until = connection.heard_at + self._lease_seconds
+        job.connections[hello.node] = connection
         job.apply(NodeJoined(hello=msgspec.structs.replace(hello, token="")))
         node = job.members.nodes[hello.node]
         job.send(node, LauncherWelcome(world_size=job.options.world_size, run=job.state.run))
-        job.spawn(self._beat(node))
+        job.spawn(self._beat(node, connection))
         self._events.joined(node)
         return node
 
-    async def _beat(self, node: NodeMember) -> None:
-        connection = self._job.connections[node.name]
+    async def _beat(self, node: NodeMember, connection: LauncherConnection) -> None:
         while node.alive:
             connection.beat(asyncio.get_running_loop().time())
             await asyncio.sleep(self._job.options.node_seconds / 10)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mainstay.recovery.controller.coordinator import Coordinator
+from mainstay.recovery.controller.event_recording import EventRecorder
 from mainstay.recovery.controller.state.job_state import TRANSITIONS
 from mainstay.recovery.membership.coordinator_election import ElectionResult, Endpoint
 from mainstay.recovery.options import RunOptions
@@ -18,6 +19,7 @@ class CoordinatorHost:
     def __init__(self, options: RunOptions) -> None:
         self._options = options
         self._reporter: Reporter | None = None
+        self._recorder: EventRecorder | None = None
         self.coordinator: Coordinator | None = None
         self.new_store: Callable[[str], tuple[str, int]] = lambda host: (host, 0)
         """Gives an empty store on an address of this node; set by the launcher."""
@@ -46,6 +48,9 @@ class CoordinatorHost:
     def _coordinate(self, options: RunOptions, host: str, term: int = 1) -> Coordinator:
         self._reporter = Reporter(options)
         self.coordinator = Coordinator(options, self._reporter, term)
+        if options.record_events is not None:
+            self._recorder = EventRecorder(options.record_events, options, term, self.coordinator.job.state)
+            self.coordinator.job.record = self._recorder.record
         self.coordinator.job.new_store = lambda: self.new_store(host)
         return self.coordinator
 
@@ -74,5 +79,7 @@ class CoordinatorHost:
     async def close(self) -> None:
         if self.coordinator is not None:
             await self.coordinator.close()
+        if self._recorder is not None:
+            self._recorder.close()
         if self._reporter is not None:
             self._reporter.close()

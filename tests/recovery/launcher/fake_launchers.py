@@ -13,6 +13,7 @@ from mainstay.recovery.agent.messages import NEWEST, Inventory, SlotInfo, Transf
 from mainstay.recovery.checkpoint.catalog import PartFile
 from mainstay.recovery.checkpoint.manifest import DiskConfig
 from mainstay.recovery.controller.coordinator import Coordinator
+from mainstay.recovery.controller.event_recording import EventRecorder
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.messages import (
     ConfigureCheckpoint,
@@ -284,6 +285,10 @@ class World:
         self.nodes: list[FakeNode] = []
         self.reporter = Reporter(options)
         self.coordinator = Coordinator(options, self.reporter)
+        self.recorder: EventRecorder | None = None
+        if options.record_events is not None:
+            self.recorder = EventRecorder(options.record_events, options, 1, self.coordinator.job.state)
+            self.coordinator.job.record = self.recorder.record
         self.port = 0
 
     async def start(self) -> None:
@@ -347,6 +352,8 @@ class World:
             node._task.cancel()
             node.stream.close()
         await self.coordinator.close()
+        if self.recorder is not None:
+            self.recorder.close()
         await asyncio.to_thread(self.reporter.close)
 
 

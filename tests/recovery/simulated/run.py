@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from mainstay.recovery.controller.replay import replay
 from mainstay.recovery.migration_request import MigrationKind, MigrationRequest
 from mainstay.recovery.node_warning import cordon
 from mainstay.recovery.options import RunOptions
@@ -195,13 +196,18 @@ def simulate(seed: int) -> RunResult:
     kinds = _draw_kinds(rng)
     with tempfile.TemporaryDirectory(prefix="mainstay-simulated-") as directory:
         options, shape = draw_options(rng, Path(directory))
+        options = replace(options, record_events=Path(directory) / "recordings")
         total, slowest = rng.choice((40, 120, ENDLESS)), rng.choice((0.02, 0.02, 0.3, 2.0))
 
         async def scenario(cluster: SimulatedCluster) -> RunResult:
             cluster.loop.network.slowest = slowest
             return await _random_faults(seed, cluster, kinds)
 
-        return play(options, shape, scenario, seed=seed, total=total)
+        result = play(options, shape, scenario, seed=seed, total=total)
+        for path in sorted((Path(directory) / "recordings").iterdir()):
+            if problems := replay(path).problems:
+                raise ViolationError(f"{path.name}: {problems}")
+        return result
 
 
 def play(

@@ -1,0 +1,134 @@
+"""A recording of a job: every event that changed its state, with the effects; one JSON value a line.
+
+The first line says with what the job began. A coordinator that takes over begins a file of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+from mainstay.probes.ids import uuid7
+from mainstay.recovery.controller.state.effects import Effect
+from mainstay.recovery.controller.state.events import JobEvent
+from mainstay.recovery.controller.state.job_state import JobState
+from mainstay.recovery.membership.members import Members
+from mainstay.recovery.options import RunOptions
+
+log = logging.getLogger("mainstay.coordinator")
+
+FORMAT: Final = 1
+
+
+class RecordingError(ValueError):
+    """A file is no recording, or is damaged; the message says where."""
+
+
+class RecordingHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the state of the job was before its first event."""
+
+    format: int
+    job: str
+    term: int
+    """How many coordinators the job has had."""
+    nnodes: int
+    nproc: int
+    spare_nodes: int
+    started_at: float
+    run: str
+    disk_every: int
+    parity_every: int
+    dp: int
+    pp: int
+
+    def state(self) -> JobState:
+        members = Members(self.nnodes, self.nproc, self.spare_nodes)
+        return JobState(
+            members, self.started_at, self.run, self.disk_every, self.parity_every, self.dp, self.pp
+        )  # fmt: skip
+
+
+class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One event as it was applied."""
+
+    at: float
+    """Unix seconds."""
+    event: JobEvent
+    effects: list[Effect]
+
+
+class EventRecorder:
+    """Writes the recording of one coordinator to ``DIRECTORY/JOB-TERM-ID.jsonl``; each line is there at once.
+
+    A disk that is full ends the recording, and not the job.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+
+    def __init__(self, directory: Path, options: RunOptions, term: int, state: JobState) -> None:
+        header = RecordingHeader(
+            format=FORMAT, job=options.job, term=term, nnodes=options.nnodes, nproc=options.nproc,
+            spare_nodes=options.spare_nodes, started_at=state.started_at, run=state.run,
+            disk_every=state.disk_every, parity_every=state.parity_every, dp=state.dp, pp=state.pp,
+        )  # fmt: skip
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.path = directory / f"{options.job}-{term}-{uuid7()}.jsonl"
+        self._encoder = msgspec.json.Encoder()
+        self._file: BinaryIO | None = self.path.open("xb", buffering=0)
+        self.path.chmod(0o600)
+        self._file.write(self._encoder.encode(header) + b"\n")
+
+    def record(self, event: JobEvent, effects: list[Effect]) -> None:
+        """Keep one event."""
+        if self._file is None:
+            return
+        line = self._encoder.encode(RecordedEvent(at=time.time(), event=event, effects=effects)) + b"\n"
+        try:
+            self._file.write(line)
+        except OSError as error:
+            log.warning("DEGRADED the recording %s ends here: %s", self.path, error)
+            self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def read_recording(path: Path) -> tuple[RecordingHeader, Iterator[RecordedEvent]]:
+    """The header of a recording, and its events as they are read.
+
+    A last line that is cut short is left out: its coordinator was killed as it wrote.
+
+    Raises:
+        OSError: the file cannot be read.
+        RecordingError: it is no recording; or, from the iterator, a line is damaged.
+    """
+    with path.open("rb") as file:
+        first = file.readline()
+    try:
+        header = msgspec.json.decode(first, type=RecordingHeader)
+    except msgspec.DecodeError as error:
+        raise RecordingError(f"{path} is no recording of a job: {error}") from error
+    if header.format != FORMAT:
+        raise RecordingError(f"{path} has format {header.format}; this version of Mainstay reads format {FORMAT}")
+    return header, _events(path)
+
+
+def _events(path: Path) -> Iterator[RecordedEvent]:
+    decoder = msgspec.json.Decoder(RecordedEvent)
+    with path.open("rb") as file:
+        file.readline()
+        for number, line in enumerate(file, start=2):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                yield decoder.decode(line)
+            except msgspec.DecodeError as error:
+                raise RecordingError(f"{path}, line {number}: {error}") from error
