@@ -41,8 +41,10 @@ def _show(found: ReplayedJob, seconds: float) -> None:
     header, state, console = found.header, found.state, Console(highlight=False)
     console.print(
         f"Job {header.job}, run {state.run}, coordinator {header.term}: {found.events} events from "
-        f"{_utc(found.first_at)} to {_utc(found.last_at)} UTC, replayed in {seconds:.2f} s. Times count from the first event.", soft_wrap=True,
-    )  # fmt: skip
+        f"{_utc(found.first_at)} to {_utc(found.last_at)} UTC, replayed in {seconds:.2f} s. "
+        "Times count from the first event.",
+        soft_wrap=True,
+    )
     table = Table("Generation", "Began", "Formed", "First step", "New processes", "Reason")
     for one in found.generations:
         moments = (one.began_at, one.formed_at, one.committed_at)

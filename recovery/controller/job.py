@@ -131,7 +131,7 @@ class Job:
             self.control.report()
 
     def begin_generation(self, reason: str) -> None:
-        """Number the generation that begins; who must learn of it is told by a fence."""
+        """Number the generation that begins; a fence carries it to launchers and ranks."""
         self.apply(GenerationBegun(reason=reason))
 
     def open_store(self) -> None:
@@ -195,7 +195,7 @@ class Job:
         target = self.state.committed + 1
 
         def over() -> bool:
-            return min(rank.epoch for rank in self.members.ranks) >= target or self.state.disturbed
+            return all(rank.epoch >= target for rank in self.members.ranks) or self.state.disturbed
 
         if not await self.until(over, STEP_SECONDS):
             return f"no step was committed within {STEP_SECONDS:g} s"

@@ -286,7 +286,7 @@ class ParticipationPolicy:
         """Wait until all have committed the next step: then the least is thrown away. False near the job's end."""
         job = self._job
         target = job.state.committed + 1
-        await job.until(lambda: self._over or min(rank.epoch for rank in job.members.present) >= target, None)
+        await job.until(lambda: all(rank.epoch >= target for rank in job.members.present) or self._over, None)
         return not self._over and job.state.phase is JobPhase.RUNNING
 
     def learn(self, rank: RankMember, record: StepRecord) -> None:

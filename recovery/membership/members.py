@@ -125,6 +125,8 @@ class Members:
         self.ranks: list[RankMember] = []
         self.warnings = NodeWarnings()
         self.shape: MeshShape | None = None
+        self.absent: tuple[int, ...] = ()
+        """Ranks that are away, rising: every step of every rank asks for them."""
 
     @property
     def complete(self) -> bool:
@@ -144,11 +146,6 @@ class Members:
     def present(self) -> list[RankMember]:
         """Ranks that take part in this generation."""
         return [rank for rank in self.ranks if not rank.away]
-
-    @property
-    def absent(self) -> tuple[int, ...]:
-        """Ranks that take no part, rising."""
-        return tuple(rank.number for rank in self.ranks if rank.away)
 
     def fixed_shape(self) -> str:
         """Why the script cannot be started in another shape; empty: it can.

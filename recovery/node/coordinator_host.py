@@ -77,9 +77,9 @@ class CoordinatorHost:
         return again or not self.coordinator.job.state.saving
 
     async def close(self) -> None:
-        if self.coordinator is not None:
-            await self.coordinator.close()
         if self._recorder is not None:
             self._recorder.close()
+        if self.coordinator is not None:
+            await self.coordinator.close()
         if self._reporter is not None:
             self._reporter.close()

@@ -169,12 +169,13 @@ def _ranks_lost(state: JobState, event: RanksLost) -> None:
 
 def _ranks_assigned(state: JobState, event: RanksAssigned) -> Effects:
     state.generation, state.started_at = 1, event.started_at
-    state.members.ranks = _new_ranks(event.homes)
+    _make_ranks(state, event.homes)
     return [ReplicateJobState(), *_starts(state, range(len(event.homes)))]
 
 
-def _new_ranks(homes: Collection[str]) -> list[RankMember]:
-    return [RankMember(number, home) for number, home in enumerate(homes)]
+def _make_ranks(state: JobState, homes: Collection[str]) -> None:
+    state.members.ranks = [RankMember(number, home) for number, home in enumerate(homes)]
+    state.members.absent = ()
 
 
 def _ranks_unplaced(state: JobState, event: RanksUnplaced) -> None:
@@ -221,6 +222,7 @@ def _participation_chosen(state: JobState, event: ParticipationChosen) -> None:
             rank.away = 0
         else:
             rank.away, rank.live = rank.away or state.generation, False
+    state.members.absent = tuple(rank.number for rank in state.members.ranks if rank.away)
 
 
 # Generations
@@ -271,7 +273,7 @@ def _shape_changed(state: JobState, event: ShapeChanged) -> Effects:
     if not event.shape.depths:  # pipelines of unlike depth have no peer to compare with: what was known holds
         state.replicated, state.parameters_equal = None, True
     state.members.shape, state.formed_once = event.shape, False
-    state.members.ranks = _new_ranks(event.homes)
+    _make_ranks(state, event.homes)
     state.groups, state.run = (), event.run
     return effects
 
@@ -322,7 +324,7 @@ def _takeover_started(state: JobState, event: TakeoverStarted) -> None:
     for elector, hello in zip(known.electors, event.hellos, strict=True):
         absent = NodeMember(hello, hello.agent_endpoint, 0, alive=False, excluded=elector.excluded)
         members.nodes[elector.node] = absent
-    members.ranks = _new_ranks([known.electors[home].node for home in known.homes])
+    _make_ranks(state, [known.electors[home].node for home in known.homes])
     for rank in members.ranks:
         rank.lost = True
     members.warnings = known.warnings

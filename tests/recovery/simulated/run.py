@@ -50,6 +50,8 @@ class RunResult:
     coordinators: int
     faults: list[str] = field(default_factory=list)
     """Their kinds."""
+    replayed: int = 0
+    """Events of the recordings, whose replay gave the same effects."""
 
 
 def draw_options(rng: random.Random, directory: Path) -> tuple[RunOptions, tuple[int, int]]:
@@ -204,10 +206,10 @@ def simulate(seed: int) -> RunResult:
             return await _random_faults(seed, cluster, kinds)
 
         result = play(options, shape, scenario, seed=seed, total=total)
-        for path in sorted((Path(directory) / "recordings").iterdir()):
-            if problems := replay(path).problems:
-                raise ViolationError(f"{path.name}: {problems}")
-        return result
+        replays = [replay(path) for path in sorted((Path(directory) / "recordings").iterdir())]
+        if problems := [problem for found in replays for problem in found.problems]:
+            raise ViolationError(f"replay of the recordings: {problems}")
+        return replace(result, replayed=sum(found.events for found in replays))
 
 
 def play(
