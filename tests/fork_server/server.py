@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import json
 import os
@@ -14,20 +15,21 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 from bench.lib_job import descendants
-from mainstay.recovery.node import child_processes, fork_server
+from mainstay.recovery.node import agent_supervisor, child_processes, fork_server
 from mainstay.recovery.node.process_control import ChildProcess, die_with_parent
 from mainstay.recovery.node.worker_output import OutputPump, OutputTail
 
 _MAX_BYTES = 1 << 20
 _LAUNCHER = ["-m", "mainstay", "run"]
 _FORK_SERVER = ["-m", "mainstay.recovery.node.fork_server"]
+_AGENT = ["-m", "mainstay.recovery.agent"]
 _LISTENS = "00010000"
 """The kernel's flags of a socket that takes connections."""
 
@@ -142,7 +144,7 @@ def become(order: Order) -> None:
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
         words = words[1:]
     if words[: len(_LAUNCHER)] == _LAUNCHER:
-        ForkServerAtHand().stand_in()
+        put_at_hand()
     module = words[0] == "-m"
     sys.argv = words[1:] if module else words
     sys.path[0] = order.directory if module else str(Path(words[0]).parent.resolve())
@@ -154,52 +156,102 @@ def become(order: Order) -> None:
         runpy.run_path(words[0], run_name="__main__")
 
 
-class ForkServerAtHand:
-    """A launcher's fork server, forked before the launcher has threads, in the place of an interpreter that it
-    starts."""
+class AtHand:
+    """A process of a launcher, forked before the launcher has threads, in the place of an interpreter that it starts.
 
-    def __init__(self) -> None:
+    It waits for its order, and ends without one when the launcher does.
+    """
+
+    def __init__(
+        self, program: list[str], begin: Callable[[AtHandOrder], object], others: Sequence[AtHand] = ()
+    ) -> None:
+        self.program = program
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        launcher = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            self._ours.close()
+            for other in (self, *others):
+                other._ours.close()
             os.setpgid(0, 0)
-            die_with_parent(launcher)
-            _become_fork_server(theirs)
+            end_after(lambda: _await_order(theirs, begin))
         theirs.close()
+        self.used = False
 
-    def stand_in(self) -> None:
-        """From now on ``child_processes.start`` uses this fork server; it starts every other program as before."""
-        start = child_processes.start
-
-        def start_child(arguments: list[str], tail: OutputTail, pump: OutputPump, **how: Any) -> ChildProcess:
-            if arguments[:2] != _FORK_SERVER:
-                return start(arguments, tail, pump, **how)
-            out, err = pump.open(tail)
-            try:
-                order = {"words": arguments[1:], "environment": dict(how["environment"])}
-                socket.send_fds(self._ours, [json.dumps(order).encode()], [out, err, *how["pass_fds"]])
-            finally:
-                os.close(out)
-                os.close(err)
-            self._ours.close()
-            return ChildProcess(self._pid, tail.label)
-
-        child_processes.start = start_child
+    def start(self, arguments: list[str], tail: OutputTail, pump: OutputPump, **how: Any) -> ChildProcess:
+        """What ``child_processes.start`` does, in this process."""
+        self.used = True
+        out, err = pump.open(tail)
+        stdout = out if how.get("stdout") is None else how["stdout"]
+        try:
+            order = {"words": arguments, "environment": {**os.environ, **(how.get("environment") or {})}}
+            descriptors = [stdout, err, *how.get("pass_fds", ())]
+            socket.send_fds(self._ours, [json.dumps(order).encode()], descriptors)
+        finally:
+            os.close(out)
+            os.close(err)
+        self._ours.close()
+        return ChildProcess(self._pid, tail.label)
 
 
-def _become_fork_server(control: socket.socket) -> None:
-    body, (out, err, line), _, _ = socket.recv_fds(control, _MAX_BYTES, 3)
+@dataclass(frozen=True)
+class AtHandOrder:
+    """What a launcher's process at hand is to do."""
+
+    words: list[str]
+    environment: dict[str, str]
+    passed: list[int]
+    """Descriptors beside its stdout and stderr, which it has already."""
+
+
+def put_at_hand() -> None:
+    """From now on a launcher's fork server and its first agent are forks; it starts every other program as before."""
+    agent = AtHand(_AGENT, _become_agent)
+    ready = [agent, AtHand(_FORK_SERVER, _become_fork_server, [agent])]
+    start = child_processes.start
+
+    def start_child(arguments: list[str], tail: OutputTail, pump: OutputPump, **how: Any) -> ChildProcess:
+        for one in ready:
+            if arguments[:2] == one.program and not one.used:
+                return one.start(arguments, tail, pump, **how)
+        return start(arguments, tail, pump, **how)
+
+    child_processes.start = agent_supervisor.start = start_child
+
+
+def _await_order(control: socket.socket, begin: Callable[[AtHandOrder], object]) -> None:
+    body, descriptors, _, _ = socket.recv_fds(control, _MAX_BYTES, 3)
     control.close()
-    order = json.loads(body)
-    for number, descriptor in ((1, out), (2, err)):
+    if not body:  # the launcher has ended
+        return
+    order = AtHandOrder(**json.loads(body), passed=list(descriptors[2:]))
+    for number, descriptor in zip((1, 2), descriptors[:2], strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    os.environ.update(order["environment"])
-    sys.argv = [order["words"][0], str(line), *order["words"][2:]]
-    _wait_for_agent(os.getppid())
-    end_after(lambda: sys.exit(fork_server.main()))
+    os.environ.update(order.environment)
+    begin(order)
+
+
+def _become_fork_server(order: AtHandOrder) -> None:
+    _, module, _, launcher, *modules = order.words
+    die_with_parent(int(launcher))
+    sys.argv = [module, str(order.passed[0]), launcher, *modules]
+    _wait_for_agent(int(launcher))
+    sys.exit(fork_server.main())
+
+
+def _become_agent(order: AtHandOrder) -> None:
+    _appear_as(order.words)
+    sys.argv = order.words[1:]
+    runpy.run_module(order.words[1], run_name="__main__", alter_sys=True)
+
+
+def _appear_as(words: Sequence[str]) -> None:
+    """Show them as this process's command line, by which tests find agents. The kernel reads it where the first
+    program's was, and beyond, where its environment was."""
+    fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+    begin, end, _, last = (int(field) for field in fields[45:49])
+    line = " ".join([sys.executable, *words]).encode()
+    ctypes.memset(begin, 0, end - begin)
+    ctypes.memmove(begin, line + b"\0", min(len(line) + 1, last - begin))
 
 
 def _wait_for_agent(launcher: int, seconds: float = 60.0) -> None:
@@ -242,13 +294,13 @@ def end_after(program: Callable[[], object]) -> NoReturn:
 
 
 def warm(modules: list[str]) -> None:
-    """Import them; with ``torch`` among them as much as a fork server does.
+    """Import them; with ``torch`` among them as much as a fork server and an agent do.
 
     Raises:
         RuntimeError: one of them starts threads, which a fork would lack.
     """
     if "torch" in modules:
-        fork_server.preload(modules)
+        fork_server.preload([*modules, "mainstay.recovery.agent.server"])
     for module in modules:
         import_module(module)
     gc.collect()
