@@ -13,6 +13,7 @@ import pytest
 
 from bench.lib_job import Job
 from tests.fork_server.processes import Warm
+from tests.scenarios.pace import PACE
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("control")]
 
@@ -33,7 +34,7 @@ def job(warm: Warm, directory: Path, nodes: int, *options: str, bad: str = "") -
     shape = ["--dp", "1", "--pp", str(nodes), "--layers", str(nodes)]
     return warm.job(
         directory=directory,
-        arguments=["--steps", "1000000", "--seed", "5", "--width", "64", "--batch", "2", *shape],
+        arguments=["--steps", "1000000", "--seed", "5", "--width", "64", "--batch", "2", *PACE, *shape],
         nodes=nodes,
         per_node=1,
         options=options,
