@@ -29,7 +29,7 @@ PAGES = (
 )
 
 
-@pytest.mark.timeout(240)  # fourteen pages, each checked whole
+@pytest.mark.timeout(400)  # fourteen pages, each checked whole in two views
 def test_no_page_breaks_the_accessibility_guidelines(browser: Browser, dashboard: Stack) -> None:
     assert broken_pages(browser, dashboard, PAGES, [View(), View("dark", rules=COLORS)]) == {}
 

@@ -199,7 +199,7 @@ def test_overrides_that_cannot_be_read_are_rejected_with_a_reason(page: Page) ->
     expect(page.get_by_role("alert")).to_contain_text("79")
 
 
-@pytest.mark.timeout(240)  # nine pages, each checked whole
+@pytest.mark.timeout(400)  # nine pages, each checked whole in three views
 def test_the_pages_of_node_health_are_accessible_and_fit(
     browser: Browser, dashboard: Stack, lost: dict[str, Any]
 ) -> None:

@@ -223,7 +223,7 @@ def test_incidents_are_filtered_by_cause(page: Page) -> None:
     expect(page.get_by_text("No matching incidents.")).to_be_visible()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_the_run_analysis_breaks_no_accessibility_guideline(browser: Browser, dashboard: Stack) -> None:
     views = [View(), View("dark", rules=COLORS), View("dark", 390), View(width=1920)]
     assert broken_pages(browser, dashboard, TABS, views, prepare=run_analysis.serve) == {}

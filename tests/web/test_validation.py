@@ -224,7 +224,7 @@ def test_a_sweep_is_edited_and_switched_off_without_overwriting_changes(
     assert (stored()["name"], stored()["max_concurrent"]) == ("weekly", 7)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_every_page_of_validation_is_accessible(browser: Browser, dashboard: Stack, scenario: Scenario) -> None:
     plan = dashboard.api.post("/validation-plans", {"nodes": list(validated.NODES), "job_hours": 24})["id"]
     paths = (
