@@ -194,7 +194,7 @@ class AtHand:
 
 @dataclass(frozen=True)
 class AtHandOrder:
-    """What a launcher's process at hand is to do."""
+    """What a launcher's prepared process is to do."""
 
     words: list[str]
     environment: dict[str, str]
