@@ -19,7 +19,7 @@ def main() -> None:
     for step in run.steps(opts.steps):
         with run.step() as report:
             data = run.data(tiny.batches(mesh, step, opts))
-            sequences = opts.batch * tiny.MICRO_BATCHES
+            sequences = opts.batch * opts.per_pipeline
             run.workload(tokens=sequences * tiny.LENGTH, sequence_squares=sequences * tiny.LENGTH**2)
             report(tiny.train_step(mesh, stage, optimizer, step, opts, data=data))
         if step % EVALUATE_EVERY == EVALUATE_EVERY - 1:

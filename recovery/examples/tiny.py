@@ -29,7 +29,6 @@ from mainstay.recovery.work_assignment import WorkAssignment
 VOCABULARY = 64
 LENGTH = 64
 MICRO_BATCHES = 4
-"""Of each pipeline in each step, when all of them are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +40,8 @@ class Options:
     layers: int
     width: int
     batch: int
+    per_pipeline: int
+    """Micro-batches of each pipeline in each step, when all of them are there."""
     dp: int
     pp: int
     save: Path | None
@@ -51,7 +52,7 @@ class Options:
     @property
     def micro_batches(self) -> int:
         """Of all pipelines in each step, however many are there."""
-        return self.dp * MICRO_BATCHES
+        return self.dp * self.per_pipeline
 
 
 def options(words: Sequence[str] | None = None) -> Options:
@@ -62,6 +63,9 @@ def options(words: Sequence[str] | None = None) -> Options:
     parser.add_argument("--layers", type=int, default=4, help="of all stages together")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--batch", type=int, default=4, help="sequences in a micro-batch")
+    parser.add_argument(
+        "--micro-batches", type=int, default=MICRO_BATCHES, dest="per_pipeline", help="of each pipeline in each step"
+    )
     parser.add_argument("--dp", type=int, default=2)
     parser.add_argument("--pp", type=int, default=2)
     parser.add_argument("--save", type=Path, default=None, help="directory for the final parameters of every rank")

@@ -6,8 +6,10 @@ from pathlib import Path
 
 from bench.lib_job import Job
 
-PACE = ["--faults", "sleep:rank=0,step=0,ms=16"]
-"""A step lasts a while and computes little: kills come in the midst of a run, on any machine."""
+FEW = ["--micro-batches", "2"]
+"""Of each pipeline in each step, in stories that are not about them: they are most of what a small job computes."""
+PACE = ["--faults", "sleep:rank=0,step=0,ms=32"]
+"""A step lasts a while (two micro-batches) and computes little: kills come in the midst of a run, on any machine."""
 UNHURRIED = {"MAINSTAY_EXAMPLE_FAULTS": "sleep:rank=0,step=0,ms=150"}
 """The environment of a demo's job that trains until it is stopped, beside other tests."""
 ANY_SHAPE = Path(__file__).with_name("paced_any_shape.py")

@@ -1,6 +1,6 @@
 """Check NODES nodes of this machine TIMES times, as a coordinator does; print what was found wrong each time.
 
-Usage: repeated_preflight.py NODES TIMES. The launchers of the nodes share one fork server, and have no ranks.
+Usage: repeated_preflight.py NODESxTIMES…. The launchers of all nodes share one fork server, and have no ranks.
 """
 
 from __future__ import annotations
@@ -45,12 +45,8 @@ def options_of(number: int, nodes: int) -> RunOptions:
     return parse([*words, "--rdzv-endpoint", "127.0.0.1:1", "--preflight", "enforce", "-m", "no_script"])
 
 
-async def main(nodes: int, times: int) -> None:
+async def repeat(nodes: int, times: int, fork_server: ForkServerClient) -> None:
     """Check the nodes again and again."""
-    adopt_orphans()
-    pump = OutputPump()
-    fork_server = ForkServerClient(pump, (PRELOAD,))
-    await fork_server.warm
     job = Job(options_of(0, nodes), cast("Any", None), cast("Any", None))
     check = Preflight(job)
     for number in range(nodes):
@@ -65,7 +61,19 @@ async def main(nodes: int, times: int) -> None:
     for _ in range(times):
         begun = time.monotonic()
         await check.check_start()
-        print(json.dumps({"bad": check.bad, "seconds": time.monotonic() - begun}), flush=True)
+        told = {"nodes": nodes, "bad": check.bad, "seconds": time.monotonic() - begun}
+        print(json.dumps(told), flush=True)
+
+
+async def main(rounds: list[str]) -> None:
+    """Each of ``rounds`` is NODESxTIMES."""
+    adopt_orphans()
+    pump = OutputPump()
+    fork_server = ForkServerClient(pump, (PRELOAD,))
+    await fork_server.warm
+    for words in rounds:
+        nodes, times = map(int, words.split("x"))
+        await repeat(nodes, times, fork_server)
     fork_server.close()
     await fork_server.child.kill()
     pump.close()
@@ -73,4 +81,4 @@ async def main(nodes: int, times: int) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(main(sys.argv[1:]))

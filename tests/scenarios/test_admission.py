@@ -11,26 +11,15 @@ import pytest
 from bench.lib_job import Job, free_port
 from mainstay.service.demo.stack import Stack
 from tests.fork_server.processes import Warm
+from tests.scenarios.pace import PACE
 from tests.scenarios.pair import REPORT
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("control")]
 
 ARGUMENTS = [
-    "--steps",
-    "1000000",
-    "--seed",
-    "5",
-    "--width",
-    "64",
-    "--batch",
-    "2",
-    "--dp",
-    "1",
-    "--pp",
-    "2",
-    "--layers",
-    "2",
-]
+    "--steps", "1000000", "--seed", "5", "--width", "64", "--batch", "2", "--dp", "1", "--pp", "2", "--layers", "2",
+    *PACE,
+]  # fmt: skip
 
 
 @pytest.fixture

@@ -11,14 +11,14 @@ import pytest
 from bench.lib_job import Job, free_port
 from bench.lib_partition import HOST, Cut
 from tests.fork_server.processes import Warm
-from tests.scenarios.pace import PACE, finish, paced
+from tests.scenarios.pace import FEW, finish, paced
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
-STEPS = 40
+STEPS = 30
 RANKS = 3
-SMALL = ["--width", "32", "--layers", "1", "--batch", "1"]
+SMALL = ["--width", "32", "--layers", "1", "--batch", "1", *FEW]
 ARGUMENTS = ["--steps", str(STEPS), "--seed", "5", *SMALL, "--dp", str(RANKS), "--pp", "1"]
 
 
@@ -32,7 +32,7 @@ def job(warm: Warm, tmp_path: Path) -> Job:
     """Three nodes of one rank; not started yet."""
     return warm.job(
         directory=tmp_path / "job",
-        arguments=[*ARGUMENTS, *PACE, "--save", str(tmp_path / "saved")],
+        arguments=[*ARGUMENTS, *paced(tmp_path / "job", 50), "--save", str(tmp_path / "saved")],
         nodes=3,
         per_node=1,
         options=["--parity-interval", "0", "--standbys", "1", "--node-timeout", "8"],
@@ -68,7 +68,7 @@ def test_killed_at_rest(job: Job, undisturbed: Path) -> None:
         lose_coordinator(job)
         recovered = job.wait_recoveries(1)
         after = job.pids()
-        assert job.wait() == [0, 0], job.tail()
+        assert finish(job) == [0, 0], job.tail()
     assert_bit_equal(job, undisturbed)
     assert_one_at_a_time(job)
     assert {r: after[r] for r in (1, 2)} == {r: before[r] for r in (1, 2)}
@@ -84,7 +84,7 @@ def test_killed_in_the_middle_of_a_recovery(job: Job, undisturbed: Path) -> None
         job.until(lambda: job.events("process_exit"), 30.0, "the exit to be known")
         lose_coordinator(job)
         job.wait_recoveries(1)
-        assert job.wait() == [0, 0], job.tail()
+        assert finish(job) == [0, 0], job.tail()
     assert_bit_equal(job, undisturbed)
     assert_one_at_a_time(job)
 
@@ -100,7 +100,7 @@ def test_stopped_and_awake_again(job: Job, undisturbed: Path) -> None:
         finally:
             os.kill(old.pid, signal.SIGCONT)
         assert old.wait(30.0) == 70, job.tail()
-        assert job.wait() == [0, 0], job.tail()
+        assert finish(job) == [0, 0], job.tail()
     assert_bit_equal(job, undisturbed)
     assert_one_at_a_time(job)
     assert "coordinates no more" in job.log(0).read_text()
@@ -120,7 +120,7 @@ def test_cut_off(job: Job, undisturbed: Path) -> None:
         old = job.launchers.pop(0)
         assert old.wait(60.0) == 70, job.tail()
         job.wait_recoveries(1)
-        assert job.wait() == [0, 0], job.tail()
+        assert finish(job) == [0, 0], job.tail()
     assert_bit_equal(job, undisturbed)
     assert_one_at_a_time(job)
     assert "may have chosen another coordinator" in job.log(0).read_text()
@@ -133,7 +133,7 @@ def test_the_old_coordinators_node_is_taken_back_when_its_launcher_is_started_ag
     warm.run_plain(plain, [*arguments, "--save", str(plain / "saved")], ranks=RANKS)
     job = warm.job(
         directory=tmp_path / "job",
-        arguments=[*arguments, *paced(tmp_path / "job", 150, 1), "--save", str(tmp_path / "saved")],
+        arguments=[*arguments, *paced(tmp_path / "job", 400, 1), "--save", str(tmp_path / "saved")],
         nodes=3,
         per_node=1,
         options=["--parity-interval", "0", "--standbys", "0", "--on-loss", "drop", "--node-timeout", "8"],

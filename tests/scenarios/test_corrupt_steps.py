@@ -11,7 +11,7 @@ import pytest
 from bench.lib_job import Job
 from bench.lib_node_warnings import Warner
 from tests.fork_server.processes import Warm
-from tests.scenarios.pace import finish, paced
+from tests.scenarios.pace import FEW, finish, paced
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("control")]
@@ -19,10 +19,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300),
 STEPS, EVERY, LATE = 40, 4, 12
 ARGUMENTS = [
     "--steps", str(STEPS), "--seed", "5", "--width", "32", "--batch", "1", "--dp", "2", "--pp", "1", "--layers", "2",
+    *FEW,
 ]  # fmt: skip
-PAUSE_MS = 150
-"""A step: what a verdict counts earlier because clocks differ (two seconds) is a dozen steps, and eight times EVERY are
-kept on disk."""
+PAUSE_MS = 300
+"""Twice a step: what a verdict counts earlier because clocks differ (two seconds) is some steps, and eight times EVERY
+are kept on disk."""
 
 
 def corrupt_steps(job: Job) -> list[dict[str, Any]]:

@@ -9,19 +9,20 @@ import pytest
 from bench.lib_journal import account
 from mainstay.recovery.checkpoint.catalog import find
 from tests.fork_server.processes import Warm
+from tests.scenarios.pace import FEW
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
 STEPS = 24
-WORDS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--layers", "2", "--batch", "1"]
+WORDS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--layers", "2", "--batch", "1", *FEW]
 
 
 def test_healthy_replicas_save_when_nothing_else_helps(warm: Warm, tmp_path: Path) -> None:
     """Node 1 holds a whole replica and goes with its memory; no step is made twice but the one under way."""
     checkpoints, journals = tmp_path / "checkpoints", [tmp_path / "journal-0", tmp_path / "journal-1"]
     options = ["--standbys", "0", "--checkpoint-dir", str(checkpoints), "--resume", "auto"]
-    slow = [*WORDS, "--faults", "sleep:rank=0,ms=20", "--journal", str(journals[0])]
+    slow = [*WORDS, "--faults", "sleep:rank=0,ms=40", "--journal", str(journals[0])]
     with warm.job(directory=tmp_path / "first", arguments=slow, options=options) as job:
         job.wait_step(8)
         assert not [*checkpoints.glob("*/step-*")], "nothing is written while all is well"

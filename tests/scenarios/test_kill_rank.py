@@ -12,13 +12,13 @@ import pytest
 
 from bench.lib_job import Job
 from tests.fork_server.processes import Warm
-from tests.scenarios.pace import PACE
+from tests.scenarios.pace import FEW, finish, paced
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
-STEPS = 40
-ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--layers", "2", "--batch", "1"]
+STEPS = 30
+ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--layers", "2", "--batch", "1", *FEW]
 SEED = 20260729
 
 
@@ -32,9 +32,8 @@ def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def job(warm: Warm, tmp_path: Path) -> Job:
     """Two launchers on loopback as two nodes, 2 x 2 ranks; not started yet."""
     options = ["--parity-interval", "5", "--standbys", "2"]
-    return warm.job(
-        directory=tmp_path / "job", arguments=[*ARGUMENTS, *PACE, "--save", str(tmp_path / "saved")], options=options
-    )
+    arguments = [*ARGUMENTS, *paced(tmp_path / "job", 50), "--save", str(tmp_path / "saved")]
+    return warm.job(directory=tmp_path / "job", arguments=arguments, options=options)
 
 
 def saved(job: Job) -> Path:
@@ -42,7 +41,7 @@ def saved(job: Job) -> Path:
 
 
 def assert_ended_well(job: Job, undisturbed: Path) -> None:
-    assert job.wait() == [0, 0], job.tail()
+    assert finish(job) == [0, 0], job.tail()
     assert_same_bits(saved(job), undisturbed, 4)
     assert job.state()["state"] == "finished"
     assert job.state()["last_step"] == STEPS
@@ -111,7 +110,7 @@ def test_a_whole_node_moves_to_the_standbys_of_the_other(job: Job, undisturbed: 
         job.launchers[1].kill()
         job.launchers[1].wait()
         job.launchers = job.launchers[:1]
-        assert job.wait() == [0]  # which may take less time than the kernel needs for the lost node's memory
+        assert finish(job) == [0]  # which may take less time than the kernel needs for the lost node's memory
         assert len(job.events("recovery_completed")) == 1
         deadline = time.monotonic() + 20.0
         while left := [pid for pid in lost if Path(f"/proc/{pid}").exists()]:

@@ -14,7 +14,7 @@ from bench.lib_job import Job
 from bench.lib_node_warnings import Warner
 from mainstay.recovery.migration_request import MigrationKind, MigrationRequest, write_request
 from tests.fork_server.processes import Warm
-from tests.scenarios.pace import finish, paced
+from tests.scenarios.pace import FEW, finish, paced
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300),
 STEPS = 40
 ARGUMENTS = [
     "--steps", str(STEPS), "--seed", "5", "--width", "32", "--batch", "1", "--dp", "1", "--pp", "2", "--layers", "2",
+    *FEW,
 ]  # fmt: skip
 
 
@@ -29,7 +30,7 @@ def test_a_rank_moves_and_the_bits_are_the_same(warm: Warm, tmp_path: Path) -> N
     warm.run_plain(tmp_path, [*ARGUMENTS, "--save", str(tmp_path / "plain")], ranks=2)
     job = warm.job(
         directory=tmp_path / "job",
-        arguments=[*ARGUMENTS, *paced(tmp_path / "job", 60), "--save", str(tmp_path / "saved")],
+        arguments=[*ARGUMENTS, *paced(tmp_path / "job", 120), "--save", str(tmp_path / "saved")],
         nodes=2, per_node=1, options=["--standbys", "1"],
     )  # fmt: skip
     with job:
@@ -55,6 +56,7 @@ def test_a_rank_moves_and_the_bits_are_the_same(warm: Warm, tmp_path: Path) -> N
 LONG = 60
 THREE = [
     "--steps", str(LONG), "--seed", "5", "--width", "32", "--batch", "1", "--dp", "1", "--pp", "3", "--layers", "3",
+    *FEW,
 ]  # fmt: skip
 BRAKE = {"reason": "power brake on gpu-0", "factor": 10.0, "since": 1.0, "corrupt": False, "cordoned": False}
 
@@ -84,7 +86,7 @@ def test_ranks_never_go_back_to_a_node_whose_brake_holds(warm: Warm, tmp_path: P
     with Warner() as warner:
         job = warm.job(
             directory=tmp_path / "job",
-            arguments=[*THREE, *paced(tmp_path / "job", 100), "--save", str(tmp_path / "saved")],
+            arguments=[*THREE, *paced(tmp_path / "job", 200), "--save", str(tmp_path / "saved")],
             nodes=3, per_node=1,
             options=["--standbys", "2", "--service", warner.url, "--service-token-file", str(token)],
         )  # fmt: skip

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300),
 HOUR = 3600.0
 ARGUMENTS = [
     "--steps", "1000000", "--seed", "5", "--width", "64", "--batch", "2", "--dp", "1", "--pp", "2", "--layers", "2",
-    "--faults", "sleep:rank=0,step=0,ms=25",
+    "--micro-batches", "1", "--faults", "sleep:rank=0,step=0,ms=100",
 ]  # fmt: skip
 
 

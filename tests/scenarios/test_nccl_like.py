@@ -8,13 +8,13 @@ import pytest
 
 from bench.kill_matrix import NCCL_LIKE
 from tests.fork_server.processes import Warm
-from tests.scenarios.pace import PACE
+from tests.scenarios.pace import FEW, PACE
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
 STEPS = 30
-ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--layers", "2", "--batch", "1"]
+ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--layers", "2", "--batch", "1", *FEW]
 
 
 def test_survivors_abort_and_form_again(warm: Warm, tmp_path: Path) -> None:

@@ -28,13 +28,15 @@ pytestmark = [
 ]
 
 SMALL = ("--width", 32, "--layers", 1, "--batch", 1, "--pp", 1)
-PACE = ("--faults", "sleep:rank=1,ms=25")
+ONE = ("--micro-batches", 1)
+"""In each step, where ranks only have to wait for one another."""
+PACE = (*ONE, "--faults", "sleep:rank=1,ms=100")
 """A job that trains until the story ends leaves the cores to others. The slow rank is the one that is to be stopped: it
 is stopped outside a collective then, in which it would be like all that wait there."""
 FOR_EVER = 100_000
 HANGS = ("noncomm_hang", "comm_hang", "collective_mismatch")
-DEVICE_MS = 25
-"""Every forward pass sleeps this long (four a step), as if a device worked: what neighbors on the processor do then
+DEVICE_MS = 100
+"""Every forward pass sleeps this long (one a step), as if a device worked: what neighbors on the processor do then
 changes a rank's own compute by a few per cent only."""
 NETWORK_MS = 20
 """Likewise every transfer, in the story about a link: over the loopback its duration is unpredictable."""
@@ -156,7 +158,7 @@ def test_a_busy_loop_on_the_core_of_a_rank(site: Start) -> None:
 @said_by_some_detector(FindingKind.STRAGGLER)
 def test_a_sleep_in_the_forward_pass_of_a_rank(site: Start) -> None:
     faults = f"{device(3)};sleep:rank=2,step=80,ms={DEVICE_MS}"
-    with site("--steps", FOR_EVER, "--dp", 3, *SMALL, "--faults", faults, ranks=3) as here:
+    with site("--steps", FOR_EVER, "--dp", 3, *SMALL, *ONE, "--faults", faults, ranks=3) as here:
         here.until_finding("straggler", 240.0, rank=2)
         assert here.job.step() >= 80
         nobody_else(here, 2, "straggler", *HANGS)

@@ -8,13 +8,15 @@ import pytest
 
 from bench.lib_job import free_port
 from tests.fork_server.processes import Warm
-from tests.scenarios.pace import finish, paced
+from tests.scenarios.pace import FEW, finish, paced
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
 STEPS = 60
-ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--layers", "2", "--batch", "1", "--canonical"]
+ARGUMENTS = [
+    "--steps", str(STEPS), "--seed", "11", "--width", "32", "--layers", "2", "--batch", "1", *FEW, "--canonical",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,7 @@ def test_a_standby_is_waited_for_and_a_lost_node_is_not(warm: Warm, tmp_path: Pa
     saved = tmp_path / "saved"
     job = warm.job(
         directory=tmp_path / "job",
-        arguments=[*ARGUMENTS, *paced(tmp_path / "job", 60), "--save", str(saved)],
+        arguments=[*ARGUMENTS, *paced(tmp_path / "job", 120), "--save", str(saved)],
         options=["--standbys", "1", "--on-loss", "auto", "--parity-interval", "5"],
         port=free_port(),
     )

@@ -7,28 +7,27 @@ import re
 import shlex
 import subprocess
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from mainstay.service.demo.stack import JOB, NODES, Stack, free_port
 from tests.detectors.hang.test_flight_recorder import hung
 from tests.detectors.hang.test_hang_cli import write
-from tests.fork_server.processes import Warm, warm_stack
-from tests.scenarios.pace import UNHURRIED
+from tests.fork_server.processes import Warm
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 HERE = {
     "mainstay analyze-hang dumps/",
     "mainstay doctor",
-    "mainstay record --since 30m --job demo rec/",
-    "mainstay replay rec/",
     "mainstay run --nproc-per-node 4 train.py",
     "mainstay simulate --nodes 256 --pp 8 --node-mtbf-hours 4000 --spares 4 --sweep spares --plot simulation.svg",
 }
+RECORD, REPLAY = "mainstay record --since 30m --job demo rec/", "mainstay replay rec/"
+"""``tests/scenarios/test_record_replay.py`` runs them as they are written."""
 OTHER_TESTS = {
+    RECORD: "tests/scenarios/test_record_replay.py",
+    REPLAY: "tests/scenarios/test_record_replay.py",
     "mainstay up": "tests/scenarios/test_wheel.py",
     "mainstay validate --suite quick": "tests/scenarios/test_wheel.py",
 }
@@ -126,28 +125,3 @@ def test_policies_are_simulated(warm_service: Warm, tmp_path: Path) -> None:
     done = run(warm_service.python, line, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "<svg" in (tmp_path / "simulation.svg").read_text(encoding="utf-8")
-
-
-@pytest.fixture
-def stack(tmp_path: Path, warm: Warm, warm_service: Warm) -> Iterator[Stack]:
-    made = warm_stack(warm_service, warm, tmp_path / "stack", free_port(), UNHURRIED)
-    try:
-        made.start_service("serve")
-        made.start_node(NODES[0])
-        made.start_job(steps=4000, seed=5, save=tmp_path / "saved")
-        yield made
-    finally:
-        made.close()
-
-
-def test_a_job_is_recorded_and_replayed(stack: Stack, warm_service: Warm, tmp_path: Path) -> None:
-    stack.until(lambda: (stack.api.get("/jobs")["items"] or [{}])[0].get("last_step", 0) > 5, 90.0, "five steps")
-    recorded = run(
-        warm_service.python, f"mainstay record --since 30m --job {JOB} rec/", tmp_path,
-        MAINSTAY_SERVICE=stack.api.url, MAINSTAY_TOKEN_FILE=str(stack.data_dir / "admin-token"),
-    )  # fmt: skip
-    assert recorded.returncode == 0, recorded.stderr
-    assert "rows of steps" in recorded.stdout
-    replayed = run(warm_service.python, "mainstay replay rec/", tmp_path)
-    assert replayed.returncode == 0, replayed.stderr
-    assert "findings" in replayed.stdout.lower()

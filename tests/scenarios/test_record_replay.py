@@ -17,6 +17,7 @@ from mainstay.probes.signals import SignalSource
 from mainstay.service.demo.stack import JOB, NODES, Stack, free_port
 from tests.fork_server.processes import Warm, warm_stack
 from tests.scenarios.pace import UNHURRIED
+from tests.scenarios.test_readme import RECORD, REPLAY, run
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(240), pytest.mark.xdist_group("control")]
 
@@ -53,20 +54,24 @@ def exits(stack: Stack) -> list[dict]:
 
 
 def test_what_was_live_is_said_again(
-    stack: Stack, command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+    stack: Stack, warm_service: Warm, command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
+    """By the README's command lines, as they are written there, and with options."""
     stack.until(lambda: (stack.api.get("/jobs")["items"] or [{}])[0].get("last_step", 0) > 10, 90.0, "ten steps")
     os.kill(pids(stack)[2], signal.SIGKILL)
     stack.until(lambda: bool(exits(stack)), 30.0, "the finding")
     [live] = exits(stack)
     stack.until(lambda: stack.api.get(f"/jobs/{JOB}")["state"] == "running", 60.0, "the recovery")
-    service = ("--service", stack.api.url, "--token-file", str(stack.data_dir / "admin-token"))
-    place = tmp_path / "recording"
+    token = str(stack.data_dir / "admin-token")
+    place = tmp_path / "rec"
 
-    written = command("record", str(place), "--since", "10m", "--job", JOB, *service)
+    written = run(warm_service.python, RECORD, tmp_path, MAINSTAY_SERVICE=stack.api.url, MAINSTAY_TOKEN_FILE=token)
 
     assert written.returncode == 0, written.stderr
     assert "rows of steps" in written.stdout
+    replayed = run(warm_service.python, REPLAY, tmp_path)
+    assert replayed.returncode == 0, replayed.stderr
+    assert "findings" in replayed.stdout.lower()
     out = tmp_path / "findings.jsonl"
     replayed = command("replay", str(place), "--output", str(out))
     assert replayed.returncode == 0, replayed.stderr
@@ -81,6 +86,7 @@ def test_what_was_live_is_said_again(
     steps = next(recording.steps(JOB))
     assert len(steps.entities) == 4
     assert sum(len(chunk.t) for chunk in recording.devices(SignalSource.HOST)) > 5
+    service = ("--service", stack.api.url, "--token-file", token)
     again = command("record", str(place), *service)
     assert again.returncode == 2
     assert "holds a recording already" in again.stderr

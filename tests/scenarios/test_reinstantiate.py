@@ -20,7 +20,7 @@ from tests.scenarios.whole_model import parameters
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(900), pytest.mark.xdist_group("training")]
 
-WORDS = ["--width", "32", "--layers", "3", "--micro-batches", "5"]
+WORDS = ["--width", "32", "--layers", "3", "--micro-batches", "3"]
 SIX = ["--dp", "2", "--pp", "3"]
 STEPS = 40
 PATIENCE = 300.0

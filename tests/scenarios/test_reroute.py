@@ -14,14 +14,14 @@ import pytest
 from bench.lib_job import Job, free_port
 from bench.lib_journal import account
 from tests.fork_server.processes import Warm
-from tests.scenarios.pace import finish, paced
+from tests.scenarios.pace import FEW, finish, paced
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(400), pytest.mark.xdist_group("training")]
 
 STEPS = 40
 ARGUMENTS = ["--steps", str(STEPS), "--seed", "5", "--dp", "3", "--pp", "2", "--layers", "2", "--width", "32",
-             "--batch", "2", "--canonical"]  # fmt: skip
+             "--batch", "1", *FEW, "--canonical"]  # fmt: skip
 OPTIONS = ["--standbys", "0", "--on-loss", "reroute", "--parity-interval", "5"]
 
 
@@ -57,11 +57,11 @@ def assert_nothing_lost(job: Job) -> None:
     assert False not in {event["data"]["digest_match"] for event in job.events("recovery_verified")}
     assert job.state()["last_step"] == STEPS
     counted = account([Path(job.arguments[-3])], steps=STEPS, layers=2)
-    assert (counted.samples, counted.lost, counted.doubled) == (STEPS * 12, 0, 0)
+    assert (counted.samples, counted.lost, counted.doubled) == (STEPS * 6, 0, 0)
 
 
 def test_ranks_of_both_stages_die_one_after_another_and_two_at_once(job: Job, undisturbed: Path) -> None:
-    job.arguments = [*paced(job.directory, 100, 1), *job.arguments]
+    job.arguments = [*paced(job.directory, 200, 1), *job.arguments]
     with job:
         seen = 0
         for victims in ([3], [0], [2, 5]):
@@ -83,7 +83,7 @@ def test_ranks_of_both_stages_die_one_after_another_and_two_at_once(job: Job, un
 
 def test_a_node_across_pipelines_is_lost_then_a_rank_and_all_come_back(job: Job, undisturbed: Path) -> None:
     """With node 1 stage 1 of replica 1 goes and all of replica 2: rank 2 continues with the stage 1 of replica 0."""
-    job.arguments = [*paced(job.directory, 60, 1), *job.arguments]
+    job.arguments = [*paced(job.directory, 120, 1), *job.arguments]
     with job:
         job.wait_step(2)
         lost = job.launchers.pop()

@@ -15,13 +15,14 @@ from bench.lib_job import ANY_SHAPE, Job
 from mainstay.recovery.checkpoint.catalog import find, runs
 from mainstay.recovery.mesh_shape import MeshShape
 from tests.fork_server.processes import Warm
+from tests.scenarios.pace import FEW
 from tests.scenarios.whole_model import parameters
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("control")]
 
 STEPS = 30
-SMALL = ["--seed", "11", "--width", "32", "--layers", "2", "--batch", "2"]
-SLOW = ["--faults", "sleep:rank=0,ms=40"]
+SMALL = ["--seed", "11", "--width", "32", "--layers", "2", "--batch", "2", *FEW]
+SLOW = ["--faults", "sleep:rank=0,ms=80"]
 """Steps of a small model outrun whoever wants to kill in the middle of them."""
 
 

@@ -13,13 +13,13 @@ import pytest
 
 from bench.lib_job import Job, free_port
 from tests.fork_server.processes import Warm
-from tests.scenarios.pace import finish, paced
+from tests.scenarios.pace import FEW, finish, paced
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
-STEPS, RANKS, PACE_MS = 32, 4, 250
-SMALL = ["--width", "32", "--layers", "1", "--batch", "1"]
+STEPS, RANKS, PACE_MS = 32, 4, 500
+SMALL = ["--width", "32", "--layers", "1", "--batch", "1", *FEW]
 ARGUMENTS = ["--steps", str(STEPS), "--seed", "5", *SMALL, "--dp", str(RANKS), "--pp", "1"]
 OPTIONS = ["--nnodes", "2:3", "--parity-interval", "0", "--standbys", "0", "--node-timeout", "8"]
 
@@ -107,7 +107,7 @@ def test_the_coordinators_node_is_lost_and_the_spare_takes_its_ranks(job: Job, u
 def test_parity_brings_the_ranks_of_a_lost_node_to_the_spare_node(warm: Warm, tmp_path: Path) -> None:
     """No rank has a replica: each half of the model was on one node."""
     shape = ["--layers", "4", "--dp", "1", "--pp", str(RANKS)]
-    arguments = ["--steps", str(STEPS), "--seed", "5", "--width", "32", "--batch", "1", *shape]
+    arguments = ["--steps", str(STEPS), "--seed", "5", "--width", "32", "--batch", "1", *FEW, *shape]
     plain = warm.undisturbed(tmp_path / "plain", arguments, RANKS)
     options = [*OPTIONS, "--parity-interval", "2"]
     script = [*arguments, *paced(tmp_path / "job", PACE_MS), "--save", str(tmp_path / "saved")]

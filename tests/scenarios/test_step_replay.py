@@ -13,12 +13,12 @@ import pytest
 
 from bench.lib_job import Job
 from tests.fork_server.processes import Warm
-from tests.scenarios.pace import finish, hold
+from tests.scenarios.pace import FEW, finish, hold
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(400), pytest.mark.xdist_group("training")]
 
-SMALL = ("--seed", "5", "--width", "32", "--batch", "1")
+SMALL = ("--seed", "5", "--width", "32", "--batch", "1", *FEW)
 Start = Callable[..., Job]
 
 
@@ -30,7 +30,7 @@ def start(warm: Warm, tmp_path: Path) -> Start:
     story is over: it must act before the next thing happens.
     """
 
-    def make(*words: str, fault: str, ranks: int, options: tuple[str, ...], slow: int = 0, ms: int = 20) -> Job:
+    def make(*words: str, fault: str, ranks: int, options: tuple[str, ...], slow: int = 0, ms: int = 40) -> Job:
         faults = f"{fault};sleep:rank=0,step={slow},ms={ms},file={hold(tmp_path / 'job')}"
         disk = ("--checkpoint-dir", str(tmp_path / "checkpoints"))
         arguments = [*words, *SMALL, "--save", str(tmp_path / "saved"), "--faults", faults]
@@ -92,7 +92,7 @@ def test_wrong_gradients_that_all_replicas_average_are_found_by_the_timetable(
 def test_asked_by_hand_in_a_healthy_job_and_a_rank_dies_in_it(start: Start, warm: Warm, tmp_path: Path) -> None:
     """No rank is blamed, and the job recovers from any failure in a replay as always."""
     words = ("--steps", "60", "--dp", "2", "--pp", "1", "--layers", "1")
-    with start(*words, fault="", ms=30, ranks=2, options=("--checkpoint-interval", "20")) as job:
+    with start(*words, fault="", ms=60, ranks=2, options=("--checkpoint-interval", "20")) as job:
         job.until(lambda: job.step() >= 5, 120.0, "step 5")
         job.launchers[0].send_signal(signal.SIGUSR2)
         job.until(lambda: job.state()["state"] == "recovering", 30.0, "a replay")

@@ -10,15 +10,15 @@ import pytest
 
 from bench.lib_job import Job
 from tests.fork_server.processes import Warm
-from tests.scenarios.pace import PACE
+from tests.scenarios.pace import FEW, finish, paced
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
-STEPS = 40
+STEPS = 30
 NODES = 4
 SHAPE = ["--dp", "1", "--pp", str(NODES), "--layers", str(NODES)]
-ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--batch", "1", *SHAPE]
+ARGUMENTS = ["--steps", str(STEPS), "--seed", "11", "--width", "32", "--batch", "1", *FEW, *SHAPE]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_two_nodes_with_their_memory_at_once(
 ) -> None:
     job = warm.job(
         directory=tmp_path / "job",
-        arguments=[*ARGUMENTS, *PACE, "--save", str(tmp_path / "saved")],
+        arguments=[*ARGUMENTS, *paced(tmp_path / "job", 50), "--save", str(tmp_path / "saved")],
         nodes=NODES,
         per_node=1,
         options=["--parity-interval", "4", "--standbys", "2", *protect],
@@ -79,7 +79,7 @@ def test_two_nodes_with_their_memory_at_once(
         job.wait_step(14)
         lose(job, *lost)
         job.wait_recoveries(1, 120.0)
-        assert job.wait() == [0, 0], job.tail()
+        assert finish(job) == [0, 0], job.tail()
     assert_same_bits(tmp_path / "saved", undisturbed, NODES)
     assert job.state()["state"] == "finished"
     assert {rank["node"] for rank in job.state()["topology"]["ranks"]} == {"node-0", "node-1"}
@@ -93,7 +93,7 @@ def test_two_nodes_with_their_memory_at_once(
 def test_a_third_node_is_beyond_the_promise_and_said_so(warm: Warm, tmp_path: Path) -> None:
     """XOR covers one of the two that go: nothing is made up, the job ends with the reason."""
     job = warm.job(
-        directory=tmp_path / "job", arguments=[*ARGUMENTS, *PACE], nodes=NODES, per_node=1,
+        directory=tmp_path / "job", arguments=[*ARGUMENTS, *paced(tmp_path / "job", 50)], nodes=NODES, per_node=1,
         options=["--parity-interval", "4", "--standbys", "2", "--protection", "xor"],
     )  # fmt: skip
     with job:

@@ -88,7 +88,8 @@ class Target:
         if operation == "create_validation":
             case.body = {"node": "n1", "suite": "quick"}
         if operation == "run_simulation":
-            case.body = {"seeds": 2, "days": 1, "sweep": {"over": "spares"}}  # what is drawn seldom fits together
+            # What is drawn seldom fits together.
+            case.body = {"seeds": 2, "days": 1, "sweep": {"over": "spares", "values": [0, 1]}}
         if operation == "query_telemetry":
             case.query |= {"signal": ["load_1m", "disk_read_bytes_total"]}
         if operation == "get_job_signals":

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from playwright.sync_api import Browser, Page, expect
 
@@ -18,9 +19,24 @@ COLORS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
 """The rules about colors, which a second theme of the same width can break."""
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a page is looked at, and by which rules of axe it is judged."""
+
+    scheme: Literal["light", "dark"] = "light"
+    width: int = 1280
+    rules: Any = None
+    """None: all ``GUIDELINES``."""
+
+
+SETTLED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
+"""What a page shows after another theme or width has been drawn."""
+
+
 def violations(page: Page, rules: Any = None) -> list[str]:
     """Return the violations on the page, one line each, by all ``GUIDELINES`` or by ``rules`` of axe."""
-    page.evaluate(AXE.read_text())
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE.read_text())
     found: dict[str, Any] = page.evaluate(
         "rules => axe.run(document, {runOnly: rules, resultTypes: ['violations']})", rules or GUIDELINES
     )
@@ -30,23 +46,18 @@ def violations(page: Page, rules: Any = None) -> list[str]:
 def broken_pages(
     browser: Browser,
     dashboard: Stack,
-    paths: tuple[str, ...],
+    paths: Sequence[str],
+    views: Sequence[View],
     *,
-    scheme: str,
-    width: int = 1280,
     prepare: Callable[[Page], None] | None = None,
-    rules: Any = None,
 ) -> dict[str, list[str]]:
-    """Return the violations by page in one theme, and pages wider than the window.
+    """Return the violations by page and view, and pages wider than the window.
+
+    Each page is loaded once, and then looked at in all ``views``: theme and width only change its style.
 
     ``prepare`` may replace responses of the service.
     """
-    context = browser.new_context(
-        base_url=dashboard.api.url,
-        color_scheme=scheme,  # type: ignore[arg-type]
-        reduced_motion="reduce",
-        viewport={"width": width, "height": 900},
-    )
+    context = browser.new_context(base_url=dashboard.api.url, reduced_motion="reduce")
     context.set_default_timeout(30_000)  # a first page on two busy cores
     page = context.new_page()
     if prepare is not None:
@@ -57,11 +68,19 @@ def broken_pages(
     for path in paths:
         page.goto(path)
         page.get_by_role("heading", level=1).wait_for()
-        expect(page.get_by_label("Loading")).to_have_count(0, timeout=20_000)
-        found = violations(page, rules)
-        if page.evaluate("document.documentElement.scrollWidth > window.innerWidth + 1"):
-            found.append(f"wider than {width} px")
-        if found:
-            broken[path] = found
+        for view in views:
+            if found := _broken(page, view):
+                broken[f"{path} ({view.scheme}, {view.width} px)"] = found
     context.close()
     return broken
+
+
+def _broken(page: Page, view: View) -> list[str]:
+    page.emulate_media(color_scheme=view.scheme, reduced_motion="reduce")
+    page.set_viewport_size({"width": view.width, "height": 900})
+    page.evaluate(SETTLED)
+    expect(page.get_by_label("Loading")).to_have_count(0, timeout=20_000)
+    found = violations(page, view.rules)
+    if page.evaluate("document.documentElement.scrollWidth > window.innerWidth + 1"):
+        found.append(f"wider than {view.width} px")
+    return found

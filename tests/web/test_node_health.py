@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from mainstay.service.demo.stack import Stack
-from tests.web.axe import COLORS, GUIDELINES, broken_pages, violations
+from tests.web.axe import COLORS, View, broken_pages, violations
 from tests.web.job_timeline import GPU_NODE, OTHER_NODE, SERIAL, fall_off_the_bus, put_gpu_nodes
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("browser")]
@@ -199,18 +199,9 @@ def test_overrides_that_cannot_be_read_are_rejected_with_a_reason(page: Page) ->
     expect(page.get_by_role("alert")).to_contain_text("79")
 
 
-@pytest.mark.timeout(240)  # nine pages, each checked whole
-@pytest.mark.parametrize(
-    "how",
-    [
-        {"scheme": "light", "width": 1280, "rules": GUIDELINES},
-        {"scheme": "dark", "width": 1280, "rules": COLORS},
-        {"scheme": "light", "width": 390, "rules": GUIDELINES},
-    ],
-    ids=["light-1280", "dark-1280", "light-390"],
-)
+@pytest.mark.timeout(400)  # nine pages, each checked whole in three views
 def test_the_pages_of_node_health_are_accessible_and_fit(
-    browser: Browser, dashboard: Stack, lost: dict[str, Any], how: dict[str, Any]
+    browser: Browser, dashboard: Stack, lost: dict[str, Any]
 ) -> None:
     paths = (
         f"/nodes/{GPU_NODE}",
@@ -223,7 +214,7 @@ def test_the_pages_of_node_health_are_accessible_and_fit(
         "/policies/xid?tab=versions",
         "/policies/xid?tab=shadow",
     )
-    assert broken_pages(browser, dashboard, paths, **how) == {}
+    assert broken_pages(browser, dashboard, paths, [View(), View("dark", rules=COLORS), View(width=390)]) == {}
 
 
 def test_the_dialogs_of_node_health_are_accessible(page: Page, lost: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
 from mainstay.service.demo.stack import Stack
-from tests.web.axe import COLORS, broken_pages, violations
+from tests.web.axe import COLORS, View, broken_pages, violations
 from tests.web.job_timeline import JOB
 
 pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.processes, pytest.mark.xdist_group("browser")]
@@ -83,9 +83,6 @@ def test_a_job_that_is_gone_and_an_unreachable_service_are_reported(page: Page) 
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("width", [1280, 400])
-def test_the_page_keeps_to_the_guidelines_in_the_dark_and_on_a_phone(
-    browser: Browser, dashboard: Stack, width: int
-) -> None:
-    broken = broken_pages(browser, dashboard, ("/simulation",), scheme="dark", width=width, rules=COLORS)
-    assert broken == {}
+def test_the_page_keeps_to_the_guidelines_in_the_dark_and_on_a_phone(browser: Browser, dashboard: Stack) -> None:
+    views = [View("dark", 1280, COLORS), View("dark", 400, COLORS)]
+    assert broken_pages(browser, dashboard, ("/simulation",), views) == {}

@@ -62,7 +62,7 @@ def nvlink_down_on_planned_reboot(stage: Stage) -> None:
         for gpu in range(8):
             stage.xid(node, gpu, 149, "NETIR_LINK_EVT Fatal XC0 i0 Link 07", unit="NETIR_LINK_EVT", fatal=True, link=7)
         stage.event(EventKind.LINK_DOWN, node, node.ports[0].id, link="mlx5_0:1")
-        stage.run(25)
+        stage.run(25, pace=PACE)
         _links(node, 18, 3.0)
         stage.event(EventKind.LINK_UP, node, node.ports[0].id, link="mlx5_0:1", since_down=25.0)
         stage.run(20, pace=PACE)

@@ -43,7 +43,7 @@ share_statements()
 START = 1_800_000_000.0
 _COMPILED = compile_catalog(CATALOG)
 _SETTLED_S = 86_400.0
-CALM_PACE_S = 5
+CALM_PACE_S = 10
 """Between passes of the loops in quiet times: telemetry comes each second, but the detection loop is late, as in a
 busy service is. Detectors do not care how a chunk is cut (``tests/detectors/test_conformance.py``); stories about nodes
 that stop reporting turn each second, because how soon a silence stands out is learned from the turns."""
