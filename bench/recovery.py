@@ -29,6 +29,7 @@ PARTS: Final[dict[str, tuple[str, ...]]] = {
     "migration": ("--quick",),  # how long training stands still while a rank moves
     "extra_copies": ("--quick",),  # the newest step of a node that was warned of and lost
     "reshape": ("--quick",),  # another (dp, pp), beside a stop and a resume
+    "coordinator": (),  # processor time of a step record among 16,384 ranks
     "simulated_jobs": ("--events", "100000"),  # rules of a job under random faults, in simulated time
     "bit_flips": (),  # flipped bits in all that is kept
     "restore_paths": ("--quick",),  # predicted and measured seconds

@@ -1,0 +1,121 @@
+"""Processor time of a coordinator for the step record of one rank, in a job of few and of many ranks.
+
+``python -m bench.coordinator [--json FILE]``. A real coordinator in this process gets the records of every rank for
+some steps; nothing is sent, and no service is there. If a record costs more the more ranks a job has, a step costs the
+square of their number: so the limit is a ratio, not a number of microseconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from bench.report import Row, publish, target_file
+from mainstay.recovery.controller.coordinator import Coordinator
+from mainstay.recovery.controller.event_recording import EventRecorder
+from mainstay.recovery.controller.launcher_connection import LauncherConnection
+from mainstay.recovery.controller.state.events import LauncherMessageReceived, NodeJoined, RanksAssigned
+from mainstay.recovery.options import parse
+from mainstay.recovery.protocol.messages import FromRank, LauncherHello, WorkerUp
+from mainstay.recovery.protocol.worker_messages import StepRecord
+
+NAME: Final = "coordinator"
+FEW, MANY, PER_NODE = 64, 16_384, 8
+STEPS: Final = 5
+GROWTH: Final = 2.0
+"""Times that a record may cost more among many ranks: their tables do not fit the processor's caches."""
+
+
+class NoReporter:
+    """In the place of ``Reporter``: what the service is told costs a thread of its own."""
+
+    def __getattr__(self, _: str) -> Any:
+        return lambda *_, **__: None
+
+
+def make_coordinator(ranks: int) -> Coordinator:
+    """A coordinator of a job that has just begun, all of whose ranks have a process."""
+    alone = parse(["--nproc-per-node", str(PER_NODE), "--node-name", "node-0", "--job-id", "job", "-m", "train"])
+    options = replace(alone, nnodes=ranks // PER_NODE)
+    made = Coordinator(options, NoReporter())  # type: ignore[arg-type]
+    for number in range(options.nnodes):
+        hello = LauncherHello(
+            token="", job="job", node=f"node-{number}", node_rank=number, nnodes=options.nnodes, nproc=PER_NODE,
+            spares=0, standbys=0, pid=1, agent_endpoint="",
+        )  # fmt: skip
+        made.job.connections[hello.node] = LauncherConnection(None, 0.0)  # nothing is sent
+        made.job.apply(NodeJoined(hello=hello))
+    made.job.apply(RanksAssigned(homes=made.job.members.homes(ranks), started_at=time.time()))
+    for rank in range(ranks):
+        up = WorkerUp(rank=rank, pid=1000 + rank)
+        made.job.apply(LauncherMessageReceived(node=f"node-{rank // PER_NODE}", message=up))
+    return made
+
+
+async def microseconds(coordinator: Coordinator) -> float:
+    """Processor time of one step record; the smallest of ``STEPS`` steps."""
+    ranks, best = len(coordinator.job.members.ranks), float("inf")
+    nodes = list(coordinator.job.members.nodes.values())
+    for epoch in range(1, STEPS + 1):
+        records = [
+            FromRank(
+                rank=rank, pid=1000 + rank,
+                message=StepRecord(
+                    generation=1, epoch=epoch, step_time=1.0, compute_time=0.9, snapshot_blocked=0.0, end_ns=1
+                ),
+            )
+            for rank in range(ranks)
+        ]  # fmt: skip
+        begun = time.process_time()
+        for record in records:
+            await coordinator.handle_message(nodes[record.rank // PER_NODE], record)
+        best = min(best, time.process_time() - begun)
+    return best / ranks * 1e6
+
+
+async def measure() -> tuple[float, float, float]:
+    """Microseconds of a record among few ranks, among many, and among many with a recording."""
+    few, many = [await microseconds(make_coordinator(ranks)) for ranks in (FEW, MANY)]
+    recorded = make_coordinator(MANY)
+    with tempfile.TemporaryDirectory(prefix="mainstay-bench-") as directory:
+        recorder = EventRecorder(Path(directory), recorded.job.options, 1, recorded.job.state)
+        recorded.job.record = recorder.record
+        with_recording = await microseconds(recorded)
+        recorder.close()
+    return few, many, with_recording
+
+
+def main() -> None:
+    few, many, recorded = asyncio.run(measure())
+    rows = [
+        Row(
+            claim=f"processor time of a step record among {MANY:,} ranks",
+            figure=many,
+            unit="µs",
+            target=f"<= {GROWTH:g} times that among {FEW}",
+            holds=many <= GROWTH * few,
+            kind="live",
+            baseline=f"{few:.1f} µs among {FEW} ranks",
+            n=STEPS,
+            note=f"{many * MANY / 1e6:.3f} s of processor time for one step of all ranks",
+        ),
+        Row(
+            claim="the same with --record-events",
+            figure=recorded,
+            unit="µs",
+            target="",
+            holds=None,
+            kind="live",
+            baseline=f"{many:.1f} µs without",
+            n=STEPS,
+        ),
+    ]
+    publish(NAME, rows, target_file(NAME))
+
+
+if __name__ == "__main__":
+    main()
