@@ -203,16 +203,20 @@ class MigrationController:
         self._answer(current.advice, MigrationState.ACCEPTED, where)
         problem = await self._bring(moves, current.sources, NEWEST)
         problem = problem or await job.next_step()
-        warned = job.members.warnings.current()
-        problem = problem or "; ".join(
-            f"{n} is not trusted now: {warned[n].reason}" for n in warned.keys() & moves.values()
-        )
+        problem = problem or self._distrusted(moves)
         if problem:
             self._finish(current, f"no rank was stopped and nothing has moved: {problem}")
             return
         reason = f"migration of {current.advice.subject}: {current.advice.reason}"
         job.control.replay(
             GenerationFailure(ranks=set(), time=time.time(), reason=reason, counts=False, workflow=WorkflowName.MIGRATE)
+        )
+
+    def _distrusted(self, moves: Mapping[int, str]) -> str:
+        """Which targets got a warning since they were chosen; empty: none."""
+        warned = self._job.members.warnings.current()
+        return "; ".join(
+            f"{n} is not trusted now: {warned[n].reason}" for n in sorted(warned.keys() & {*moves.values()})
         )
 
     async def _bring(self, moves: Mapping[int, str], sources: Mapping[int, str], epoch: int) -> str:
@@ -263,6 +267,7 @@ class MigrationController:
         problem = plan.explanation
         if plan.chosen is not None:
             problem = await self._bring(moves, current.sources, plan.alternative().epoch or 0)
+            problem = problem or self._distrusted(moves)  # since the ranks stopped
         if problem:
             log.warning("MIGRATION given up, all continue where they are: %s", problem)
             recovery.before = None

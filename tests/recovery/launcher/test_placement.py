@@ -92,6 +92,33 @@ def test_a_migration_is_given_up_where_its_target_is_not_trusted_any_more(
     play(work())
 
 
+def test_a_migration_is_given_up_where_its_target_is_cordoned_once_the_ranks_stand_still(
+    three: RunOptions, play: Any, running: Any, monkeypatch: Any
+) -> None:
+    async def work() -> None:
+        async with running(three) as world:
+            fencing = world.coordinator.executor.fencing
+            wait = fencing.wait_for_survivors
+
+            async def then_cordon(*arguments: Any) -> bool:
+                stopped = await wait(*arguments)
+                warn(world, node_2=CORDONED)
+                return bool(stopped)
+
+            monkeypatch.setattr(fencing, "wait_for_survivors", then_cordon)
+            world.coordinator.migrations.submit([move("node-1", "one", "node-2")])
+            world.coordinator.migrations.run_once()
+            await world.until(lambda: world.nodes[2].brings)
+            world.commit_all(6)
+            await world.until_state("running", 2)
+            world.commit_all(7)
+            answer = await answered(world, MigrationState.FAILED)
+            assert answer.detail.startswith("node-2 is not trusted now: ")
+            assert homes(world)[1] == "node-1"
+
+    play(work())
+
+
 @pytest.mark.parametrize("warning", [SUSPECT, CORDONED])
 def test_a_lost_rank_leaves_a_node_that_is_not_trusted(
     three: RunOptions, play: Any, running: Any, warning: NodeWarning
