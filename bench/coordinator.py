@@ -31,7 +31,7 @@ GROWTH: Final = 2.0
 
 
 class NoReporter:
-    """In the place of ``Reporter``: what the service is told costs a thread of its own."""
+    """In the place of ``Reporter``: the reporter has a thread of its own, which does not count."""
 
     def __getattr__(self, _: str) -> Any:
         return lambda *_, **__: None
