@@ -44,7 +44,7 @@ def make_coordinator(ranks: int) -> Coordinator:
     made = Coordinator(options, NoReporter())  # type: ignore[arg-type]
     for number in range(options.nnodes):
         hello = LauncherHello(
-            token="", job="job", node=f"node-{number}", node_rank=number, nnodes=options.nnodes, nproc=PER_NODE,
+            job="job", node=f"node-{number}", node_rank=number, nnodes=options.nnodes, nproc=PER_NODE,
             spares=0, standbys=0, pid=1, agent_endpoint="",
         )  # fmt: skip
         made.job.connections[hello.node] = LauncherConnection(None, 0.0)  # nothing is sent

@@ -21,10 +21,13 @@ from mainstay.recovery.agent.messages import Group, GroupMember
 from mainstay.recovery.agent.node import AgentSettings
 from mainstay.recovery.agent.server import AgentServer, listen_tcp, listen_unix
 from mainstay.recovery.agent.service import AgentService
+from mainstay.recovery.job_certificates import Authority, job_tls
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.records import Word
 from mainstay.recovery.memory.snapshot import SnapshotWriter
 from mainstay.recovery.protection_scheme import ProtectionScheme
+
+TLS = job_tls("bench", "bench", Authority.SNAPSHOTS)
 
 DEAD = "127.0.0.1:1"
 """Nothing listens there: a lost node as the others see it."""
@@ -39,7 +42,7 @@ class LocalAgent:
         directory.mkdir()
         (root / "sockets").mkdir(exist_ok=True)
         self.service = AgentService(
-            AgentSettings(job="bench", node=name, token="bench", directory=directory, parity_every=1, scrub_pause=0)  # noqa: S106
+            AgentSettings(job="bench", node=name, tls=TLS, directory=directory, parity_every=1, scrub_pause=0)
         )
         server, self._listeners = (
             AgentServer(self.service),
@@ -49,7 +52,7 @@ class LocalAgent:
             server.listen(listener)
         host, port = self._listeners[1].getsockname()[:2]
         self.endpoint = f"{host}:{port}"
-        self.client = AgentClient(root / "sockets" / name, "bench", job="bench", generation=1)
+        self.client = AgentClient(root / "sockets" / name, job="bench", generation=1)
         self.service.start()
 
     def close(self) -> None:

@@ -52,8 +52,10 @@ from mainstay.recovery.agent.peer_messages import (
 )
 from mainstay.recovery.agent.server import MAX_CONNECTIONS
 from mainstay.recovery.checkpoint.manifest import DiskConfig
+from mainstay.recovery.job_certificates import Authority, job_tls
 
 SEED: Final = 5
+TLS: Final = job_tls("bench-token", "bench", Authority.SNAPSHOTS)
 NOWHERE: Final = "no-endpoint"
 """Not host:port, and no mutation of a few bytes makes it a host that could be asked."""
 ROOM_MIB: Final = 64
@@ -64,7 +66,7 @@ def corpus(place: Path) -> list[bytes]:
     """Every request but Drop and Fence, right as it stands."""
     config = DiskConfig(run="run-1", generation=1, every=1, dp=1, pp=1, tp=1)
     messages = [
-        Hello(token="bench-token", job="bench", generation=1, role="rank"), Ping(), GetInventory(),  # noqa: S106
+        Hello(job="bench", generation=1), Ping(), GetInventory(),
         Committed(rank=0, epoch=1, generation=1, slot=0), OpenArena(rank=0, layout=b"[]"),
         Fetch(rank=0, epoch=1, from_rank=1, endpoint=NOWHERE), Rebuild(rank=0, epoch=1, group=()),
         LoadDisk(rank=0, epoch=1, directory=str(place / "none"), run="run-1"), ConfigureDisk(config=config),
@@ -116,10 +118,14 @@ class Fuzzer:
 
     def attack(self, address: Any, family: socket.AddressFamily) -> None:
         """One connection, greeted or not, with frames until it is closed."""
-        with socket.socket(family, socket.SOCK_STREAM) as sock:
-            sock.settimeout(0.02)  # a body that never comes is not waited for
+        with socket.socket(family, socket.SOCK_STREAM) as plain:
+            plain.settimeout(0.5)
             try:
-                sock.connect(address)
+                plain.connect(address)
+                # A stranger at the TCP port gets no further than TLS.
+                wrapped = family == socket.AF_INET and self._chance.random() < 0.9
+                sock = TLS.client.wrap_socket(plain) if wrapped else plain
+                sock.settimeout(0.02)  # a body that never comes is not waited for
                 if self._chance.random() < 0.5:
                     sock.sendall(struct.pack("<I", len(self._corpus[0])) + self._corpus[0])
                     sock.recv(4096)
@@ -141,15 +147,18 @@ def resident(pid: int) -> int:
 
 def flood(address: Any, pid: int) -> int:
     """As many connections as there may be and more, each with half of the largest message; bytes resident then."""
-    socks = []
+    socks: list[socket.socket] = []
     try:
         for _ in range(MAX_CONNECTIONS + 50):
-            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-            socks.append(sock)
-            sock.settimeout(0.05)
+            plain = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            socks.append(plain)
+            plain.settimeout(0.5)
             try:
-                sock.connect(address)
-                sock.sendall(struct.pack("<I", MAX_MESSAGE_BYTES) + bytes(MAX_MESSAGE_BYTES // 2))
+                plain.connect(address)
+                member = TLS.client.wrap_socket(plain)
+                socks.append(member)
+                member.settimeout(0.05)
+                member.sendall(struct.pack("<I", MAX_MESSAGE_BYTES) + bytes(MAX_MESSAGE_BYTES // 2))
             except OSError:
                 continue
         time.sleep(0.5)

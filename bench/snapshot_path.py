@@ -233,7 +233,7 @@ def agents(count: int, directory: Path, *options: str) -> Iterator[list[tuple[st
         for i, process in enumerate(processes):
             assert process.stdout is not None
             ready = json.loads(process.stdout.readline())
-            client = AgentClient(directory / f"{i}.sock", "bench-token", job="bench", generation=1)
+            client = AgentClient(directory / f"{i}.sock", job="bench", generation=1)
             found.append((ready["endpoint"], client))
         yield found
     finally:

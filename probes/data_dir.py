@@ -48,6 +48,20 @@ def require_private(path: Path) -> None:
         )
 
 
+def read_secret(path: Path) -> str:
+    """Read a token from a file of this user or of root. Others could put in a secret that they know.
+
+    Raises:
+        PermissionError: another user owns the file.
+        OSError, UnicodeDecodeError: it cannot be read.
+    """
+    with path.open(encoding="utf-8") as file:
+        owner = os.fstat(file.fileno()).st_uid
+        if owner not in {os.geteuid(), 0}:
+            raise PermissionError(f"{path} belongs to user {owner}: only a file of this user or of root is trusted")
+        return file.read().strip()
+
+
 def keep_files_private() -> None:
     """From now on, what this process makes is its owner's alone."""
     os.umask(OTHERS)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from mainstay.probes.data_dir import read_secret
 from mainstay.probes.transport import Transport
 from mainstay.recovery import protection_scheme
 from mainstay.recovery.protection_scheme import ProtectionScheme
@@ -98,7 +99,7 @@ def read_token(path: Path | None, option: str) -> str:
     if path is None:
         return ""
     try:
-        text = path.read_text().strip()
+        text = read_secret(path)
     except (OSError, UnicodeDecodeError) as error:
         raise OptionsError(f"{option} {path} cannot be read: {error}") from error
     if not text:

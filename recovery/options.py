@@ -14,6 +14,8 @@ from typing import Final, NoReturn
 from mainstay.probes.core_types import validate_name
 from mainstay.recovery import option_help
 from mainstay.recovery.admission import AdmissionPolicy
+from mainstay.recovery.job_certificates import Authority, job_tls
+from mainstay.recovery.job_tls import JobTls
 from mainstay.recovery.option_values import (
     TOKEN_VARIABLE,
     OptionsError,
@@ -152,6 +154,16 @@ class RunOptions:
     @property
     def max_nodes(self) -> int:
         return self.nnodes + self.spare_nodes
+
+    @property
+    def control_tls(self) -> JobTls:
+        """What this launcher is to others of the job."""
+        return job_tls(self.token, self.job, Authority.CONTROL)
+
+    @property
+    def snapshot_tls(self) -> JobTls:
+        """What this launcher and its ranks are to the job's agents."""
+        return job_tls(self.token, self.job, Authority.SNAPSHOTS)
 
 
 class _Parser(argparse.ArgumentParser):

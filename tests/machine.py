@@ -22,7 +22,7 @@ from pathlib import Path
 import psycopg
 import redis
 
-_PROGRAMS = {"gcc": ("gcc", "libc6-dev"), "openssl": ("openssl",), "unshare": ("util-linux",)}
+_PROGRAMS = {"gcc": ("gcc", "libc6-dev"), "openssl": ("openssl",), "unshare": ("util-linux",), "ip": ("iproute2",)}
 """What tests call, and the Debian packages that have it."""
 _BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 Started = tuple[str, int]

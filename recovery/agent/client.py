@@ -62,18 +62,14 @@ class AgentClient:
     def __init__(
         self,
         path: Path | str,
-        token: str,
         *,
         job: str,
         generation: int,
-        role: str = "rank",
         timeout: float = CALL_SECONDS,
     ) -> None:
         self.path = Path(path)
         self.generation = generation
-        self._token = token
         self._job = job
-        self._role = role
         self._timeout = timeout
         self._lock = threading.Lock()
         self._idle: list[tuple[socket.socket, int]] = []
@@ -246,7 +242,7 @@ class AgentClient:
         try:
             sock.settimeout(self._timeout)
             sock.connect(str(self.path))
-            hello = Hello(token=self._token, job=self._job, generation=self.generation, role=self._role)
+            hello = Hello(job=self._job, generation=self.generation)
             converse(sock, self._decoder, hello, Welcome)
         except OSError as error:
             sock.close()

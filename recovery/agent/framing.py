@@ -6,7 +6,6 @@ thread for long. A broken frame ends the connection; nothing is guessed.
 
 from __future__ import annotations
 
-import hmac
 import socket
 import struct
 from typing import Final, TypeVar
@@ -80,11 +79,6 @@ def receive_into(sock: socket.socket, out: memoryview) -> None:
         if not count:
             raise AgentGoneError(f"the other side closed the connection ({done} of {len(out)} bytes came)")
         done += count
-
-
-def same_token(mine: str, theirs: str) -> bool:
-    """Compare in a time that does not depend on where they differ."""
-    return hmac.compare_digest(mine.encode(), theirs.encode())
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, int]:

@@ -109,13 +109,10 @@ class ScrubState(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Hello(WireMessage, frozen=True):
-    """First on every connection. A wrong token closes it without a word."""
+    """First on every connection."""
 
-    token: str
     job: str
     generation: int
-    role: str
-    """``rank``, ``launcher`` or ``agent``; for the log only."""
 
 
 class Ping(WireMessage, frozen=True):
@@ -216,12 +213,24 @@ class Drop(WireMessage, frozen=True):
     """Remove this node's arenas of the job."""
 
 
-Request = (
+PeerRequest = (
     Hello
     | Ping
+    | GetInventory
+    | ReadHead
+    | ReadSlot
+    | ReadRow
+    | ReadParity
+    | ReadProtected
+    | ReadLayout
+    | Decode
+    | ParityMismatch
+)
+"""What other nodes may ask: nothing that changes snapshots."""
+Request = (
+    PeerRequest
     | OpenArena
     | Committed
-    | GetInventory
     | Fetch
     | Rebuild
     | LoadDisk
@@ -231,14 +240,6 @@ Request = (
     | Fence
     | DiscardAfterEpoch
     | Drop
-    | ReadHead
-    | ReadSlot
-    | ReadRow
-    | ReadParity
-    | ReadProtected
-    | ReadLayout
-    | Decode
-    | ParityMismatch
 )
 
 

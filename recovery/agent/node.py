@@ -10,13 +10,14 @@ from mainstay.recovery.agent.parity_store import ParityStore
 from mainstay.recovery.agent.peer import Credentials, Peer
 from mainstay.recovery.agent.store import ArenaStore
 from mainstay.recovery.agent.transfer_rates import TransferRateMeter
+from mainstay.recovery.job_tls import JobTls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
     job: str
     node: str
-    token: str
+    tls: JobTls
     directory: Path
     parity_every: int = 0
     disk_every: int = 0
@@ -46,7 +47,7 @@ class AgentNode:
     def peer(self, endpoint: str, generation: int) -> Peer:
         """A connection to another agent on behalf of ``generation``, or of the lowest one alive if that is later."""
         alive = max(generation, self.store.config.fence)
-        return Peer(endpoint, Credentials(self.settings.token, self.settings.job, alive))
+        return Peer(endpoint, Credentials(self.settings.tls, self.settings.job, alive))
 
 
 @dataclass(slots=True)
@@ -54,7 +55,6 @@ class AgentConnection:
     """Who asks: one connection."""
 
     sock: socket.socket
-    role: str
     generation: int
     streaming: bool = False
     """Raw bytes are under way: an error can only be told by closing the connection."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -14,6 +15,7 @@ from mainstay.recovery.agent.errors import AgentGoneError, ProtocolError, TornEr
 from mainstay.recovery.agent.framing import parse_endpoint, receive, receive_into
 from mainstay.recovery.agent.messages import Hello, Reply, Welcome
 from mainstay.recovery.agent.peer_messages import TransferTail, WireMessage
+from mainstay.recovery.job_tls import JobTls, refusal
 from mainstay.recovery.memory.digest import Bytes
 
 CONNECT_SECONDS: Final = 2.0
@@ -27,7 +29,7 @@ M = TypeVar("M", bound=WireMessage)
 class Credentials:
     """What an agent shows to its peers. ``generation`` is that of the order which it carries out."""
 
-    token: str
+    tls: JobTls
     job: str
     generation: int
 
@@ -42,15 +44,16 @@ class Peer:
 
     def __enter__(self) -> Self:
         host, port = parse_endpoint(self.endpoint)
+        c = self._credentials
         try:
-            self._socket = socket.create_connection((host, port), CONNECT_SECONDS)
+            with closing(socket.create_connection((host, port), CONNECT_SECONDS)) as plain:
+                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._socket = c.tls.client.wrap_socket(plain)  # takes the descriptor over
         except OSError as error:
-            raise AgentGoneError(f"no agent answers at {self.endpoint}: {error}") from error
+            raise AgentGoneError(f"no agent answers at {self.endpoint}: {refusal(error)}") from error
         try:
             self._socket.settimeout(STALL_SECONDS)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            c = self._credentials
-            hello = Hello(token=c.token, job=c.job, generation=c.generation, role="agent")
+            hello = Hello(job=c.job, generation=c.generation)
             converse(self._socket, self._decoder, hello, Welcome)
         except BaseException:  # boundary: not to leak the socket
             self._socket.close()

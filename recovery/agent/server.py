@@ -1,19 +1,22 @@
 """The agent process: two listening sockets, one thread a connection (bounded), and an end when its owner ends.
 
-A connection that does not begin with a valid ``Hello`` in time, or ever sends a broken frame, is closed; nothing else
-happens. If an answer fails after raw bytes have begun to flow the connection is closed too, so that the other side
-never takes an error for data.
+Over TCP a caller shows a certificate of the job (``job_tls``) and may only read; the Unix socket is for processes of
+this user. A connection that does not begin with a valid ``Hello`` in time, or ever sends a broken frame, is closed;
+nothing else happens. If an answer fails after raw bytes have begun to flow the connection is closed too, so that the
+other side never takes an error for data.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import logging
 import math
 import os
 import signal
 import socket
+import struct
 import sys
 import threading
 import time
@@ -23,10 +26,11 @@ from typing import Final
 
 import msgspec
 
+from mainstay.probes.data_dir import read_secret
 from mainstay.recovery.agent import standalone
 from mainstay.recovery.agent.errors import AgentError, FailureKind, ProtocolError, StaleGenerationError
-from mainstay.recovery.agent.framing import parse_endpoint, receive, same_token, send
-from mainstay.recovery.agent.messages import AgentFailure, Hello, Request, Welcome
+from mainstay.recovery.agent.framing import parse_endpoint, receive, send
+from mainstay.recovery.agent.messages import AgentFailure, Hello, PeerRequest, Request, Welcome
 from mainstay.recovery.agent.node import AgentConnection, AgentSettings
 from mainstay.recovery.agent.peer_messages import WireMessage
 from mainstay.recovery.agent.service import AgentService
@@ -39,6 +43,8 @@ from mainstay.recovery.agent.shm_lifecycle import (
     touch_owner,
     write_owner,
 )
+from mainstay.recovery.job_certificates import Authority, job_tls
+from mainstay.recovery.job_tls import PendingConnections
 
 MAX_CONNECTIONS: Final = 256
 """Sixteen ranks with a few connections each, the launcher, a group's peers, and one member of each of 128 others."""
@@ -60,6 +66,7 @@ class AgentServer:
     def __init__(self, service: AgentService) -> None:
         self._service = service
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._pending = PendingConnections()
         self._turned_away = 0
         self._said_at = -math.inf
 
@@ -71,7 +78,7 @@ class AgentServer:
     def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                sock, _ = listener.accept()
+                sock, source = listener.accept()
             except OSError as error:
                 if listener.fileno() < 0:
                     return  # closed: the agent ends
@@ -79,11 +86,26 @@ class AgentServer:
                 self._refuse(f"a connection could not be accepted ({error})")
                 time.sleep(REFUSED_SECONDS)
                 continue
-            if not self._room.acquire(blocking=False):
-                sock.close()
-                self._refuse(f"more than {MAX_CONNECTIONS} connections")
-                continue
-            threading.Thread(target=self._serve, args=(sock,), name="mainstay-connection", daemon=True).start()
+            serve, arguments = (self._serve, (sock,)) if not source else (self._authenticate, (sock, source[0]))
+            threading.Thread(target=serve, args=arguments, name="mainstay-connection", daemon=True).start()
+
+    def _authenticate(self, sock: socket.socket, source: str) -> None:
+        """Serve a caller from the network once it has shown that it is of the job."""
+        tls = self._service.settings.tls
+        with sock:
+            sock.settimeout(HELLO_SECONDS)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            secured = tls.server.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        key = self._pending.add(source, lambda: _interrupt(secured))
+        try:
+            secured.do_handshake()
+        except OSError as error:
+            secured.close()
+            logger.debug("a caller at %s did not authenticate: %s", source, error)
+            return
+        finally:
+            self._pending.remove(key)
+        self._serve(secured)
 
     def _refuse(self, why: str) -> None:
         """Count a rejected caller; log at most once a minute, as a flood would fill the log."""
@@ -93,6 +115,10 @@ class AgentServer:
             logger.warning("%s: the agent rejects callers (%d so far)", why, self._turned_away)
 
     def _serve(self, sock: socket.socket) -> None:
+        if not self._room.acquire(blocking=False):
+            sock.close()
+            self._refuse(f"more than {MAX_CONNECTIONS} connections")
+            return
         try:
             with sock:
                 self._converse(sock)
@@ -104,10 +130,11 @@ class AgentServer:
             self._room.release()
 
     def _converse(self, sock: socket.socket) -> None:
-        decoder = msgspec.msgpack.Decoder(Request)
+        local = sock.family == socket.AF_UNIX
+        if local and _user_of(sock) not in {os.geteuid(), 0}:
+            raise ProtocolError("a process of another user")
+        decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request if local else PeerRequest)
         sock.settimeout(HELLO_SECONDS)
-        if sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         caller = self._greet(sock, receive(sock, decoder))
         sock.settimeout(IDLE_SECONDS)
         while caller is not None:
@@ -119,15 +146,27 @@ class AgentServer:
     def _greet(self, sock: socket.socket, hello: WireMessage) -> AgentConnection | None:
         """The caller, if it may speak."""
         settings = self._service.settings
-        if not isinstance(hello, Hello) or not same_token(settings.token, hello.token) or hello.job != settings.job:
-            raise ProtocolError("no hello, or with a wrong token or job")
+        if not isinstance(hello, Hello) or hello.job != settings.job:
+            raise ProtocolError("no hello, or of another job")
         try:
             self._service.require_live(hello.generation)
         except StaleGenerationError as error:
             send(sock, AgentFailure(kind=FailureKind.STALE_GENERATION, reason=str(error)))
             return None
         send(sock, Welcome(node=settings.node, generation=self._service.store.config.fence))
-        return AgentConnection(sock, hello.role, hello.generation)
+        return AgentConnection(sock, hello.generation)
+
+
+def _interrupt(sock: socket.socket) -> None:
+    """End what another thread does with ``sock``."""
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)  # not that of ``SSLSocket``, which takes its TLS away
+
+
+def _user_of(sock: socket.socket) -> int:
+    """The user id of the process at the other end of a Unix socket (``SO_PEERCRED``)."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])
 
 
 def listen_unix(path: Path) -> socket.socket:
@@ -230,7 +269,6 @@ def _announce(arguments: argparse.Namespace, settings: AgentSettings, endpoint: 
         node=settings.node,
         socket=str(arguments.socket),
         endpoint=endpoint,
-        token_file=str(arguments.token_file.resolve()),
     )
     standalone.publish_address(settings.directory, place)
 
@@ -245,7 +283,7 @@ def _settings(arguments: argparse.Namespace) -> AgentSettings:
     if arguments.token_file is None:
         directory = node_directory(arguments.shm_dir, arguments.job, arguments.node)
         arguments.token_file = standalone.own_token(directory)
-    token = arguments.token_file.read_text().strip()
+    token = read_secret(arguments.token_file)
     if not token:
         raise ValueError(f"{arguments.token_file} is empty; write the job's secret into it")
     if arguments.disk_every and arguments.checkpoint_dir is None:
@@ -259,7 +297,7 @@ def _settings(arguments: argparse.Namespace) -> AgentSettings:
     return AgentSettings(
         job=arguments.job,
         node=arguments.node,
-        token=token,
+        tls=job_tls(token, arguments.job, Authority.SNAPSHOTS),
         directory=node_directory(arguments.shm_dir, arguments.job, arguments.node),
         parity_every=arguments.parity_every,
         disk_every=arguments.disk_every,

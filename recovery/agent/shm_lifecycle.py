@@ -12,6 +12,7 @@ import fcntl
 import logging
 import os
 import shutil
+import stat
 import time
 from pathlib import Path
 from typing import IO, Final
@@ -19,6 +20,7 @@ from typing import IO, Final
 import msgspec
 
 from mainstay.probes.core_types import validate_name
+from mainstay.probes.data_dir import require_private
 
 GRACE_SECONDS: Final = 300.0
 """A launcher that is started again finds its memory if it comes back within this time."""
@@ -70,13 +72,52 @@ def process_start(pid: int) -> int | None:
     return None if fields[0] in "ZX" else int(fields[19])
 
 
+def own_directory(directory: Path) -> Path:
+    """Make a ``node_directory``, or check an existing one; each level below the root is this user's alone.
+
+    Any user may make files in the root, ``/dev/shm``: one made there in advance would receive the snapshots.
+
+    Raises:
+        PermissionError: a level belongs to another user, or others may make files there.
+        OSError: it cannot be made, or is a link.
+    """
+    levels = [directory, *directory.parents][2::-1]
+    levels[0].parent.mkdir(parents=True, exist_ok=True)
+    for level in levels:
+        try:
+            level.mkdir(mode=0o700)
+        except FileExistsError:
+            _require_own(level)
+    return directory
+
+
+def _require_own(directory: Path) -> None:
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except NotADirectoryError as error:
+        raise NotADirectoryError(f"{directory} is a link or a file: remove it, or choose another --shm-dir") from error
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid():
+            raise PermissionError(
+                f"{directory} belongs to user {status.st_uid}, who could read or replace snapshots: remove it, or "
+                "choose another --shm-dir"
+            )
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            require_private(directory)  # names what to do: another user may have put files there
+        os.fchmod(descriptor, stat.S_IRWXU)
+    finally:
+        os.close(descriptor)
+
+
 def take_lock(directory: Path, seconds: float = LOCK_SECONDS) -> IO[bytes]:
     """Hold ``directory`` until the file returned is closed.
 
     Raises:
         RuntimeError: another agent serves it and does not end.
+        OSError: see ``own_directory``.
     """
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    own_directory(directory)
     file = (directory / "agent.lock").open("ab")
     deadline = time.monotonic() + seconds
     while not _try_lock(file):

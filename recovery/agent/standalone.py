@@ -21,7 +21,7 @@ import msgspec
 from mainstay.recovery.agent.client import converse
 from mainstay.recovery.agent.errors import AgentGoneError, ProtocolError
 from mainstay.recovery.agent.messages import Hello, Reply, Welcome
-from mainstay.recovery.agent.shm_lifecycle import default_root, node_directory
+from mainstay.recovery.agent.shm_lifecycle import default_root, node_directory, own_directory
 from mainstay.recovery.state_files import write_json
 
 NEWEST: Final = (1 << 62) - 1
@@ -41,11 +41,6 @@ class AgentAddress(msgspec.Struct, frozen=True, kw_only=True):
     socket: str
     endpoint: str
     """``host:port`` for agents and ranks of other nodes."""
-    token_file: str
-
-    def token(self) -> str:
-        """Raise ``OSError`` when it is not ours to read."""
-        return Path(self.token_file).read_text().strip()
 
     def lowest_alive(self) -> int:
         """The lowest generation that this agent still listens to.
@@ -58,7 +53,7 @@ class AgentAddress(msgspec.Struct, frozen=True, kw_only=True):
             sock.settimeout(_ASK_SECONDS)
             try:
                 sock.connect(self.socket)
-                hello = Hello(token=self.token(), job=self.job, generation=NEWEST, role="rank")
+                hello = Hello(job=self.job, generation=NEWEST)
                 welcome = converse(sock, decoder, hello, Welcome)
             except OSError as error:
                 raise AgentGoneError(f"no agent answers at {self.socket}: {error}") from error
@@ -109,8 +104,7 @@ def own_token(directory: Path) -> Path:
 
     Nodes that copy from each other need the same token: give them one with ``--token-file``.
     """
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = directory / _TOKEN
+    path = own_directory(directory) / _TOKEN
     if not path.exists():
         path.touch(mode=0o600)
         path.write_text(secrets.token_hex(32))

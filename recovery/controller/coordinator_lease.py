@@ -49,11 +49,13 @@ class CoordinatorLease:
             if job.state.inheriting or not job.members.ranks or len(self.unknown(generation)) < job.options.quorum:
                 return not job.state.over
             lost = [node for node in self.unknown() if not node.alive]
-            call = CoordinatorQuery(token=job.options.token, job=job.options.job, term=job.term)
-            seconds = job.options.node_seconds / 10
+            call = CoordinatorQuery(job=job.options.job, term=job.term)
+            seconds, tls = job.options.node_seconds / 10, job.options.control_tls
             for node, found in zip(
                 lost,
-                await asyncio.gather(*(send_election_request(n.hello.election_endpoint, call, seconds) for n in lost)),
+                await asyncio.gather(
+                    *(send_election_request(n.hello.election_endpoint, call, tls, seconds) for n in lost)
+                ),
                 strict=True,
             ):
                 job.connections[node.name].ended = found is RequestStatus.REFUSED

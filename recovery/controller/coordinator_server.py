@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
 from typing import Protocol
-
-import msgspec
 
 from mainstay.recovery.controller.coordinator_lease import LEASE, CoordinatorLease
 from mainstay.recovery.controller.job import Job
@@ -17,6 +14,7 @@ from mainstay.recovery.membership.coordinator_election import EXIT_LOST
 from mainstay.recovery.membership.members import NodeMember
 from mainstay.recovery.membership.spare_nodes import FORGET, surplus_nodes
 from mainstay.recovery.protocol.messages import FromLauncher, LauncherHeartbeat, LauncherHello, LauncherWelcome, StopJob
+from mainstay.recovery.protocol.secure_streams import serve_streams
 from mainstay.recovery.protocol.wire import MessageStream, WireError, coordinator_side
 from mainstay.recovery.telemetry.reporter import JOB_SECONDS
 
@@ -57,7 +55,7 @@ class CoordinatorServer:
         Raises:
             OSError: the port is taken.
         """
-        self._server = await asyncio.start_server(self._accept, host, port)
+        self._server = await serve_streams(self._accept, host, port, self._job.options.control_tls)
         self._job.spawn(self._watch())
         self._job.spawn(self._wait_for_nodes())
         return int(self._server.sockets[0].getsockname()[1])
@@ -95,7 +93,7 @@ class CoordinatorServer:
                 self._events.lose_node(node, "its launcher's connection broke")
 
     def _admit(self, hello: FromLauncher | None, connection: LauncherConnection) -> NodeMember | None:
-        if not isinstance(hello, LauncherHello) or not hmac.compare_digest(hello.token, self._job.options.token):
+        if not isinstance(hello, LauncherHello):
             return None
         problem = self._events.misfit(hello)
         if problem:
@@ -106,7 +104,7 @@ class CoordinatorServer:
         job = self._job
         connection.leased_until = connection.heard_at + self._lease_seconds
         job.connections[hello.node] = connection
-        job.apply(NodeJoined(hello=msgspec.structs.replace(hello, token="")))
+        job.apply(NodeJoined(hello=hello))
         node = job.members.nodes[hello.node]
         job.send(node, LauncherWelcome(world_size=job.options.world_size, run=job.state.run))
         job.spawn(self._beat(node, connection))

@@ -132,7 +132,6 @@ class CoordinatorTakeover:
 
 def _hello(options: RunOptions, elector: ElectionMember) -> LauncherHello:
     return LauncherHello(
-        token="",
         job=options.job,
         node=elector.node,
         node_rank=elector.node_rank,

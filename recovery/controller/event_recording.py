@@ -22,7 +22,7 @@ from mainstay.recovery.options import RunOptions
 
 log = logging.getLogger("mainstay.coordinator")
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 
 class RecordingError(ValueError):
@@ -77,11 +77,14 @@ class EventRecorder:
             spare_nodes=options.spare_nodes, started_at=state.started_at, run=state.run,
             disk_every=state.disk_every, parity_every=state.parity_every, dp=state.dp, pp=state.pp,
         )  # fmt: skip
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path = directory / f"{options.job}-{term}-{uuid7()}.jsonl"
         self._encoder = msgspec.json.Encoder()
-        self._file: BinaryIO | None = self.path.open("xb", buffering=0)
-        self.path.chmod(0o600)
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.path.touch(mode=0o600, exist_ok=False)  # private from its first byte
+            self._file: BinaryIO | None = self.path.open("ab", buffering=0)
+        except OSError as error:
+            raise OSError(f"--record-events {directory}: {error}") from error
         self._file.write(self._encoder.encode(header) + b"\n")
 
     def record(self, event: JobEvent, effects: list[Effect]) -> None:

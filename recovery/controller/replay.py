@@ -129,8 +129,9 @@ def _broken_rules(state: JobState, step: RecordedEvent, effects: list[Effect], b
     members, event = state.members, step.event
     if state.generation < before:
         yield f"generation {before} is followed by {state.generation}"
-    warned = members.warnings.current(step.at)
-    for name, start in _starts(effects):
+    starts = list(_starts(effects))
+    warned = members.warnings.current(step.at) if starts else {}
+    for name, start in starts:
         if not members.nodes[name].alive:
             yield f"rank {start.rank} starts on node {name}, which is lost"
         elif name in warned and warned[name].cordoned:

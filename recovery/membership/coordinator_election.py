@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from mainstay.recovery.job_tls import JobTls
 from mainstay.recovery.membership import launcher_discovery
 from mainstay.recovery.membership.election_server import (
     CoordinatorAnnouncement,
@@ -94,7 +95,7 @@ class CoordinatorElection:
         self._coordinates = coordinates
         self._take_office = take_office
         self._resign = resign
-        self._election_endpoint = ElectionServer(options.token, options.job, self._answer)
+        self._election_endpoint = ElectionServer(options.control_tls, options.job, self._answer)
         self._host = ""
         self._term = self._promised = 1
         self._holder, self._holder_endpoint = "", ""
@@ -237,9 +238,10 @@ class CoordinatorElection:
     async def _fate(self, lost: CoordinatorLoss) -> str:
         """Wait until the coordinator is gone for certain; why it is not, when it lives."""
         until = lost.heard_at + self._options.node_seconds
-        query = CoordinatorQuery(token=self._options.token, job=self._options.job, term=self._term)
+        query = CoordinatorQuery(job=self._options.job, term=self._term)
         while not self.deposed:
-            found = await send_election_request(self._holder_endpoint, query, min(1.0, self._options.node_seconds / 4))
+            seconds = min(1.0, self._options.node_seconds / 4)
+            found = await send_election_request(self._holder_endpoint, query, self._options.control_tls, seconds)
             if found is RequestStatus.REFUSED:
                 return ""
             if isinstance(found, ElectionReply):
@@ -262,10 +264,11 @@ class CoordinatorElection:
         """Stand for election; where the coordinator is if that decides it, and how many votes there were."""
         term = self._promised = self._promised + 1
         others = self._others(coordinator_state)
-        call = VoteRequest(token=self._options.token, job=self._options.job, term=term, node=self._options.node)
+        tls = self._options.control_tls
+        call = VoteRequest(job=self._options.job, term=term, node=self._options.node)
         answers = [
             a
-            for a in await asyncio.gather(*(send_election_request(e.election_endpoint, call) for e in others))
+            for a in await asyncio.gather(*(send_election_request(e.election_endpoint, call, tls) for e in others))
             if isinstance(a, ElectionReply)
         ]
         self._promised = max([self._promised, *(a.term for a in answers)])
@@ -291,7 +294,6 @@ class CoordinatorElection:
     def _announce(self, coordinator_state: CoordinatorState, term: int, endpoint: Endpoint) -> None:
         """Tell every launcher, the old coordinator's too: it may have been stopped, and must know when it wakes."""
         call = CoordinatorAnnouncement(
-            token=self._options.token,
             job=self._options.job,
             term=term,
             node=self._options.node,
@@ -299,7 +301,9 @@ class CoordinatorElection:
         )
         for elector in coordinator_state.electors:
             if elector.node != self._options.node and elector.election_endpoint:
-                task = asyncio.get_running_loop().create_task(_retry(elector.election_endpoint, call))
+                task = asyncio.get_running_loop().create_task(
+                    _retry(elector.election_endpoint, call, self._options.control_tls)
+                )
                 self._reporting.add(task)
                 task.add_done_callback(self._reporting.discard)
 
@@ -308,9 +312,9 @@ def _living(state: CoordinatorState) -> set[str]:
     return {elector.node for elector in state.electors if elector.alive}
 
 
-async def _retry(election_endpoint: str, call: CoordinatorAnnouncement) -> None:
+async def _retry(election_endpoint: str, call: CoordinatorAnnouncement, tls: JobTls) -> None:
     for _ in range(_TELL_TIMES):
-        if await send_election_request(election_endpoint, call) is not RequestStatus.SILENT:
+        if await send_election_request(election_endpoint, call, tls) is not RequestStatus.SILENT:
             return
         await asyncio.sleep(1.0)
 

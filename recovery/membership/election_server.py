@@ -6,14 +6,15 @@ Not the coordinator server: this one is open in every launcher, and is what deci
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
+from mainstay.recovery.job_tls import JobTls
 from mainstay.recovery.protocol.coordinator_state import CoordinatorState
+from mainstay.recovery.protocol.secure_streams import open_stream, serve_streams
 from mainstay.recovery.protocol.wire import MessageStream, WireError
 from mainstay.recovery.protocol.worker_messages import WorkerMessage
 
@@ -22,7 +23,6 @@ _ASK_SECONDS: Final = 2.0
 
 
 class ElectionRequest(WorkerMessage, frozen=True):
-    token: str
     job: str
     term: int
 
@@ -75,7 +75,7 @@ _answers: msgspec.msgpack.Decoder[ElectionReply] = msgspec.msgpack.Decoder(Elect
 
 
 async def send_election_request(
-    election_endpoint: str, question: ElectionRequest, seconds: float = _ASK_SECONDS
+    election_endpoint: str, question: ElectionRequest, tls: JobTls, seconds: float = _ASK_SECONDS
 ) -> ElectionReply | RequestStatus:
     """Put one question to the launcher at ``election_endpoint``; never raises for what the other side does."""
     host, _, port = election_endpoint.rpartition(":")
@@ -83,7 +83,7 @@ async def send_election_request(
         return RequestStatus.SILENT
     try:
         async with asyncio.timeout(seconds):
-            reader, writer = await asyncio.open_connection(host, int(port))
+            reader, writer = await open_stream(host, int(port), tls)
     except ConnectionRefusedError:
         return RequestStatus.REFUSED
     except (OSError, TimeoutError):
@@ -100,10 +100,10 @@ async def send_election_request(
 
 
 class ElectionServer:
-    """One a launcher. ``answer`` is called with each question that shows the job's token."""
+    """One a launcher. ``answer`` is called with each question of a launcher of ``job``."""
 
-    def __init__(self, token: str, job: str, answer: Callable[[ElectionRequest], ElectionReply]) -> None:
-        self._token = token
+    def __init__(self, tls: JobTls, job: str, answer: Callable[[ElectionRequest], ElectionReply]) -> None:
+        self._tls = tls
         self._job = job
         self._answer = answer
         self._server: asyncio.Server | None = None
@@ -114,7 +114,7 @@ class ElectionServer:
         Raises:
             OSError: this node cannot listen there.
         """
-        self._server = await asyncio.start_server(self._serve, host, port)
+        self._server = await serve_streams(self._serve, host, port, self._tls)
         return int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
@@ -126,13 +126,10 @@ class ElectionServer:
         try:
             async with asyncio.timeout(_ASK_SECONDS):
                 question = await stream.receive()
-            if question is not None and self._trusts(question):
+            if question is not None and question.job == self._job:
                 stream.send(self._answer(question))
                 await stream.drain()
         except (WireError, TimeoutError):
             return  # whoever it was has to ask again
         finally:
             stream.close()
-
-    def _trusts(self, question: ElectionRequest) -> bool:
-        return hmac.compare_digest(question.token, self._token) and question.job == self._job

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +30,7 @@ from mainstay.recovery.protocol.messages import Prefetch, PrefetchResult
 log = logging.getLogger("mainstay.launcher")
 _START_SECONDS: Final = 20.0
 _ASK_AGAIN_SECONDS: Final = 0.02
+_NO_WAY_SECONDS: Final = 2.0
 _MAX_DEATHS: Final = 5
 """An agent that dies this often in a row without having served for a while is left alone: the job is unprotected."""
 _SERVED_SECONDS: Final = 30.0
@@ -53,9 +55,7 @@ class AgentSupervisor:
         self._up = asyncio.Event()
         # One order at a time, in order: a fence must be done before the inventory that follows it.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="mainstay-agent")
-        self.client = AgentClient(
-            self.socket, options.token, job=options.job, generation=0, role="launcher", timeout=_START_SECONDS
-        )
+        self.client = AgentClient(self.socket, job=options.job, generation=0, timeout=_START_SECONDS)
         self._holder = asyncio.create_task(self._keep())
 
     @property
@@ -152,10 +152,11 @@ class AgentSupervisor:
 
     async def _serve(self) -> None:
         """Start one agent, say where it listens, return when it has ended."""
+        listen = await self._own_address()
         read_fd, write_fd = os.pipe()
         try:
             tail = OutputTail("agent")
-            self._child = start(self._arguments(), tail, self._pump, stdout=write_fd)
+            self._child = start(self._arguments(listen), tail, self._pump, stdout=write_fd)
         finally:
             os.close(write_fd)
         ready = asyncio.create_task(_first_line(read_fd))
@@ -176,18 +177,26 @@ class AgentSupervisor:
         if not self._stopping:
             log.error("node %s: %s", self._options.node, self.problem)
 
-    def _arguments(self) -> list[str]:
+    async def _own_address(self) -> str:
+        while True:
+            try:
+                return await _address_towards(self._options.host)
+            except OSError as error:
+                self.problem = f"this host finds no way to {self._options.host}: {error}"
+                log.warning("node %s: the snapshot agent waits: %s", self._options.node, self.problem)
+            await asyncio.sleep(_NO_WAY_SECONDS)
+
+    def _arguments(self, listen: str) -> list[str]:
         options = self._options
         token = self._directory / "agent-token"
         if not token.exists():
             token.touch(mode=0o600)
             token.write_text(options.token)
-        loopback = options.host in {"127.0.0.1", "localhost", "::1"}
         flags: dict[str, object] = {
             "--job": options.job,
             "--node": options.node,
             "--socket": self.socket,
-            "--listen": "127.0.0.1:0" if loopback else "0.0.0.0:0",
+            "--listen": f"{listen}:0",
             "--token-file": token,
             "--parity-interval": options.parity_every if options.max_nodes > 1 and options.protection.tolerance else 0,
             "--checkpoint-interval": options.disk_every,
@@ -197,6 +206,19 @@ class AgentSupervisor:
         if options.checkpoint_dir is not None:
             flags["--checkpoint-dir"] = options.checkpoint_dir
         return ["-m", "mainstay.recovery.agent", *(str(part) for pair in flags.items() for part in pair)]
+
+
+async def _address_towards(host: str) -> str:
+    """The address that this host has on its way to ``host``; other nodes reach the agent there, and at no other one.
+
+    Raises:
+        OSError: there is no way, or no such host.
+    """
+    found = await asyncio.get_running_loop().getaddrinfo(host, 1, type=socket.SOCK_DGRAM)
+    family, kind, *_, target = found[0]
+    with socket.socket(family, kind) as probe:
+        probe.connect(target)  # a datagram socket: this chooses a route and sends nothing
+        return str(probe.getsockname()[0])
 
 
 async def _first_line(read_fd: int) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from mainstay.recovery.controller.coordinator_lease import LEASE
+from mainstay.recovery.job_tls import refusal
 from mainstay.recovery.membership.coordinator_election import CoordinatorElection, CoordinatorLoss, Endpoint
 from mainstay.recovery.node.rank_report_cache import RankReportCache
 from mainstay.recovery.options import RunOptions
@@ -21,6 +23,7 @@ from mainstay.recovery.protocol.messages import (
     StopJob,
     ToLauncher,
 )
+from mainstay.recovery.protocol.secure_streams import open_stream
 from mainstay.recovery.protocol.wire import MessageStream, WireError, launcher_side
 
 log = logging.getLogger("mainstay.launcher")
@@ -198,8 +201,10 @@ class CoordinatorClient:
         deadline = asyncio.get_running_loop().time() + patience
         while True:
             try:
-                reader, writer = await asyncio.open_connection(host, port)
+                reader, writer = await open_stream(host, port, self._options.control_tls)
                 break
+            except ssl.SSLCertVerificationError as error:
+                raise ConnectionError(f"{host}:{port} is refused: {refusal(error)}") from error
             except OSError as error:
                 if asyncio.get_running_loop().time() > deadline:
                     raise ConnectionError(f"no coordinator answers at {host}:{port}: {error}") from error

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import shutil
 import tempfile
 from pathlib import Path
@@ -124,7 +125,7 @@ class Launcher:
         self._deaths = ExitWatcher(self._book, self._tell)
         self._workers = Workers(
             self._directory,
-            options.token,
+            secrets.token_hex(16),
             self._fork_server,
             on_message=self._from_worker,
             on_exit=self._worker_gone,
@@ -177,7 +178,6 @@ class Launcher:
     def _hello(self, election_endpoint: str) -> LauncherHello:
         options = self._options
         return LauncherHello(
-            token=options.token,
             job=options.job,
             node=options.node,
             node_rank=options.node_rank,
@@ -246,7 +246,7 @@ class Launcher:
             module=options.module,
             argv=options.argv,
             agent_socket=str(self._agent.socket),
-            agent_token=options.token,
+            snapshot_certificate=options.snapshot_tls.pem,
             job=options.job,
             shard_snapshots=options.shard_snapshots,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from mainstay.recovery.controller.failure import ReplayTrigger
 from mainstay.recovery.membership import launcher_discovery
 from mainstay.recovery.node.coordinator_host import CoordinatorHost
 from mainstay.recovery.node.launcher import Launcher
-from mainstay.recovery.option_values import OptionsError
+from mainstay.recovery.option_values import TOKEN_VARIABLE, OptionsError
 from mainstay.recovery.options import RunOptions, parse
 
 log = logging.getLogger("mainstay.launcher")
@@ -25,6 +26,7 @@ def main(words: Sequence[str]) -> int:
     """Run the job on this node; returns its exit code, 2 for bad input."""
     try:
         options = parse(words)
+        os.environ.pop(TOKEN_VARIABLE, None)  # not for the processes that run the user's code
         logging.basicConfig(level=logging.INFO, format=f"[{options.node}] %(message)s")
         private_directory(options.state_dir)
         return asyncio.run(_serve(options))

@@ -27,9 +27,8 @@ DEBUGGED: Final = "stopped by a debugger"
 
 
 class LauncherHello(WorkerMessage, frozen=True):
-    """First on a launcher's connection. A wrong token closes it."""
+    """First on a launcher's connection."""
 
-    token: str
     job: str
     node: str
     node_rank: int

@@ -214,8 +214,9 @@ class Assign(WorkerMessage, frozen=True):
     module: bool
     argv: tuple[str, ...]
     agent_socket: str
-    agent_token: str
     job: str
+    snapshot_certificate: str = ""
+    """PEM of what this rank shows to agents of other nodes; empty: it reads from none."""
     shard_snapshots: bool = False
     """Save only this rank's part of what its data-parallel replicas hold alike."""
 

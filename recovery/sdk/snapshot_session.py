@@ -15,6 +15,7 @@ from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.agent.peer import Credentials
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.reshape import gather
+from mainstay.recovery.job_tls import JobTls
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.errors import ArenaError, FencedError, SlotMissingError
 from mainstay.recovery.memory.layout import Layout
@@ -103,10 +104,9 @@ class SnapshotSession:
         """Why nothing is saved at the moment; empty is good."""
         self._rank = assignment.rank
         self._generation = generation
-        self.agent = AgentClient(
-            Path(assignment.agent_socket), assignment.agent_token, job=assignment.job, generation=generation
-        )
-        self._secret = (assignment.agent_token, assignment.job)
+        self.agent = AgentClient(Path(assignment.agent_socket), job=assignment.job, generation=generation)
+        self._job = assignment.job
+        self._certificate = assignment.snapshot_certificate
         self._writer: SnapshotWriter | None = None
         self._inode = 0
         self.slots = 0
@@ -255,8 +255,7 @@ class SnapshotSession:
 
     @property
     def _credentials(self) -> Credentials:
-        token, job = self._secret
-        return Credentials(token, job, self._generation)
+        return Credentials(JobTls(self._certificate), self._job, self._generation)
 
     def _committed(self, epoch: int, generation: int, slot: int) -> None:
         self.agent.committed(self._rank, epoch, generation, slot)

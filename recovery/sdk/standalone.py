@@ -201,7 +201,7 @@ class StandaloneSession:
         place = self._place
         if place is None:
             return None
-        client = AgentClient(place.socket, place.token(), job=place.job, generation=self.generation)
+        client = AgentClient(place.socket, job=place.job, generation=self.generation)
         try:
             client.fence(self.generation)
         except AgentError as error:
@@ -217,7 +217,6 @@ class StandaloneSession:
             module=False,
             argv=(),
             agent_socket=place.socket,
-            agent_token=place.token(),
             job=place.job,
         )
 

@@ -52,7 +52,7 @@ async def repeat(nodes: int, times: int, fork_server: ForkServerClient) -> None:
     for number in range(nodes):
         options = options_of(number, nodes)
         hello = LauncherHello(
-            token="", job="job", node=options.node, node_rank=number, nnodes=nodes, nproc=1, spares=0, standbys=0,
+            job="job", node=options.node, node_rank=number, nnodes=nodes, nproc=1, spares=0, standbys=0,
             pid=1, agent_endpoint="127.0.0.1:1",
         )  # fmt: skip
         line = Line(NodeChecker(options, fork_server, cast("Any", check.answer)))

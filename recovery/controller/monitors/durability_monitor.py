@@ -207,7 +207,7 @@ class DurabilityMonitor:
         """Ask all agents, judge, and tell."""
         job, loop = self._job, asyncio.get_running_loop()
         where = {node.name: node.endpoint for node in job.members.alive() if node.endpoint}
-        shown = Credentials(job.options.token, job.options.job, job.state.generation)
+        shown = Credentials(job.options.snapshot_tls, job.options.job, job.state.generation)
         asked = [loop.run_in_executor(pool, _ask, endpoint, shown) for endpoint in where.values()]
         answers = dict(zip(where, await asyncio.gather(*asked), strict=True))
         if job.state.phase is not JobPhase.RUNNING or shown.generation != job.state.generation:

@@ -41,7 +41,6 @@ class NodeJoined(_Event, frozen=True):
     """A launcher is part of the job from now on."""
 
     hello: LauncherHello
-    """Without its token."""
 
 
 class NodeLost(_Event, frozen=True):

@@ -81,8 +81,8 @@ class Agent:
         lines = self.log.read_text().splitlines(keepends=True)
         return next((line for line in lines if line.startswith("{") and line.endswith("\n")), "")
 
-    def client(self, generation: int = 1, token: str = TOKEN) -> AgentClient:
-        client = AgentClient(self.socket, token, job=JOB, generation=generation, role="test")
+    def client(self, generation: int = 1) -> AgentClient:
+        client = AgentClient(self.socket, job=JOB, generation=generation)
         self.clients.append(client)
         return client
 

@@ -22,6 +22,7 @@ from mainstay.recovery.agent.store import ArenaStore
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.manifest import DiskConfig
 from mainstay.recovery.checkpoint.writer import Writer, WriteRequest, WriteResult
+from mainstay.recovery.job_certificates import Authority, job_tls
 from mainstay.recovery.memory.digest import digest
 from mainstay.recovery.memory.records import Word
 from mainstay.recovery.memory.snapshot import SnapshotWriter
@@ -40,7 +41,8 @@ class Bench:
         self.files = root / "checkpoints"
         memory = root / "memory"
         memory.mkdir()
-        settings = AgentSettings(job="job", node="node", token="secret", directory=memory, disk_every=10, disk_keep=4)
+        tls = job_tls("secret", "job", Authority.SNAPSHOTS)
+        settings = AgentSettings(job="job", node="node", tls=tls, directory=memory, disk_every=10, disk_keep=4)
         self.store = ArenaStore(memory, slots=settings.slots, disk_every=settings.disk_every)
         self.array = np.zeros(5000, np.uint8)
         source = ArraySource({"t": self.array})

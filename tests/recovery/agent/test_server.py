@@ -30,7 +30,7 @@ def test_an_error_of_accept_closes_the_endpoint_to_nobody_else(monkeypatch, capl
     monkeypatch.setattr(server, "REFUSED_SECONDS", 0.0)
     served: list[socket.socket] = []
     election_endpoint = AgentServer(service=None)
-    monkeypatch.setattr(election_endpoint, "_serve", served.append)
+    monkeypatch.setattr(election_endpoint, "_authenticate", lambda sock, _: served.append(sock))
     with socket.create_server(("127.0.0.1", 0)) as inner, caplog.at_level(logging.WARNING):
         election_endpoint.listen(_Listener(inner, failures=3))
         with socket.create_connection(inner.getsockname()[:2], timeout=10):

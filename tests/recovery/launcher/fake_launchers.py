@@ -38,6 +38,7 @@ from mainstay.recovery.protocol.messages import (
     ThreadStack,
     WorkerUp,
 )
+from mainstay.recovery.protocol.secure_streams import open_stream
 from mainstay.recovery.protocol.step_replay_messages import StepReplayRepeat, StepReplayRequest
 from mainstay.recovery.protocol.wire import MessageStream, launcher_side
 from mainstay.recovery.protocol.worker_messages import (
@@ -296,9 +297,9 @@ class World:
         self.port = await self.coordinator.start("127.0.0.1", 0)
 
     async def connect(self, number: int, **changed: Any) -> FakeNode:
-        stream = launcher_side(*await asyncio.open_connection("127.0.0.1", self.port))
+        stream = launcher_side(*await open_stream("127.0.0.1", self.port, self.options.control_tls))
         hello: dict[str, Any] = {
-            "token": self.options.token, "job": self.options.job, "node": f"node-{number}", "node_rank": number,
+            "job": self.options.job, "node": f"node-{number}", "node_rank": number,
             "nnodes": self.options.nnodes, "nproc": self.options.nproc, "spares": self.options.spares,
             "standbys": self.options.spares, "spare_nodes": self.options.spare_nodes, "pid": 1,
             "agent_endpoint": f"127.0.0.1:{9000 + number}",

@@ -129,9 +129,9 @@ def test_a_node_whose_place_another_may_have_taken_gets_no_vote(options: RunOpti
         try:
             following = asyncio.ensure_future(fleet.launchers[1].next())
             await asyncio.sleep(0)
-            vote = VoteRequest(token=options.token, job=options.job, term=9, node="node-7")
+            vote = VoteRequest(job=options.job, term=9, node="node-7")
             while True:
-                answer = await send_election_request(fleet.launchers[1].election_endpoint, vote)
+                answer = await send_election_request(fleet.launchers[1].election_endpoint, vote, options.control_tls)
                 assert isinstance(answer, ElectionReply)
                 assert not answer.granted
                 if answer.reason == "node node-7 was lost, and another may have taken its place":
@@ -229,9 +229,10 @@ def test_one_vote_a_term_and_none_while_there_is_a_coordinator(options: RunOptio
         await fleet.open()
         voter = fleet.launchers[4]
 
-        async def candidacy(node: str, term: int, **changed: str) -> Any:
-            words = {"token": options.token, "job": options.job} | changed
-            return await send_election_request(voter.election_endpoint, VoteRequest(node=node, term=term, **words), 2.0)
+        async def candidacy(node: str, term: int, token: str = options.token) -> Any:
+            tls = dataclasses.replace(options, token=token).control_tls
+            call = VoteRequest(job=options.job, node=node, term=term)
+            return await send_election_request(voter.election_endpoint, call, tls, 2.0)
 
         try:
             refused = await candidacy("node-1", 2)
@@ -244,10 +245,8 @@ def test_one_vote_a_term_and_none_while_there_is_a_coordinator(options: RunOptio
             again = await candidacy("node-2", 2)
             assert (again.granted, again.reason) == (False, "node node-4 has promised term 2")
             assert await candidacy("node-2", 9, token="wrong") is RequestStatus.SILENT
-            call = CoordinatorAnnouncement(
-                token=options.token, job=options.job, term=2, node="node-1", endpoint="127.0.0.1:77"
-            )
-            await send_election_request(voter.election_endpoint, call)
+            call = CoordinatorAnnouncement(job=options.job, term=2, node="node-1", endpoint="127.0.0.1:77")
+            await send_election_request(voter.election_endpoint, call, options.control_tls)
             assert await asyncio.wait_for(looking, 60.0) == ("127.0.0.1", 77)
         finally:
             fleet.close()
@@ -260,13 +259,13 @@ def test_a_coordinator_that_wakes_hears_of_the_higher_term(options: RunOptions, 
         fleet = Fleet(options, 3, 2)
         await fleet.open()
         old = fleet.launchers[0]
-        call = CoordinatorAnnouncement(
-            token=options.token, job=options.job, term=3, node="node-1", endpoint="127.0.0.1:77"
-        )
+        call = CoordinatorAnnouncement(job=options.job, term=3, node="node-1", endpoint="127.0.0.1:77")
         try:
-            await send_election_request(old.election_endpoint, call)
+            await send_election_request(old.election_endpoint, call, options.control_tls)
             assert old.resigned == "node node-1 coordinates now (term 3)"
-            await send_election_request(old.election_endpoint, msgspec.structs.replace(call, term=1))
+            await send_election_request(
+                old.election_endpoint, msgspec.structs.replace(call, term=1), options.control_tls
+            )
             assert old.resigned.endswith("(term 3)")
         finally:
             fleet.close()
@@ -288,7 +287,7 @@ def test_a_endpoint_takes_no_nonsense_and_stays_open(options: RunOptions, play: 
             assert await asyncio.wait_for(reader.read(), 60.0) == b""
             writer.close()
             answer = await send_election_request(
-                election_endpoint, CoordinatorQuery(token=options.token, job=options.job, term=1)
+                election_endpoint, CoordinatorQuery(job=options.job, term=1), options.control_tls
             )
             assert answer == ElectionReply(term=1, coordinates=True)
         finally:

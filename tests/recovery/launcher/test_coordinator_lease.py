@@ -55,6 +55,7 @@ def test_launchers_that_have_ended_choose_nobody(options: RunOptions, play: Any,
                 await world.connect(number, election_endpoint=election_endpoint)
             await world.until_state("running", 1)
             world.commit_all(1, digest=7)
+            await world.until(lambda: min(rank.epoch for rank in world.coordinator.job.members.ranks) == 1)
             for number in (1, 2):
                 world.lose(number)
             await world.until(

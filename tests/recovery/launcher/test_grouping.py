@@ -19,7 +19,7 @@ def members() -> Members:
     made = Members(4, 2)
     for number, domain in enumerate("aabb"):
         hello = LauncherHello(
-            token="t", job="j", node=f"n{number}", node_rank=number, nnodes=4, nproc=2, spares=0, standbys=0, pid=1,
+            job="j", node=f"n{number}", node_rank=number, nnodes=4, nproc=2, spares=0, standbys=0, pid=1,
             agent_endpoint=f"h{number}:1", domain=domain,
         )  # fmt: skip
         made.nodes[hello.node] = NodeMember(hello, hello.agent_endpoint, 0)

@@ -54,7 +54,7 @@ async def opened(options: RunOptions, *answers: ElectionReply) -> tuple[list[Ele
 
         return reply
 
-    election_endpoints = [ElectionServer(options.token, options.job, saying(answer)) for answer in answers]
+    election_endpoints = [ElectionServer(options.control_tls, options.job, saying(answer)) for answer in answers]
     return election_endpoints, [
         f"127.0.0.1:{await election_endpoint.open('127.0.0.1', 0)}" for election_endpoint in election_endpoints
     ]
@@ -136,7 +136,7 @@ def test_a_launcher_keeps_what_the_coordinator_says(dropping: RunOptions) -> Non
         )
         assert kept(dropping).voted_term == 1
         one._free = True
-        call = VoteRequest(token=dropping.token, job=dropping.job, term=2, node="node-1")
+        call = VoteRequest(job=dropping.job, term=2, node="node-1")
         assert one._answer(call).granted
         assert (kept(dropping).voted_term, kept(dropping).endpoints) == (2, ("127.0.0.1:7",))
 

@@ -19,7 +19,7 @@ def members() -> Members:
     made = Members(4, 1)
     for number in range(4):
         hello = LauncherHello(
-            token="t", job="j", node=f"n{number}", node_rank=number, nnodes=4, nproc=1, spares=1, standbys=1, pid=1,
+            job="j", node=f"n{number}", node_rank=number, nnodes=4, nproc=1, spares=1, standbys=1, pid=1,
             agent_endpoint=f"h{number}:1",
         )  # fmt: skip
         made.nodes[hello.node] = NodeMember(hello, hello.agent_endpoint, 1)

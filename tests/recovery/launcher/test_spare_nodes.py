@@ -243,7 +243,7 @@ def test_lost_nodes_are_forgotten_when_others_have_their_places() -> None:
 
     def add_node(number: int, *, heard_at: float, alive: bool = True) -> None:
         hello = LauncherHello(
-            token="t", job="j", node=f"n{number}", node_rank=number, nnodes=2, nproc=1, spares=0, standbys=0, pid=1,
+            job="j", node=f"n{number}", node_rank=number, nnodes=2, nproc=1, spares=0, standbys=0, pid=1,
             agent_endpoint="",
         )  # fmt: skip
         members.nodes[hello.node], heard[hello.node] = NodeMember(hello, "", 0, alive=alive), heard_at

@@ -117,6 +117,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **_: Any) -> Any:  # type: ignore[override]
         return self.network.listen(protocol_factory, host, port)
 
+    async def start_tls(self, transport: Any, protocol: Any, *_: Any, **__: Any) -> Any:  # type: ignore[override]
+        """The network of the simulation is trusted."""
+        transport.set_protocol(protocol)
+        transport.resume_reading()
+        return transport
+
 
 class Network:
     """Hosts by address. Messages of a connection stay in order; a cut keeps them back, as retransmission does."""
@@ -239,15 +245,15 @@ class SimulatedTransport(asyncio.Transport):
         self.closing = False
         self._protocol: Any = None
         self._last_due = 0.0
+        self._paused = False
         self._early: list[bytes | None] = []
         self._unsent: list[bytes | None] = []
 
     def open(self, protocol: Any) -> None:
         self._protocol = protocol
         protocol.connection_made(self)
-        for data in self._early:
-            self._arrive(data)
-        self._early.clear()
+        if not self._paused:
+            self.resume_reading()
 
     def write(self, data: Any) -> None:
         if not self.closing:
@@ -289,7 +295,7 @@ class SimulatedTransport(asyncio.Transport):
 
     def _arrive(self, data: bytes | None) -> None:
         self.network.delivered += 1
-        if self._protocol is None:
+        if self._protocol is None or self._paused:
             self._early.append(data)
         elif not self.closing:
             self._protocol.eof_received() if data is None else self._protocol.data_received(data)
@@ -307,7 +313,10 @@ class SimulatedTransport(asyncio.Transport):
         self._protocol = protocol
 
     def pause_reading(self) -> None:
-        """No process here sends faster than is read."""
+        self._paused = True
 
     def resume_reading(self) -> None:
-        """See ``pause_reading``."""
+        self._paused = False
+        early, self._early = self._early, []
+        for data in early:
+            self._arrive(data)

@@ -1,0 +1,98 @@
+"""Mutual TLS 1.3 between the processes of one job, and a bound on connections that have not authenticated.
+
+Both sides show a certificate of the same authority (``job_certificates``). A connection that is up is therefore of this
+job, encrypted, and not a replay. This module needs no library, as ranks import it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+HANDSHAKE_SECONDS: Final = 5.0
+MAX_PENDING: Final = 128
+"""Connections of one listener that have not authenticated. A member of the job is one of them for milliseconds."""
+_CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n", re.DOTALL)
+
+
+class JobTls:
+    """One identity in a job.
+
+    Args:
+        pem: of ``issue_certificate``.
+
+    Raises:
+        ValueError, ssl.SSLError: it is none.
+    """
+
+    def __init__(self, pem: str) -> None:
+        found = _CERTIFICATE.findall(pem)
+        if len(found) != 2:
+            raise ValueError(f"an identity of a job has two certificates, not {len(found)}")
+        self.pem = pem
+        self.server = _context(ssl.PROTOCOL_TLS_SERVER, pem, found[1])
+        self.client = _context(ssl.PROTOCOL_TLS_CLIENT, pem, found[1])
+        # A ticket that nobody reads makes the kernel reset the connection when it is closed, with data under way.
+        self.server.num_tickets = 0
+
+
+def _context(side: int, pem: str, authority: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(side)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # membership counts, and nodes change addresses
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=authority)
+    # The standard library loads a private key only from a file; this one is in memory, without a name.
+    descriptor = os.memfd_create("mainstay-certificate", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, pem.encode())
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+    return context
+
+
+def refusal(error: OSError) -> str:
+    """Say why a handshake failed, for people."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return "it has another job token: the nodes of a job need the same --token-file"
+    return str(error)
+
+
+class PendingConnections:
+    """Connections of one listener whose other side has not authenticated; safe from any thread.
+
+    When there are too many, the oldest one of the address with the most of them is ended. A silent caller can thus keep
+    out neither another address nor a member at its own, who is never the oldest for long.
+    """
+
+    def __init__(self, most: int = MAX_PENDING) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._pending: dict[object, tuple[str, Callable[[], None]]] = {}
+        self.ended = 0
+        """Connections that were ended for others."""
+
+    def add(self, source: str, end: Callable[[], None]) -> object:
+        """Count a connection from the address ``source``, which ``end`` ends; returns what ``remove`` takes."""
+        key = object()
+        with self._lock:
+            self._pending[key] = source, end
+            if len(self._pending) <= self._most:
+                return key
+            worst = Counter(address for address, _ in self._pending.values()).most_common(1)[0][0]
+            oldest = next(one for one, (address, _) in self._pending.items() if address == worst)
+            _, give_up = self._pending.pop(oldest)
+            self.ended += 1
+        give_up()
+        return key
+
+    def remove(self, key: object) -> None:
+        """It has authenticated, or has ended."""
+        with self._lock:
+            self._pending.pop(key, None)
