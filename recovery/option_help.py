@@ -53,3 +53,7 @@ NNODES: Final = (
     "Set the number of nodes. With MIN:MAX, ranks run on MIN nodes. More nodes, up to MAX, may join at any time and "
     "wait as spare nodes, which take the ranks of lost nodes."
 )
+SNAPSHOT_ENCRYPTION: Final = (
+    "Encrypt snapshots on their way between nodes; off: they travel in the clear, and changes on the way are detected. "
+    "Messages are always encrypted."
+)

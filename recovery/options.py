@@ -118,6 +118,8 @@ class RunOptions:
     """Pipeline stages, likewise."""
     shard_snapshots: bool = False
     """Each of several data-parallel replicas saves a part of the replicated state."""
+    encrypts_snapshots: bool = True
+    """On their way between nodes; else they are only authenticated."""
     step_replay_every: int = 0
     """Steps between scheduled replays; 0: none."""
     resume: str | None = None
@@ -252,6 +254,7 @@ def _protection_options(parser: argparse.ArgumentParser) -> None:
     )
     add("--failure-domain", dest="domain", action="append", default=[], metavar="[NODE=]RACK", help=option_help.DOMAIN)
     add("--shard-snapshots", action="store_true", help=option_help.SHARD_SNAPSHOTS)
+    add("--snapshot-encryption", choices=("on", "off"), default="on", help=option_help.SNAPSHOT_ENCRYPTION)
     checkpoint = "Write a checkpoint to --checkpoint-dir every N steps; 0: never; or auto."
     add("--checkpoint-interval", dest="disk_every", type=_every, default=0, metavar="N", help=checkpoint)
     add("--checkpoint-dir", type=Path, help=option_help.CHECKPOINTS)
@@ -328,6 +331,7 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         dp=found.dp,
         pp=found.pp,
         shard_snapshots=found.shard_snapshots,
+        encrypts_snapshots=found.snapshot_encryption == "on",
         script=found.script,
         module=found.module,
         argv=tuple(found.script_args),

@@ -1,4 +1,4 @@
-"""Messages and raw bytes on a stream socket: 4 bytes of length (little-endian), then msgpack, 1 MiB at most.
+"""Messages on a stream socket: 4 bytes of length (little-endian), then msgpack, 1 MiB at most.
 
 Every receive has a deadline and a bound known beforehand, so neither a slow nor a hostile peer can hold memory or a
 thread for long. A broken frame ends the connection; nothing is guessed.
@@ -11,12 +11,10 @@ import struct
 from typing import Final, TypeVar
 
 import msgspec
-import numpy as np
 
 from mainstay.probes.decoding import UNREADABLE
 from mainstay.recovery.agent.errors import AgentGoneError, ProtocolError
 from mainstay.recovery.agent.peer_messages import WireMessage
-from mainstay.recovery.memory.digest import Bytes
 
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
 CHUNK: Final = 1024 * 1024
@@ -37,7 +35,10 @@ def send(sock: socket.socket, message: WireMessage) -> None:
     body = _encoder.encode(message)
     if len(body) > MAX_MESSAGE_BYTES:
         raise ProtocolError(f"{type(message).__name__} has {len(body)} bytes, allowed are {MAX_MESSAGE_BYTES}")
-    send_bytes(sock, memoryview(_LENGTH.pack(len(body)) + body))
+    try:
+        sock.sendall(_LENGTH.pack(len(body)) + body)
+    except OSError as error:
+        raise AgentGoneError(f"the connection broke while sending: {error}") from error
 
 
 def receive(sock: socket.socket, decoder: msgspec.msgpack.Decoder[M]) -> M:
@@ -48,28 +49,19 @@ def receive(sock: socket.socket, decoder: msgspec.msgpack.Decoder[M]) -> M:
         AgentGoneError: the connection ended or stood still beyond its time-out.
     """
     head = bytearray(_LENGTH.size)
-    receive_into(sock, memoryview(head))
+    _receive_into(sock, memoryview(head))
     (length,) = _LENGTH.unpack(head)
     if not 0 < length <= MAX_MESSAGE_BYTES:
         raise ProtocolError(f"a message of {length} bytes; allowed are 1 to {MAX_MESSAGE_BYTES}")
     body = bytearray(length)
-    receive_into(sock, memoryview(body))
+    _receive_into(sock, memoryview(body))
     try:
         return decoder.decode(body)
     except UNREADABLE as error:
         raise ProtocolError(f"not a message: {error}") from error
 
 
-def send_bytes(sock: socket.socket, data: memoryview | Bytes) -> None:
-    """Write raw bytes."""
-    try:
-        sock.sendall(data.data if isinstance(data, np.ndarray) else data)
-    except OSError as error:
-        raise AgentGoneError(f"the connection broke while sending: {error}") from error
-
-
-def receive_into(sock: socket.socket, out: memoryview) -> None:
-    """Fill ``out`` with raw bytes, straight from the kernel."""
+def _receive_into(sock: socket.socket, out: memoryview) -> None:
     done = 0
     while done < len(out):
         try:

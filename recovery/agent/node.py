@@ -6,6 +6,7 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mainstay.recovery.agent.bulk import BulkSender
 from mainstay.recovery.agent.parity_store import ParityStore
 from mainstay.recovery.agent.peer import Credentials, Peer
 from mainstay.recovery.agent.store import ArenaStore
@@ -28,6 +29,8 @@ class AgentSettings:
     """Bytes a second that scrubbing digests at most: one part in a hundred of what a core could; 0: no limit."""
     scrub_pause: float = 30.0
     """Seconds between two passes; 0: no scrubbing."""
+    encrypts: bool = True
+    """See ``AgentConnection``."""
     drill_seconds: float = 300.0
     """Seconds between two drills; 0: none."""
 
@@ -56,5 +59,11 @@ class AgentConnection:
 
     sock: socket.socket
     generation: int
+    encrypts: bool
+    """Whether snapshots are encrypted on their way; else they are authenticated."""
     streaming: bool = False
     """Raw bytes are under way: an error can only be told by closing the connection."""
+
+    def open_bulk(self) -> BulkSender:
+        """Return what sends the raw bytes of one transfer."""
+        return BulkSender(self.sock, encrypted=self.encrypts)

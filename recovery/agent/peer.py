@@ -10,11 +10,12 @@ from typing import Final, Self, TypeVar
 
 import msgspec
 
+from mainstay.recovery.agent.bulk import BulkReceiver
 from mainstay.recovery.agent.client import converse
 from mainstay.recovery.agent.errors import AgentGoneError, ProtocolError, TornError
-from mainstay.recovery.agent.framing import parse_endpoint, receive, receive_into
+from mainstay.recovery.agent.framing import parse_endpoint, receive
 from mainstay.recovery.agent.messages import Hello, Reply, Welcome
-from mainstay.recovery.agent.peer_messages import TransferTail, WireMessage
+from mainstay.recovery.agent.peer_messages import TransferHeader, TransferTail, WireMessage
 from mainstay.recovery.job_tls import JobTls, refusal
 from mainstay.recovery.memory.digest import Bytes
 
@@ -67,20 +68,25 @@ class Peer:
 
     def call(self, request: WireMessage, answer: type[M]) -> M:
         """Send ``request`` and read its answer; raw bytes may follow it."""
-        return converse(self._socket, self._decoder, request, answer, self.endpoint)
+        reply = converse(self._socket, self._decoder, request, answer, self.endpoint)
+        if isinstance(reply, TransferHeader):
+            self._bulk = BulkReceiver(self._socket, reply.seal)
+        return reply
 
     def receive_into(self, out: Bytes) -> None:
-        """Fill ``out`` (uint8) with the raw bytes that follow."""
-        receive_into(self._socket, out.data)
+        """Fill ``out`` (uint8) with the raw bytes that follow; they count once ``finish`` has returned."""
+        self._bulk.receive_into(out)
 
     def finish(self) -> None:
         """Read the ``TransferTail``.
 
         Raises:
             TornError: the bytes were overwritten while they were sent.
+            CorruptError: they were changed on the way.
         """
         reply = receive(self._socket, self._decoder)
         if not isinstance(reply, TransferTail):
             raise ProtocolError(f"{self.endpoint} ended its bytes with {type(reply).__name__}")
         if not reply.ok:
             raise TornError(f"{self.endpoint}: {reply.reason}")
+        self._bulk.finish(reply.tags)

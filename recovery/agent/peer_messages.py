@@ -115,7 +115,21 @@ class Head(WireMessage, frozen=True):
     generation: int = 0
 
 
-class SlotHeader(WireMessage, frozen=True):
+class TransferSeal(WireStruct, frozen=True):
+    """How the raw bytes of a transfer are protected; see ``bulk``."""
+
+    key: bytes
+    encrypted: bool
+    """Else only authenticated."""
+
+
+class TransferHeader(WireMessage, frozen=True):
+    """Base of what stands before raw bytes."""
+
+    seal: TransferSeal
+
+
+class SlotHeader(TransferHeader, frozen=True):
     """``nbytes`` raw bytes follow, then a ``TransferTail``."""
 
     generation: int
@@ -125,7 +139,7 @@ class SlotHeader(WireMessage, frozen=True):
     nbytes: int
 
 
-class StripeHeader(WireMessage, frozen=True):
+class StripeHeader(TransferHeader, frozen=True):
     """``nbytes`` raw bytes of the lost slot, from ``offset``, follow; the rest is about the whole slot."""
 
     generation: int
@@ -144,7 +158,7 @@ class RowState(WireMessage, frozen=True):
     """Rows a codeword; 0 for copies."""
 
 
-class RowHeader(WireMessage, frozen=True):
+class RowHeader(TransferHeader, frozen=True):
     """``nbytes`` raw bytes of a row follow, then a ``TransferTail``."""
 
     digests: tuple[int, ...]
@@ -168,3 +182,5 @@ class TransferTail(WireMessage, frozen=True):
 
     ok: bool
     reason: str
+    tags: tuple[bytes, ...]
+    """Of the bytes, one a segment."""

@@ -16,8 +16,9 @@ from typing import Final
 
 import numpy as np
 
+from mainstay.recovery.agent.bulk import BulkSender
 from mainstay.recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError, TornError
-from mainstay.recovery.agent.framing import CHUNK, send, send_bytes
+from mainstay.recovery.agent.framing import CHUNK, send
 from mainstay.recovery.agent.messages import Fetched, Group, Rebuild
 from mainstay.recovery.agent.node import AgentConnection, AgentNode
 from mainstay.recovery.agent.parity import Geometry
@@ -64,7 +65,9 @@ def serve_stripe(node: AgentNode, caller: AgentConnection, request: Decode) -> N
         ]
         for stripe, coefficient in zip(others, coefficients[1:], strict=True):
             stripe.coefficient = int(coefficient)
+        bulk = caller.open_bulk()
         header = StripeHeader(
+            seal=bulk.seal,
             generation=part.generation,
             layout_digest=part.layout_digest,
             slot_nbytes=part.nbytes,
@@ -74,10 +77,10 @@ def serve_stripe(node: AgentNode, caller: AgentConnection, request: Decode) -> N
         )
         caller.streaming = True
         send(caller.sock, header)
-        _send_decoded(caller, int(coefficients[0]), row.data(request.word)[:length], others)
+        _send_decoded(bulk, int(coefficients[0]), row.data(request.word)[:length], others)
         problem = _ended(row, others)
     node.meter.add_transfer("net", length * (1 + len(others)), time.perf_counter() - begun)
-    send(caller.sock, TransferTail(ok=problem is None, reason=problem or ""))
+    send(caller.sock, TransferTail(ok=problem is None, reason=problem or "", tags=bulk.tags()))
     caller.streaming = False
 
 
@@ -110,7 +113,7 @@ def _source(peer: Peer, row: ParityRow, request: Decode, source: DecodeSource, l
     return ask_slot(peer, slot, known.digest)
 
 
-def _send_decoded(caller: AgentConnection, coefficient: int, own: Bytes, others: list[Stripe]) -> None:
+def _send_decoded(bulk: BulkSender, coefficient: int, own: Bytes, others: list[Stripe]) -> None:
     """Send the sum of ``own`` and every other block, each with its coefficient, holding one chunk at a time."""
     buffer: Bytes = np.empty(min(CHUNK, len(own)), np.uint8)
     for at in range(0, len(own), CHUNK):
@@ -122,7 +125,7 @@ def _send_decoded(caller: AgentConnection, coefficient: int, own: Bytes, others:
             gf.multiply_add(coefficient, own[at : at + len(chunk)], chunk)
         for stripe in others:
             stripe.add_into(chunk)
-        send_bytes(caller.sock, chunk)
+        bulk.send(chunk)
 
 
 def _ended(row: ParityRow, others: list[Stripe]) -> str | None:

@@ -154,7 +154,7 @@ class AgentServer:
             send(sock, AgentFailure(kind=FailureKind.STALE_GENERATION, reason=str(error)))
             return None
         send(sock, Welcome(node=settings.node, generation=self._service.store.config.fence))
-        return AgentConnection(sock, hello.generation)
+        return AgentConnection(sock, hello.generation, settings.encrypts)
 
 
 def _interrupt(sock: socket.socket) -> None:
@@ -303,6 +303,7 @@ def _settings(arguments: argparse.Namespace) -> AgentSettings:
         disk_every=arguments.disk_every,
         disk_keep=arguments.disk_keep,
         checkpoint_dir=arguments.checkpoint_dir,
+        encrypts=arguments.snapshot_encryption == "on",
         scrub_pause=arguments.scrub_interval,
         scrub_rate=arguments.scrub_rate,
         drill_seconds=arguments.restore_drill_interval,
@@ -327,6 +328,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--checkpoint-interval", dest="disk_every", type=int, default=0, metavar="N", help=checkpoint)
     add("--checkpoint-keep", dest="disk_keep", type=int, default=2, metavar="N", help="Keep N files of each rank.")
     add("--checkpoint-dir", type=Path, help="Write checkpoints to this directory.")
+    encryption = "Encrypt snapshots that other nodes read; off: only detect changes on the way."
+    add("--snapshot-encryption", choices=("on", "off"), default="on", help=encryption)
     add("--scrub-interval", type=float, default=30.0, help="Wait this many seconds between two scrubs; 0: no scrubs.")
     add("--scrub-rate", type=float, default=200e6, help="Limit the bytes per second that scrubs read.")
     drill = "Wait this many seconds between two restore drills; 0: no drills."

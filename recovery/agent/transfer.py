@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from mainstay.recovery.agent.bulk import BulkSender
 from mainstay.recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError
-from mainstay.recovery.agent.framing import CHUNK, send, send_bytes
+from mainstay.recovery.agent.framing import send
 from mainstay.recovery.agent.messages import NEWEST, Fetch, Fetched
 from mainstay.recovery.agent.node import AgentConnection, AgentNode
 from mainstay.recovery.agent.parity_store import ParityRowKey, ParityStore
@@ -57,17 +58,19 @@ def serve_slot(store: ArenaStore, caller: AgentConnection, request: ReadSlot) ->
     arena, record = store.verified(request.rank, request.epoch)
     start = min(request.offset, record.nbytes)
     data = arena.slot_bytes(record.slot)[start : min(record.nbytes, start + request.nbytes)]
+    bulk = caller.open_bulk()
     header = SlotHeader(
+        seal=bulk.seal,
         generation=record.generation,
         layout_digest=arena.layout.digest,
         slot_nbytes=record.nbytes,
         digest=record.digest,
         nbytes=len(data),
     )
-    _stream(caller, header, data)
+    _stream(caller, bulk, header, data)
     ok = arena.unchanged(record)
     why = "" if ok else f"rank {request.rank} overwrote epoch {request.epoch} meanwhile"
-    send(caller.sock, TransferTail(ok=ok, reason=why))
+    send(caller.sock, TransferTail(ok=ok, reason=why, tags=bulk.tags()))
     caller.streaming = False
 
 
@@ -77,17 +80,19 @@ def serve_parity(rows: ParityStore, caller: AgentConnection, request: ReadParity
     data = row.data(request.word)
     if not 0 <= request.nbytes <= len(data):
         raise ValueError(f"a row of {len(data)} bytes has no {request.nbytes}")
-    _stream(caller, RowHeader(digests=row.digests, nbytes=request.nbytes), data[: request.nbytes])
+    bulk = caller.open_bulk()
+    header = RowHeader(seal=bulk.seal, digests=row.digests, nbytes=request.nbytes)
+    _stream(caller, bulk, header, data[: request.nbytes])
     ok = row.arena.unchanged(row.record)
-    send(caller.sock, TransferTail(ok=ok, reason="" if ok else "the parity row was overwritten meanwhile"))
+    why = "" if ok else "the parity row was overwritten meanwhile"
+    send(caller.sock, TransferTail(ok=ok, reason=why, tags=bulk.tags()))
     caller.streaming = False
 
 
-def _stream(caller: AgentConnection, header: WireMessage, data: Bytes) -> None:
+def _stream(caller: AgentConnection, bulk: BulkSender, header: WireMessage, data: Bytes) -> None:
     caller.streaming = True
     send(caller.sock, header)
-    for at in range(0, len(data), CHUNK):
-        send_bytes(caller.sock, data[at : at + CHUNK])
+    bulk.send(data)
 
 
 def fetch(node: AgentNode, order: Fetch, generation: int) -> Fetched:

@@ -201,6 +201,7 @@ class AgentSupervisor:
             "--parity-interval": options.parity_every if options.max_nodes > 1 and options.protection.tolerance else 0,
             "--checkpoint-interval": options.disk_every,
             "--checkpoint-keep": options.disk_keep,
+            "--snapshot-encryption": "on" if options.encrypts_snapshots else "off",
             "--owner-pid": os.getpid(),
         }
         if options.checkpoint_dir is not None:

@@ -20,6 +20,7 @@ from mainstay.recovery.agent import scrub, shm_lifecycle
 from mainstay.recovery.agent.errors import AgentGoneError, NoSuchSlotError
 from mainstay.recovery.controller.coordinator_takeover import CoordinatorTakeover
 from mainstay.recovery.controller.job import Job
+from mainstay.recovery.job_certificates import Authority, job_tls
 from mainstay.recovery.membership.coordinator_election import EXIT_LOST, CoordinatorElection
 from mainstay.recovery.memory.pacing import Pacer
 from mainstay.recovery.memory.snapshot import SnapshotWriter
@@ -93,6 +94,7 @@ def test_what_a_launcher_waits_for(seconds: float) -> None:
         quorum=2,
         node="n",
         launcher_endpoint=None,
+        control_tls=job_tls("token", "job", Authority.CONTROL),
     )
 
     async def work() -> None:
@@ -100,7 +102,7 @@ def test_what_a_launcher_waits_for(seconds: float) -> None:
         job.state.inheriting = True
         assert not await job.until(lambda: False, seconds)
         await OutputTail("rank 0", pipes=2).ended(seconds)
-        coordinator_client: Any = SimpleNamespace(_coordinator=("127.0.0.1", port))
+        coordinator_client: Any = SimpleNamespace(_coordinator=("127.0.0.1", port), _options=options)
         with pytest.raises(ConnectionError, match="no coordinator answers"):
             await CoordinatorClient._connect(coordinator_client, seconds, again=False)
 

@@ -207,7 +207,7 @@ def test_a_validation_that_does_not_end_in_time_is_a_refusal(
     service.admission = [objection("node-1", VALIDATED)]
 
     async def work() -> None:
-        async with running(dataclasses.replace(three, join_seconds=0.05)) as world:
+        async with running(dataclasses.replace(three, join_seconds=2.0)) as world:
             assert homes(world) == ["node-0", "node-2", "node-0"]
 
     play(work())

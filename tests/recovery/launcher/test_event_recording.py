@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.controller.event_recording import EventRecorder, RecordingError
+from mainstay.recovery.controller.event_recording import FORMAT, EventRecorder, RecordingError
 from mainstay.recovery.controller.replay import replay
 from mainstay.recovery.controller.state.events import GenerationBegun
 from mainstay.recovery.controller.state.job_state import JobState
@@ -120,8 +120,8 @@ def test_what_is_no_recording_is_refused_in_one_line(recorded: tuple[Path, Any],
     with pytest.raises(RecordingError, match="is no recording of a job"):
         replay(Path(__file__))
     newer = tmp_path / "newer"
-    newer.write_text(lines[0].replace('"format":1', '"format":2'))
-    with pytest.raises(RecordingError, match="has format 2; this version of Mainstay reads format 1"):
+    newer.write_text(lines[0].replace(f'"format":{FORMAT}', f'"format":{FORMAT + 1}'))
+    with pytest.raises(RecordingError, match=rf"has format {FORMAT + 1}; this version .* reads format {FORMAT}$"):
         replay(newer)
     assert run_here("replay-job", tmp_path / "nothing").returncode == 2
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bench.lib_agents import LocalAgent
+from bench.lib_agents import TLS, LocalAgent
 from mainstay.recovery.agent.peer import Credentials
 from mainstay.recovery.controller.recovery_record import BadSource, failed_sources
 from mainstay.recovery.memory.arena import Arena
@@ -22,7 +22,7 @@ from mainstay.recovery.sdk import shard_gather
 from mainstay.recovery.sdk.shard_gather import PartError, ShardGather
 
 EPOCH = 5
-CREDENTIALS = Credentials("bench", "bench", 1)
+CREDENTIALS = Credentials(TLS, "bench", 1)
 
 
 class Replica:
