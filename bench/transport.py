@@ -40,7 +40,7 @@ Move = Callable[[socket.socket, Bytes], None]
 """Sends or receives the bytes."""
 
 
-class Begin(TransferHeader, frozen=True):
+class TransferStart(TransferHeader, frozen=True):
     """What stands before the bytes."""
 
 
@@ -67,7 +67,7 @@ def bulk_send(*, encrypted: bool) -> Move:
     def work(sock: socket.socket, data: Bytes) -> None:
         secured = TLS.server.wrap_socket(sock, server_side=True)
         bulk = BulkSender(secured, encrypted=encrypted)
-        send(secured, Begin(seal=bulk.seal))
+        send(secured, TransferStart(seal=bulk.seal))
         bulk.send(data)
         send(secured, TransferTail(ok=True, reason="", tags=bulk.tags()))
 
@@ -76,7 +76,7 @@ def bulk_send(*, encrypted: bool) -> Move:
 
 def bulk_receive(sock: socket.socket, out: Bytes) -> None:
     secured = TLS.client.wrap_socket(sock)
-    bulk = BulkReceiver(secured, receive(secured, msgspec.msgpack.Decoder(Begin)).seal)
+    bulk = BulkReceiver(secured, receive(secured, msgspec.msgpack.Decoder(TransferStart)).seal)
     bulk.receive_into(out)
     bulk.finish(receive(secured, msgspec.msgpack.Decoder(TransferTail)).tags)
 

@@ -37,7 +37,7 @@ class JobTls:
         self.pem = pem
         self.server = _context(ssl.PROTOCOL_TLS_SERVER, pem, found[1])
         self.client = _context(ssl.PROTOCOL_TLS_CLIENT, pem, found[1])
-        # A ticket that nobody reads makes the kernel reset the connection when it is closed, with data under way.
+        # A session ticket that no client reads makes the kernel reset the connection when it is closed, with data under way.
         self.server.num_tickets = 0
 
 
@@ -67,8 +67,8 @@ def refusal(error: OSError) -> str:
 class PendingConnections:
     """Connections of one listener whose other side has not authenticated; safe from any thread.
 
-    When there are too many, the oldest one of the address with the most of them is ended. A silent caller can thus keep
-    out neither another address nor a member at its own, who is never the oldest for long.
+    When there are too many, the oldest one of the address with the most of them is ended. So silent callers keep out
+    neither another address nor a member at their own, who is never the oldest for long.
     """
 
     def __init__(self, most: int = MAX_PENDING) -> None:
@@ -78,7 +78,7 @@ class PendingConnections:
         self.ended = 0
         """Connections that were ended for others."""
 
-    def add(self, source: str, end: Callable[[], None]) -> object:
+    def add_connection(self, source: str, end: Callable[[], None]) -> object:
         """Count a connection from the address ``source``, which ``end`` ends; returns what ``remove`` takes."""
         key = object()
         with self._lock:

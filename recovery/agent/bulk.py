@@ -1,4 +1,4 @@
-"""The raw bytes of a transfer: AES-128-GCM on the socket below TLS, keyed anew for each transfer.
+"""The raw bytes of a transfer: AES-128-GCM on the socket below TLS, with a new key for each transfer.
 
 The ``ssl`` module moves 16 KiB a call and copies; in one pass over 1 MiB the same cipher is several times as fast
 (``bench.transport``). The key comes in the header of the transfer and the tags in its tail, both through TLS, so these

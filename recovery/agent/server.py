@@ -96,7 +96,7 @@ class AgentServer:
             sock.settimeout(HELLO_SECONDS)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             secured = tls.server.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-        key = self._pending.add(source, lambda: _interrupt(secured))
+        key = self._pending.add_connection(source, lambda: _interrupt(secured))
         try:
             secured.do_handshake()
         except OSError as error:

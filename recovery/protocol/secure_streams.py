@@ -12,7 +12,7 @@ log = logging.getLogger("mainstay.launcher")
 
 Accept = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 _SHUTDOWN_SECONDS = 1.0
-"""For the farewell of TLS to a process that does not answer; the default is 30."""
+"""For the shutdown notice of TLS to a process that does not answer; the default is 30."""
 
 
 async def open_stream(host: str, port: int, tls: JobTls) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -54,7 +54,7 @@ class _Handshake(asyncio.Protocol):
             transport.abort()
 
         source = (transport.get_extra_info("peername") or ("",))[0]
-        key = self._pending.add(source, end)
+        key = self._pending.add_connection(source, end)
         self._task = task = asyncio.get_running_loop().create_task(self._serve(transport, key))
 
     async def _serve(self, transport: asyncio.Transport, key: object) -> None:

@@ -88,15 +88,15 @@ def test_the_oldest_of_the_busiest_address_goes_first() -> None:
         return lambda: ended.append(name)
 
     pending = PendingConnections(most=3)
-    pending.add("good", end("good 1"))
-    pending.add("bad", end("bad 1"))
-    second = pending.add("bad", end("bad 2"))
-    pending.add("good", end("good 2"))  # two and two: the address that came first
+    pending.add_connection("good", end("good 1"))
+    pending.add_connection("bad", end("bad 1"))
+    second = pending.add_connection("bad", end("bad 2"))
+    pending.add_connection("good", end("good 2"))  # two and two: the address that came first
     assert ended == ["good 1"]
-    pending.add("bad", end("bad 3"))
+    pending.add_connection("bad", end("bad 3"))
     assert ended == ["good 1", "bad 1"]
     pending.remove(second)
-    pending.add("other", end("other 1"))
+    pending.add_connection("other", end("other 1"))
     assert ended == ["good 1", "bad 1"]
     assert pending.ended == 2
 

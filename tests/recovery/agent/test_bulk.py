@@ -36,7 +36,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
     st.booleans(),
 )
 def test_what_comes_is_what_was_sent(sent: list[int], read: list[int], segment: int, encrypted: bool) -> None:
-    """Whatever the sizes of pieces on either side, and of segments."""
+    """For any sizes of pieces on either side, and of segments."""
     near, far = socket.socketpair()
     data, out = DATA[: sum(sent)], np.zeros(sum(sent), np.uint8)
     with near, far, pytest.MonkeyPatch.context() as patch:

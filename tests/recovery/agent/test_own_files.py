@@ -56,11 +56,11 @@ def test_one_that_others_may_write_to_is_refused(directory: Path, at: int) -> No
 def test_a_link_is_refused(directory: Path, tmp_path: Path, at: int) -> None:
     level = levels(directory)[at]
     level.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    (tmp_path / "elsewhere").mkdir()
-    level.symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "other").mkdir()
+    level.symlink_to(tmp_path / "other")
     with pytest.raises(OSError, match=f"{level} is a link or a file: remove it"):
         own_directory(directory)
-    assert list((tmp_path / "elsewhere").iterdir()) == []
+    assert list((tmp_path / "other").iterdir()) == []
 
 
 @as_root
