@@ -37,7 +37,7 @@ class JobTls:
         self.pem = pem
         self.server = _context(ssl.PROTOCOL_TLS_SERVER, pem, found[1])
         self.client = _context(ssl.PROTOCOL_TLS_CLIENT, pem, found[1])
-        # A session ticket that no client reads makes the kernel reset the connection when it is closed, with data under way.
+        # No client reads session tickets, and unread bytes make the kernel reset a connection that is closed.
         self.server.num_tickets = 0
 
 
