@@ -3,7 +3,7 @@
 A check says, without importing torch, what it is called, what it proves, and how long it may take. Only ``run`` touches
 a device or starts a job, in a process of its own that may hang or die without harm.
 
-Invariant: ``passed`` is stated only by a check that ran to its end. Whatever else happens is ``failed`` or ``skipped``,
+Invariant: ``passed`` is stated only by a check that ran to its end. Every other outcome is ``failed`` or ``skipped``,
 with the reason as evidence.
 """
 
@@ -35,7 +35,7 @@ class CheckFigure(msgspec.Struct, frozen=True):
 
 
 class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check is told."""
+    """The input of a check."""
 
     device: Device
     """The kind of device and how many there are: the checks are the same on GPUs and, for tests, on processors."""

@@ -1,7 +1,7 @@
 """Run the checks one after the other, each in a process of its own under a deadline, and make the report.
 
-Invariant: every chosen check is in the report, whatever it does to its process, and this process never imports torch
-nor touches a driver.
+Invariant: every chosen check is in the report, also one that crashes or hangs, and this process never imports torch nor
+touches a driver.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _UUID: Final = re.compile(r"\b(?:GPU|MIG)-[0-9a-fA-F-]{36}\b")
 
 
 class CannotStartError(RuntimeError):
-    """The machine has not what the checks need; the message is one line."""
+    """What the checks need is missing; the message is one line."""
 
 
 class AcceptanceReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,13 +45,13 @@ class SnapshotCheck(AcceptanceCheck):
         problems: list[str] = []
         taken = read = 0
         for label in settings.labels:
-            with_device = SnapshotTrial(label, size, Path(settings.folder))
-            figures += with_device.speeds()
-            problems += with_device.problems
-            hunt = with_device.hunt(settings.seconds / 2)
+            trial = SnapshotTrial(label, size, Path(settings.folder))
+            figures += trial.speeds()
+            problems += trial.problems
+            hunt = trial.hunt(settings.seconds / 2)
             taken, read = taken + hunt.taken, read + hunt.read
             problems += [f"{label}: the snapshot of step {step} is torn" for step in hunt.torn[:3]]
-            with_device.close()
+            trial.close()
         figures += [CheckFigure("snapshots under writes", taken, ""), CheckFigure("reads beside writes", read, "")]
         devices = f"{len(settings.labels)} device{'s' if len(settings.labels) > 1 else ''}"
         evidence = f"{taken} snapshots of {devices} and {read} concurrent reads hold one step each, none is torn."
