@@ -11,7 +11,7 @@ import msgspec
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, Flag, InputError, one_line, print_unfolded
 from mainstay.probes.benchmarks.cancellation import cancel_on_signals
 from mainstay.probes.benchmarks.result import format_value
-from mainstay.recovery.accept_gpu.contract import CheckResult, CheckStatus
+from mainstay.recovery.accept_gpu.contract import CheckStatus
 from mainstay.recovery.accept_gpu.registry import CHECKS
 from mainstay.recovery.accept_gpu.runner import AcceptanceReport, AcceptanceRun, CannotStartError
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _STYLES: Final = {CheckStatus.PASSED: "green", CheckStatus.FAILED: "bold red", CheckStatus.SKIPPED: "magenta"}
 _LONGEST_MINUTES: Final = 240.0
+_WIDEST_FACT: Final = 80
+"""Characters; what is longer, such as names of signals, is only in the file."""
 
 
 @one_line("mainstay accept-gpu", {InputError: BAD_INPUT, CannotStartError: BAD_INPUT})
@@ -95,7 +97,8 @@ def _figures(report: AcceptanceReport) -> Table:
             value = format_value(figure.value, figure.unit) if figure.unit else f"{figure.value:g}"
             table.add_row(check.name, figure.name, value)
         for name, fact in check.facts.items():
-            table.add_row(check.name, name, fact if len(fact) <= 60 else f"{fact.count(',') + 1} (see the report)")
+            if len(fact) <= _WIDEST_FACT:
+                table.add_row(check.name, name, fact)
     return table
 
 
@@ -109,12 +112,8 @@ def _summary(report: AcceptanceReport) -> Table:
     table.add_column("evidence")
     for check in report.checks:
         status = Text(check.status.value.upper(), style=_STYLES[check.status])
-        table.add_row(status, check.name, _seconds(check), Text(check.evidence))
+        table.add_row(status, check.name, f"{check.seconds:.0f} s", Text(check.evidence))
     return table
-
-
-def _seconds(check: CheckResult) -> str:
-    return f"{check.seconds:.0f} s"
 
 
 def _tell_start(name: str) -> None:

@@ -53,8 +53,8 @@ class NvmlCheck(AcceptanceCheck):
             ),
             {
                 "driver": devices[0].facts.get("driver", ""),
-                "signals given": ", ".join(sorted(everywhere)),
-                "signals not given": ", ".join(sorted(declared.keys() - everywhere)),
+                "names of signals given": ", ".join(sorted(everywhere)),
+                "names of signals not given": ", ".join(sorted(declared.keys() - everywhere)),
                 **{f"GPU {one.index}": _words(one, settings) for one in devices},
             },
         )

@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -186,9 +187,17 @@ def test_a_job_has_a_rank_for_each_gpu() -> None:
 
 def test_the_hunt_finds_a_snapshot_of_half_a_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     trial = SnapshotTrial("cpu", 1 << 16, tmp_path)
-    assert trial.hunt(0.0).torn == []
+    taken, torn = trial.hunt(0.0)
+    assert (taken >= 10, torn) == (True, [])
     half = trial.weight[: len(trial.weight) // 2]
     monkeypatch.setattr(trial, "_write", lambda: half.fill_(float(trial.step)))
-    torn = trial.hunt(0.0)
-    assert set(torn.torn) >= set(range(trial.step - torn.taken + 1, trial.step + 1))
+    taken, torn = trial.hunt(0.0)
+    assert torn == list(range(trial.step - taken + 1, trial.step + 1))
     trial.close()
+
+
+def test_a_full_shared_memory_proves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1 << 20))
+    found = CHECKS["snapshot"]().run(CheckSettings(device=DEVICE, folder=str(tmp_path)))
+    assert found.status is CheckStatus.FAILED
+    assert "/dev/shm" in found.evidence

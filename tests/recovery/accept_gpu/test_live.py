@@ -33,7 +33,7 @@ def test_every_check_passes_with_a_real_kill_and_a_real_hang(driver: FakeFleet) 
     assert report.passed
     (nvml,) = [check for check in report.checks if check.name == "nvml"]
     assert nvml.facts["driver"] == "580.95.05"
-    assert "gpu_temperature_celsius" in nvml.facts["signals given"]
+    assert "gpu_temperature_celsius" in nvml.facts["names of signals given"]
     assert "serial" not in nvml.facts["GPU 1"]
     assert driver.opens == 1
     assert figures(report, "nvml")["signals given"] > 10
