@@ -52,6 +52,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "run": ("mainstay.recovery.node.main:main", "train", "Launch a protected training job."),
     "agent": ("mainstay.recovery.agent.server:main", "train", "Run a snapshot agent."),
+    "accept-gpu": (
+        "mainstay.recovery.accept_gpu_cli:accept_gpu",
+        "cli,node,train",
+        "Check that Mainstay works on the GPUs of this node.",
+    ),
     "reshape": ("mainstay.recovery.reshape_cli:reshape", "cli,train", "Change (dp, pp) of a running job."),
     "migrate": ("mainstay.recovery.migrate_cli:migrate", "cli,train", "Move ranks to other nodes."),
     "checkpoint": (

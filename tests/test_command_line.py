@@ -13,9 +13,9 @@ from tests.commands import run_here
 
 ROOT = Path(__file__).resolve().parents[1]
 FROZEN = {
-    "agent", "analyze-hang", "backup", "checkpoint", "cluster", "config", "criteria", "demo", "doctor", "localize",
-    "migrate", "node", "plan", "policy", "record", "relay", "replay", "replay-job", "reshape", "restore", "run",
-    "select", "serve", "simulate", "superbench", "token", "up", "validate", "worker",
+    "accept-gpu", "agent", "analyze-hang", "backup", "checkpoint", "cluster", "config", "criteria", "demo", "doctor",
+    "localize", "migrate", "node", "plan", "policy", "record", "relay", "replay", "replay-job", "reshape", "restore",
+    "run", "select", "serve", "simulate", "superbench", "token", "up", "validate", "worker",
 }  # fmt: skip
 
 

@@ -31,8 +31,8 @@ def main() -> None:
 def _evaluation(stage: tiny.Stage, opts: tiny.Options) -> torch.Tensor:
     """Input of this stage alone: an example has no validation set."""
     if stage.first:
-        return torch.zeros(opts.batch, tiny.LENGTH, dtype=torch.int64)
-    return torch.zeros(opts.batch, tiny.LENGTH, opts.width)
+        return torch.zeros(opts.batch, tiny.LENGTH, dtype=torch.int64, device=opts.device)
+    return torch.zeros(opts.batch, tiny.LENGTH, opts.width, device=opts.device)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -30,8 +31,17 @@ from mainstay.probes.benchmarks.suites import BENCHMARKS
 _LOOK_SECONDS = 0.02
 
 
+Answer = Callable[[dict[str, Any]], Any]
+"""Carries out an order, in a forked child, and returns its result as plain data."""
+
+
 def main() -> None:
-    """Serve orders until standard input ends."""
+    """Serve orders for benchmarks until standard input ends."""
+    serve_orders(_answer)
+
+
+def serve_orders(answer: Answer) -> None:
+    """Serve orders until standard input ends; each is carried out by ``answer``."""
     # What a library prints must not land between our lines: standard output becomes standard error for everyone else.
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -41,7 +51,7 @@ def main() -> None:
     for line in iter(sys.stdin.readline, ""):
         pid = os.fork()
         if pid == 0:
-            _child(json.loads(line), out)
+            _child(json.loads(line), out, answer)
         _send(out, exit=_outlive(pid))
 
 
@@ -50,12 +60,12 @@ def _send(out: TextIO, **message: Any) -> None:
     out.flush()
 
 
-def _child(order: dict[str, Any], out: TextIO) -> None:
+def _child(order: dict[str, Any], out: TextIO, answer: Answer) -> None:
     """The forked child: a session of its own, so that one signal ends it and all of its ranks."""
     os.setsid()
     _send(out, pid=os.getpid())
     gc.disable()  # a collection in the middle of a repetition would be measured
-    _send(out, result=_answer(order))
+    _send(out, result=answer(order))
     os._exit(0)
 
 

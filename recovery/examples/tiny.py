@@ -48,6 +48,7 @@ class Options:
     canonical: bool
     faults: Faults
     journal: Journal
+    device: torch.device
 
     @property
     def micro_batches(self) -> int:
@@ -72,7 +73,24 @@ def options(words: Sequence[str] | None = None) -> Options:
     parser.add_argument("--canonical", action="store_true", help="add gradients up in the order of micro-batches")
     add_faults(parser)
     add_journal(parser)
-    return Options(**vars(parser.parse_args(words)))
+    return Options(**vars(parser.parse_args(words)), device=choose_device())
+
+
+def choose_device() -> torch.device:
+    """The GPU of this rank, or the processor where torch sees no GPU. Call it before process groups are formed.
+
+    On a GPU it also asks torch for kernels that repeat bit by bit, so that a repeated step gives the same bits.
+    """
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)  # NCCL takes the current one
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS repeats only with a fixed workspace
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cuda.enable_flash_sdp(False)  # their backward passes add up in any order
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    return device
 
 
 class Mesh(Protocol):
@@ -99,7 +117,7 @@ class PlainMesh:
     generation = 0
 
     def __init__(self, dp: int, pp: int) -> None:
-        dist.init_process_group("gloo")
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
         self._shape = MeshShape(dp=dp, pp=pp)
         self._assignment = WorkAssignment(replicas=tuple(range(dp)))
         self.rank = dist.get_rank()
@@ -151,11 +169,12 @@ class Stage(nn.Module):
         self.blocks = nn.Sequential(*(Block(opts.width) for _ in range(layers)))
         self.head = nn.Linear(opts.width, VOCABULARY) if self.last else None
         self.faults = opts.faults
+        self.to(opts.device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.faults.in_forward()
         if self.embed is not None and self.places is not None:
-            x = self.embed(x) + self.places(torch.arange(x.shape[1]))
+            x = self.embed(x) + self.places(torch.arange(x.shape[1], device=x.device))
         x = self.blocks(x)
         return x if self.head is None else self.head(x)
 
@@ -175,7 +194,7 @@ def batches(mesh: Mesh, step: int, opts: Options) -> Iterator[torch.Tensor]:
     for task in mesh.schedule(opts.micro_batches):
         if not task.backward:
             opts.faults.in_data()
-            yield tokens(opts, step, task.micro_batch)
+            yield tokens(opts, step, task.micro_batch).to(opts.device)
 
 
 def train_step(
@@ -233,7 +252,10 @@ class _Pipeline:
         data = next(self.data)
         x = data[:, :-1] if task.source is None else self.receive(task.source).requires_grad_()
         # For dropout. torch.manual_seed is slower: it also seeds every kind of device that could be here.
-        torch.default_generator.manual_seed((self.opts.seed * 1_000_003 + self.step) * 1009 + task.micro_batch)
+        seed = (self.opts.seed * 1_000_003 + self.step) * 1009 + task.micro_batch
+        torch.default_generator.manual_seed(seed)
+        if self.opts.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
         y = self.stage(x)
         if task.target is None:
             y = functional.cross_entropy(y.flatten(0, 1), data[:, 1:].flatten())
@@ -255,7 +277,7 @@ class _Pipeline:
         self.sent.append((dist.isend(tensor, rank), tensor))
 
     def receive(self, rank: int) -> torch.Tensor:
-        tensor = torch.empty(self.opts.batch, LENGTH, self.opts.width)
+        tensor = torch.empty(self.opts.batch, LENGTH, self.opts.width, device=self.opts.device)
         dist.recv(tensor, rank)
         return tensor
 
@@ -274,6 +296,6 @@ def save(mesh: Mesh, stage: Stage, opts: Options) -> None:
     path = opts.save / f"rank-{mesh.rank}.npz"
     new = path.with_suffix(f".{os.getpid()}.new")
     with new.open("wb") as file:
-        arrays = {name: parameter.detach().numpy() for name, parameter in stage.named_parameters()}
+        arrays = {name: parameter.detach().cpu().numpy() for name, parameter in stage.named_parameters()}
         np.savez(file, **arrays)  # type: ignore[arg-type]
     new.replace(path)

@@ -90,6 +90,11 @@ class TrainerState:
         if _devices(self.model):
             self._bounce.pinned = Pinned(memory, torch.cuda.cudart())  # type: ignore[no-untyped-call]
 
+    @property
+    def pinned(self) -> Pinned | None:
+        """The memory registered with CUDA that slots are written in; None without a GPU."""
+        return self._bounce.pinned
+
     # Out
 
     def freeze(self) -> Mapping[str, Piece]:
