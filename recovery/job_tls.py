@@ -6,6 +6,7 @@ job, encrypted, and not a replay. This module needs no library, as ranks import 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import ssl
@@ -75,6 +76,7 @@ class PendingConnections:
         self._most = most
         self._lock = threading.Lock()
         self._pending: dict[object, tuple[str, Callable[[], None]]] = {}
+        self._refused: set[str] = set()
         self.ended = 0
         """Connections that were ended for others."""
 
@@ -91,6 +93,15 @@ class PendingConnections:
             self.ended += 1
         give_up()
         return key
+
+    def refuse(self, source: str, log: logging.Logger, error: OSError) -> None:
+        """Log a caller that did not authenticate; once for each address, as a flood would fill the log."""
+        with self._lock:
+            if source in self._refused or len(self._refused) >= MAX_PENDING:
+                return
+            self._refused.add(source)
+        why = "it has another job token, is not of this job, or ended"
+        log.warning("a caller at %s did not authenticate: %s (%s)", source, why, str(error) or type(error).__name__)
 
     def remove(self, key: object) -> None:
         """It has authenticated, or has ended."""

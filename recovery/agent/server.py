@@ -101,7 +101,7 @@ class AgentServer:
             secured.do_handshake()
         except OSError as error:
             secured.close()
-            logger.debug("a caller at %s did not authenticate: %s", source, error)
+            self._pending.refuse(source, logger, error)
             return
         finally:
             self._pending.remove(key)

@@ -55,9 +55,9 @@ class _Handshake(asyncio.Protocol):
 
         source = (transport.get_extra_info("peername") or ("",))[0]
         key = self._pending.add_connection(source, end)
-        self._task = task = asyncio.get_running_loop().create_task(self._serve(transport, key))
+        self._task = task = asyncio.get_running_loop().create_task(self._serve(transport, source, key))
 
-    async def _serve(self, transport: asyncio.Transport, key: object) -> None:
+    async def _serve(self, transport: asyncio.Transport, source: str, key: object) -> None:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
@@ -71,7 +71,7 @@ class _Handshake(asyncio.Protocol):
                 ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
             )
         except OSError as error:
-            log.debug("a connection did not authenticate: %s", error)
+            self._pending.refuse(source, log, error)
             return
         finally:
             self._pending.remove(key)

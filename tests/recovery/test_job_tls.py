@@ -124,6 +124,27 @@ def test_a_member_is_served_while_hundreds_say_nothing() -> None:
     assert asyncio.run(work()) == b"dcba"
 
 
+def test_a_caller_with_another_token_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """On the side that can do something about it: the one that waits for the node."""
+    stranger = job_tls("guess", "job", Authority.CONTROL)
+
+    async def work() -> None:
+        async def serve(*_: object) -> None:
+            raise AssertionError("a stranger was served")
+
+        server = await serve_streams(serve, "127.0.0.1", 0, CONTROL)
+        for _ in range(3):
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await open_stream(*server.sockets[0].getsockname()[:2], stranger)
+        while not caplog.records:  # noqa: ASYNC110 - seen from outside only
+            await asyncio.sleep(0.01)
+        server.close()
+
+    asyncio.run(asyncio.wait_for(work(), 60.0))
+    (record,) = caplog.records
+    assert record.message.startswith("a caller at 127.0.0.1 did not authenticate: it has another job token, is not")
+
+
 def test_bytes_that_are_not_tls_end_the_connection() -> None:
     async def work() -> bytes:
         async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
