@@ -31,6 +31,7 @@ PARTS: Final[dict[str, tuple[str, ...]]] = {
     "reshape": ("--quick",),  # another (dp, pp), beside a stop and a resume
     "coordinator": (),  # processor time of a step record among 16,384 ranks
     "simulated_jobs": ("--events", "100000"),  # rules of a job under random faults, in simulated time
+    "transport": (),  # what encryption costs snapshots and messages
     "bit_flips": (),  # flipped bits in all that is kept
     "restore_paths": ("--quick",),  # predicted and measured seconds
     "strategy_predictions": ("--quick",),  # the same of every way that is carried out, and that no sample is lost

@@ -24,7 +24,7 @@ from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
 
-ARGUMENTS = ["--steps", "60", "--width", "32", "--batch", "1", "--dp", "1", "--pp", "2", "--layers", "2", *FEW]
+ARGUMENTS = ["--steps", "200", "--width", "32", "--batch", "1", "--dp", "1", "--pp", "2", "--layers", "2", *FEW]
 TOKEN = "bench-or-test"
 """Of ``Job``."""
 SPOKEN = b"said in the clear"
