@@ -1,7 +1,7 @@
 """Mutual TLS 1.3 between the processes of one job, and a bound on connections that have not authenticated.
 
 Both sides show a certificate of the same authority (``job_certificates``). A connection that is up is therefore of this
-job, encrypted, and not a replay. This module needs no library, as ranks import it.
+job, encrypted, and not a replay.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-HANDSHAKE_SECONDS: Final = 5.0
-MAX_PENDING: Final = 128
-"""Connections of one listener that have not authenticated. A member of the job is one of them for milliseconds."""
+HANDSHAKE_SECONDS: Final = 20.0
+"""2,048 launchers that start at once need some 5 s of a coordinator's processor time."""
+PENDING_EACH: Final = 64
+"""Connections from one address that have not authenticated. A member of the job is one of them for milliseconds."""
+PENDING: Final = 16_384
+"""From all addresses."""
+_LOGGED: Final = 100
 _CERTIFICATE: Final = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n", re.DOTALL)
 
 
@@ -68,14 +72,17 @@ def refusal(error: OSError) -> str:
 class PendingConnections:
     """Connections of one listener whose other side has not authenticated; safe from any thread.
 
-    When there are too many, the oldest one of the address with the most of them is ended. So silent callers keep out
-    neither another address nor a member at their own, who is never the oldest for long.
+    When an address has too many, its oldest one is ended; when there are too many in all, that of the address with the
+    most. So silent callers keep out neither another address nor a member at their own, who is never the oldest for
+    long. Many members that start at once, with one connection each, do not end each other's.
     """
 
-    def __init__(self, most: int = MAX_PENDING) -> None:
-        self._most = most
+    def __init__(self, each: int = PENDING_EACH, total: int = PENDING) -> None:
+        self._each = each
+        self._total = total
         self._lock = threading.Lock()
         self._pending: dict[object, tuple[str, Callable[[], None]]] = {}
+        self._addresses = Counter[str]()
         self._refused: set[str] = set()
         self.ended = 0
         """Connections that were ended for others."""
@@ -85,11 +92,16 @@ class PendingConnections:
         key = object()
         with self._lock:
             self._pending[key] = source, end
-            if len(self._pending) <= self._most:
+            addresses = self._addresses
+            addresses[source] += 1
+            if addresses[source] > self._each:
+                worst = source
+            elif len(self._pending) > self._total:
+                worst = max(addresses, key=addresses.__getitem__)
+            else:
                 return key
-            worst = Counter(address for address, _ in self._pending.values()).most_common(1)[0][0]
             oldest = next(one for one, (address, _) in self._pending.items() if address == worst)
-            _, give_up = self._pending.pop(oldest)
+            give_up = self._forget(oldest)
             self.ended += 1
         give_up()
         return key
@@ -97,7 +109,7 @@ class PendingConnections:
     def refuse(self, source: str, log: logging.Logger, error: OSError) -> None:
         """Log a caller that did not authenticate; once for each address, as a flood would fill the log."""
         with self._lock:
-            if source in self._refused or len(self._refused) >= MAX_PENDING:
+            if source in self._refused or len(self._refused) >= _LOGGED:
                 return
             self._refused.add(source)
         why = "it has another job token, is not of this job, or ended"
@@ -106,4 +118,12 @@ class PendingConnections:
     def remove(self, key: object) -> None:
         """It has authenticated, or has ended."""
         with self._lock:
-            self._pending.pop(key, None)
+            if key in self._pending:
+                self._forget(key)
+
+    def _forget(self, key: object) -> Callable[[], None]:
+        source, end = self._pending.pop(key)
+        self._addresses[source] -= 1
+        if not self._addresses[source]:
+            del self._addresses[source]
+        return end

@@ -49,11 +49,11 @@ class Peer:
         try:
             with closing(socket.create_connection((host, port), CONNECT_SECONDS)) as plain:
                 plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                plain.settimeout(STALL_SECONDS)
                 self._socket = c.tls.client.wrap_socket(plain)  # takes the descriptor over
         except OSError as error:
             raise AgentGoneError(f"no agent answers at {self.endpoint}: {refusal(error)}") from error
         try:
-            self._socket.settimeout(STALL_SECONDS)
             hello = Hello(job=c.job, generation=c.generation)
             converse(self._socket, self._decoder, hello, Welcome)
         except BaseException:  # boundary: not to leak the socket

@@ -66,7 +66,7 @@ class AgentServer:
     def __init__(self, service: AgentService) -> None:
         self._service = service
         self._room = threading.BoundedSemaphore(MAX_CONNECTIONS)
-        self._pending = PendingConnections()
+        self._pending = PendingConnections(total=MAX_CONNECTIONS)  # each of them has a thread
         self._turned_away = 0
         self._said_at = -math.inf
 

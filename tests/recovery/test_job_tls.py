@@ -81,23 +81,22 @@ def test_what_is_no_identity_is_said() -> None:
         JobTls("")
 
 
-def test_the_oldest_of_the_busiest_address_goes_first() -> None:
+def test_the_oldest_connection_of_the_busiest_address_ends_first() -> None:
     ended: list[str] = []
 
     def end(name: str) -> Callable[[], None]:
         return lambda: ended.append(name)
 
-    pending = PendingConnections(most=3)
+    pending = PendingConnections(each=3, total=4)
     pending.add_connection("good", end("good 1"))
-    pending.add_connection("bad", end("bad 1"))
-    second = pending.add_connection("bad", end("bad 2"))
-    pending.add_connection("good", end("good 2"))  # two and two: the address that came first
-    assert ended == ["good 1"]
-    pending.add_connection("bad", end("bad 3"))
-    assert ended == ["good 1", "bad 1"]
-    pending.remove(second)
+    bad = [pending.add_connection("bad", end(f"bad {number}")) for number in range(4)]
+    assert ended == ["bad 0"], "an address has three"
     pending.add_connection("other", end("other 1"))
-    assert ended == ["good 1", "bad 1"]
+    assert ended == ["bad 0", "bad 1"], "there are four in all"
+    pending.remove(bad[2])
+    pending.remove(bad[0])  # it was ended, and says so late
+    pending.add_connection("other", end("other 2"))
+    assert ended == ["bad 0", "bad 1"]
     assert pending.ended == 2
 
 
