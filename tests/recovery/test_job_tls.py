@@ -94,7 +94,7 @@ def test_the_oldest_connection_of_the_busiest_address_ends_first() -> None:
     pending.add_connection("other", end("other 1"))
     assert ended == ["bad 0", "bad 1"], "there are four in all"
     pending.remove(bad[2])
-    pending.remove(bad[0])  # it was ended, and says so late
+    pending.remove(bad[0])  # it was ended, and is removed late
     pending.add_connection("other", end("other 2"))
     assert ended == ["bad 0", "bad 1"]
     assert pending.ended == 2
