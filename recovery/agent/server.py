@@ -16,6 +16,7 @@ import math
 import os
 import signal
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -91,21 +92,29 @@ class AgentServer:
 
     def _authenticate(self, sock: socket.socket, source: str) -> None:
         """Serve a caller from the network once it has shown that it is of the job."""
-        tls = self._service.settings.tls
         with sock:
-            sock.settimeout(HELLO_SECONDS)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            secured = tls.server.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+            try:
+                secured = self._handshake(sock, source)
+            except OSError as error:
+                self._pending.refuse(source, logger, error)
+                return
+        self._serve(secured)
+
+    def _handshake(self, sock: socket.socket, source: str) -> ssl.SSLSocket:
+        """Take over the descriptor of ``sock``, with TLS that is up."""
+        sock.settimeout(HELLO_SECONDS)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        context = self._service.settings.tls.server
+        secured = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         key = self._pending.add_connection(source, lambda: _interrupt(secured))
         try:
             secured.do_handshake()
-        except OSError as error:
+        except OSError:
             secured.close()
-            self._pending.refuse(source, logger, error)
-            return
+            raise
         finally:
             self._pending.remove(key)
-        self._serve(secured)
+        return secured
 
     def _refuse(self, why: str) -> None:
         """Count a rejected caller; log at most once a minute, as a flood would fill the log."""
