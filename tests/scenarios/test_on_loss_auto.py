@@ -53,10 +53,12 @@ def test_a_standby_is_waited_for_and_a_lost_node_is_not(warm: Warm, tmp_path: Pa
     decided = [event["data"]["decision"] for event in job.events("recovery_planned") if "decision" in event["data"]]
     assert [told["fault"] for told in decided] == ["process", "node"]
     assert decided[0]["chosen"][0] in {"local_slot", "peer_copy", "standby_swap"}
-    assert decided[1]["chosen"] == ["drop_and_heal"], "one standby is left for two lost ranks"
+    # One standby is left for two lost ranks. Which of these is cheaper depends on the step times just measured.
+    (degraded,) = decided[1]["chosen"]
+    assert degraded in {"drop_and_heal", "reroute_coupled"}
     outcomes = [event["data"].get("outcome") for event in job.events("recovery_completed")]
     ways = [None if told is None else told["strategy"] for told in outcomes]
-    assert ways[1:] == ["drop_and_heal", None], "nothing is lost when a replica comes back"
+    assert ways[1:] == [degraded, None], "nothing is lost when a replica comes back"
     for told in outcomes[:2]:
         assert told["predicted_s"] > 0.0
         assert told["measured_s"] > 0.0
