@@ -37,7 +37,7 @@ DECODER = msgspec.msgpack.Decoder(Reply)
 
 
 def _connect(agent, tls: JobTls | None = None) -> socket.socket:
-    """A member of the job, or of what ``tls`` says."""
+    """A connection to the agent; with ``tls`` it authenticates as that member of the job."""
     host, port = agent.endpoint.split(":")
     plain = socket.create_connection((host, int(port)), timeout=10)
     return plain if tls is None else tls.client.wrap_socket(plain)
