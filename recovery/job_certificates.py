@@ -4,8 +4,8 @@ No certificate travels before a connection exists, and nothing is stored: a laun
 coordinator, derive the authority again. A job has two: launchers trust ``CONTROL``, which orders the job; agents trust
 ``SNAPSHOTS``, which only reads snapshots. Ranks hold a certificate of the second alone, and never the token.
 
-The key of an authority is scrypt(token, salt of job and authority) as a scalar of P-256, so that whoever records a
-handshake needs seconds of computation for a thousand guesses of a weak token.
+The key of an authority is scrypt(token, salt of job and authority) as a scalar of P-256. A caller sees the certificate
+of a server before it must show its own, and can try tokens against it: the slow hash makes that 20 a second and core.
 """
 
 from __future__ import annotations
