@@ -20,6 +20,15 @@ from types import TracebackType
 from typing import Any, Self
 
 import mainstay.recovery
+from mainstay.probes.ids import uuid7
+from mainstay.recovery.job_request import (
+    OPEN,
+    JobRequest,
+    JobRequestResult,
+    RequestKind,
+    read_result,
+    write_request,
+)
 
 EXAMPLES = Path(mainstay.recovery.__path__[0]) / "examples"
 ANY_SHAPE = Path(__file__).parents[1] / "docs" / "examples" / "anyshape.py"
@@ -187,6 +196,19 @@ class Job:
         now = time.time()
         os.kill(pid, number)
         return now
+
+    def request(self, kind: RequestKind, seconds: float = 120.0, **about: Any) -> JobRequestResult:
+        """Ask the job, and wait for the end of it."""
+        asked = JobRequest(id=uuid7(), kind=kind, created_at=time.time(), **about)
+        directory = self.directory / "node-0"
+        write_request(directory, asked)
+
+        def ended() -> JobRequestResult | None:
+            result = read_result(directory, asked.id)
+            return result if result is not None and result.state not in OPEN else None
+
+        result: JobRequestResult = self.until(ended, seconds, f"the end of {kind} of {asked.subject}")
+        return result
 
     def children(self, number: int) -> dict[int, str]:
         """Process id -> command line of everything that launcher ``number`` started and that still lives."""

@@ -33,12 +33,11 @@ from bench.lib_strategy_predictions import (
     outcome_of,
     quiet,
 )
-from mainstay.probes.ids import uuid7
 from mainstay.recovery.cost_inputs import CostInputs, FailureOdds, FaultKind, RollbackCosts
 from mainstay.recovery.cost_model.failure_cost import MEASURED
 from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes
+from mainstay.recovery.job_request import JobRequestResult, RequestKind, RequestState
 from mainstay.recovery.planner_input import MachineCosts
-from mainstay.recovery.reshape_request import ReshapeRequest, ReshapeResult, ReshapeStatus, answered, write_request
 from mainstay.recovery.strategies.degrade import Degrade, degraded_s
 from mainstay.recovery.strategies.just_in_time import JustInTime
 
@@ -50,25 +49,24 @@ def reshape(place: Place) -> ScenarioOutcome:
     words = ["--steps", str(steps), "--width", "64", "--layers", str(LAYERS), "--seed", "11"]
     more = ["--pause", "0.05", "--journal", str(directory / "journal"), "--save", str(directory / "saved")]
     options = ["--dp", "2", "--pp", "2", "--standbys", "0", "--checkpoint-dir", str(directory / "checkpoints")]
-    given: list[ReshapeResult] = []
+    given: list[JobRequestResult] = []
     with Job(directory=directory / "job", script=ANY, arguments=[*words, *more], options=options) as job:
         for number in range(count):
             dp, pp = ((1, 4), (2, 2))[number % 2]
             job.wait_step((given[-1].step or 0 if given else 0) + 6)
             given.append(_changed(job, dp, pp))
         ended(job)
-    still = [answer.readiness_s or 0.0 for answer in given]
+    still = [answer.seconds or 0.0 for answer in given]
     samples = [Sample("morph", now, fmean(still[: n + 1])) for n, now in enumerate(still[1:])]
     basis = "predicted from this job's own earlier changes; stood still, until the next step that all have committed"
     return outcome_of(place, directory, words, samples, basis, steps=steps, script=ANY)
 
 
-def _changed(job: Job, dp: int, pp: int) -> ReshapeResult:
+def _changed(job: Job, dp: int, pp: int) -> JobRequestResult:
     job.until(lambda: quiet(job), DEADLINE, "a time in which nothing else happens")
-    path = write_request(job.directory / "node-0", ReshapeRequest(id=uuid7(), dp=dp, pp=pp, asked_at=time.time()))
-    answer: ReshapeResult = job.until(lambda: answered(path), DEADLINE, f"an answer about dp={dp} pp={pp}")
-    if answer.outcome is not ReshapeStatus.DONE:
-        raise JobError(f"change to dp={dp} pp={pp}: {answer.outcome}: {answer.detail}")
+    answer = job.request(RequestKind.RESHAPE, DEADLINE, dp=dp, pp=pp)
+    if answer.state is not RequestState.COMPLETED:
+        raise JobError(f"change to dp={dp} pp={pp}: {answer.state}: {answer.detail}")
     return answer
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from bench.lib_job import Job
 from bench.report import RESULTS, Row, publish
-from mainstay.recovery.migration_request import MigrationKind, MigrationRequest, write_request
+from mainstay.recovery.job_request import JobRequest, RequestKind, write_request
 
 WIDTHS: Final = {"small": "64", "large": "1024"}
 """Of the model: a state of about a MB, and of some 150 MB a rank."""
@@ -56,7 +56,7 @@ def move(directory: Path, width: str) -> dict[str, Any]:
         job.wait_step(5)
         write_request(
             job.directory / "node-0",
-            MigrationRequest(id="away", kind=MigrationKind.MIGRATE, node="node-1", reason="a bench"),
+            JobRequest(id="away", kind=RequestKind.MIGRATE, node="node-1", reason="a bench"),
         )
         (finished,) = job.until(lambda: job.events("migration_finished"), 120.0, "the end of the migration")
         state = max(job.state()["protection"]["state_bytes"])

@@ -19,9 +19,8 @@ from typing import Final
 
 from bench.lib_job import ANY_SHAPE, Job
 from bench.report import RESULTS, Row, publish
-from mainstay.probes.ids import uuid7
 from mainstay.recovery.checkpoint.catalog import find
-from mainstay.recovery.reshape_request import ReshapeRequest, ReshapeResult, ReshapeStatus, answered, write_request
+from mainstay.recovery.job_request import JobRequestResult, RequestKind, RequestState
 
 WIDTHS: Final = {"small": "64", "large": "384"}
 """Of the model: a state of about a MB, and of some 40 MB a rank."""
@@ -34,7 +33,9 @@ WORDS: Final = ("--steps", "100000", "--batch", "1", "--layers", "4")
 class Run:
     """One change both ways."""
 
-    planned: ReshapeResult
+    planned: JobRequestResult
+    planned_s: float
+    """From the request to its result, which follows the first committed step."""
     by_hand_s: float
     steps_lost: int
     """By hand: between the step that was seen last and the one that was saved."""
@@ -53,9 +54,9 @@ def change(directory: Path, width: str) -> Run:
     """One run: asked for while it trains, then stopped and started again."""
     with _job(directory, width, OLD) as job:
         job.wait_step(5)
-        request = ReshapeRequest(id=uuid7(), dp=1, pp=4, asked_at=time.time())
-        path = write_request(job.directory / "node-0", request)
-        planned: ReshapeResult = job.until(lambda: answered(path), 120.0, "an answer")
+        asked = time.time()
+        planned = job.request(RequestKind.RESHAPE, dp=1, pp=4)
+        planned_s = time.time() - asked
         state = max(job.state()["protection"]["state_bytes"])
         job.launchers[0].send_signal(signal.SIGTERM)
         job.wait()
@@ -68,7 +69,7 @@ def change(directory: Path, width: str) -> Run:
     with _job(directory, width, NEW, "--resume", "latest") as job:
         job.wait_step(saved + 1)
         by_hand = time.time() - begun
-    return Run(planned, by_hand, max(0, seen - saved), int(state))
+    return Run(planned, planned_s, by_hand, max(0, seen - saved), int(state))
 
 
 def rows(runs: int = 5) -> list[Row]:
@@ -81,16 +82,16 @@ def _measured(name: str, runs: int) -> list[Row]:
     for _ in range(runs):
         with tempfile.TemporaryDirectory(prefix="mainstay-reshape-") as directory:
             told.append(change(Path(directory), WIDTHS[name]))
-    done = [run.planned for run in told if run.planned.outcome is ReshapeStatus.DONE]
+    done = [run for run in told if run.planned.state is RequestState.COMPLETED]
     what = f"four ranks with {told[0].state_bytes / 1e6:.0f} MB change from 2 x 2 to 1 x 4"
     by_hand = statistics.median(run.by_hand_s for run in told)
     baseline = f"stopped and started with --resume in the same run: {by_hand:.2f} s"
     if not done:
         note = told[0].planned.detail[:200]
         return [_row(what, None, "s", f"< {by_hand:.2f}", holds=False, baseline=baseline, n=runs, note=note)]
-    seconds = [given.seconds or 0.0 for given in done]
-    still = statistics.median(given.readiness_s or 0.0 for given in done)
-    middle, again = statistics.median(seconds), max(given.steps_repeated or 0 for given in done)
+    still = statistics.median(run.planned.seconds or 0.0 for run in done)
+    middle = statistics.median(run.planned_s for run in done)
+    again = max(run.planned.steps_lost or 0 for run in done)
     failed = f"; {runs - len(done)} of {runs} did not change" if len(done) < runs else ""
     note = f"training stood still for {still:.2f} s of them{failed}"
     whole = len(done) == runs

@@ -57,8 +57,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "cli,node,train",
         "Check that Mainstay works on the GPUs of this node.",
     ),
-    "reshape": ("mainstay.recovery.reshape_cli:reshape", "cli,train", "Change (dp, pp) of a running job."),
-    "migrate": ("mainstay.recovery.migrate_cli:migrate", "cli,train", "Move ranks to other nodes."),
+    "job": ("mainstay.recovery.job_cli:app", "cli,train", "Move, restore, or give up ranks, reshape, or save."),
     "checkpoint": (
         "mainstay.recovery.checkpoint_cli:checkpoint",
         "cli,train",

@@ -107,7 +107,7 @@ def job_report() -> dict[str, Any]:
         "protection": {
             "slots": 2, "parity_every": None, "parity_group": None, "disk_every": None, "state_bytes": [1, 2],
         },
-        "steps_total": 10, "last_step": 1, "started_at": START - 30, "finished_at": None, "migration_requests": [],
+        "steps_total": 10, "last_step": 1, "started_at": START - 30, "finished_at": None, "requests": [],
     }  # fmt: skip
 
 

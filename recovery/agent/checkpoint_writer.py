@@ -163,9 +163,10 @@ class CheckpointWriter(PeriodicThread):
         self.wake()
 
     def _apply(self, config: DiskConfig) -> None:
-        self._store.disk_every = config.every
+        self._store.disk_every, self._store.disk_once = config.every, config.once
         for _, arena in self._store.all():
             arena.set_word(Word.DISK_EVERY, config.every)
+            arena.set_word(Word.DISK_ONCE, config.once)
 
     def run_once(self) -> float:
         config = self.config
@@ -296,10 +297,7 @@ def _subject(rank: int) -> str:
 
 def _pending(arena: Arena) -> list[int]:
     pins = arena.pins()
-    if not pins.disk_every:
-        return []
-    epochs = {r.epoch for r in arena.records() if r.committed}
-    return sorted(e for e in epochs if e > pins.disk_floor and e % pins.disk_every == 0)
+    return sorted({r.epoch for r in arena.records() if r.committed and pins.disk_pending(r.epoch)})
 
 
 # Reading

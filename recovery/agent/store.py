@@ -61,6 +61,7 @@ class ArenaStore:
         self.directory = directory
         self.slots = slots
         self.disk_every = disk_every
+        self.disk_once = NO_EPOCH
         self.config = ArenaStoreState()
         self.degraded = Degradations()
         """What does not work as it should: subject -> words."""
@@ -98,6 +99,7 @@ class ArenaStore:
     def _adopt(self, rank: int, arena: Arena) -> None:
         arena.set_word(Word.FENCE, max(self.config.fence, arena.word(Word.FENCE)))
         arena.set_word(Word.DISK_EVERY, self.disk_every)
+        arena.set_word(Word.DISK_ONCE, self.disk_once)
         arena.set_word(Word.HEARTBEAT, time.monotonic_ns())
         self._arenas[rank] = arena
 

@@ -19,6 +19,7 @@ from mainstay.probes.durable_files import write_durably
 from mainstay.recovery.memory.digest import digest
 from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.memory.model_names import MARK
+from mainstay.recovery.memory.records import NO_EPOCH
 from mainstay.recovery.mesh_shape import MeshShape
 
 VERSION: Final = 1
@@ -43,6 +44,8 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     generation: int
     every: int
     """Epochs divisible by this are written; 0: none."""
+    once: int = NO_EPOCH
+    """One more epoch that is written, on request."""
     dp: int
     pp: int
     tp: int

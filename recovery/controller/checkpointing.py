@@ -19,6 +19,7 @@ from mainstay.recovery.checkpoint.reshape import needed, sources
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.state.events import LastSaveBegun
 from mainstay.recovery.membership.members import NodeMember
+from mainstay.recovery.memory.records import NO_EPOCH
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.options import NumericAnomalyPolicy
 from mainstay.recovery.planner_input import HeldCheckpoint
@@ -50,6 +51,7 @@ class CheckpointManager:
         self.enabled = options.checkpoint_dir is not None
         self.saved: dict[str, str] = {}
         """Node -> why the last save is not whole there; empty: it is."""
+        self._once = NO_EPOCH
         if options.resume is not None and options.checkpoint_dir is not None:
             self._resolve(options.resume)
 
@@ -148,6 +150,7 @@ class CheckpointManager:
             run=self._job.state.run,
             generation=self._job.state.generation,
             every=self._job.state.disk_every,
+            once=self._once,
             dp=shape.dp,
             pp=shape.pp,
             tp=shape.tp,
@@ -159,6 +162,11 @@ class CheckpointManager:
         )
         for node in self._job.members.alive():
             self._job.send(node, ConfigureCheckpoint(config=config))
+
+    def save_once(self, epoch: int) -> None:
+        """Have the agents write ``epoch`` as well, as soon as it is committed."""
+        self._once = epoch
+        self.configure()
 
     # The last save
 

@@ -21,7 +21,7 @@ from mainstay.recovery.controller.coordinator_lease import CoordinatorLease
 from mainstay.recovery.controller.coordinator_server import CoordinatorServer
 from mainstay.recovery.controller.coordinator_takeover import CoordinatorTakeover
 from mainstay.recovery.controller.exit_handler import ExitHandler
-from mainstay.recovery.controller.failure import GenerationFailure, WorkflowName
+from mainstay.recovery.controller.failure import GenerationFailure
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.launcher_commands import LauncherCommands
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
@@ -45,10 +45,7 @@ from mainstay.recovery.controller.state.events import (
     SavingChanged,
 )
 from mainstay.recovery.controller.state.job_state import JobPhase
-from mainstay.recovery.controller.workflows.migration_controller import MigrationController
-from mainstay.recovery.controller.workflows.reinstantiation import PipelineReinstantiation
-from mainstay.recovery.controller.workflows.reshape_controller import ReshapeController
-from mainstay.recovery.controller.workflows.step_replay import StepReplayController
+from mainstay.recovery.controller.workflows.registry import Workflows
 from mainstay.recovery.membership.coordinator_election import EXIT_LOST, ElectionResult
 from mainstay.recovery.membership.members import NodeMember, misfit
 from mainstay.recovery.options import RunOptions
@@ -105,17 +102,22 @@ class Coordinator:
             strategies=self.strategies,
             lease=self.lease,
         )
-        self.replays = StepReplayController(job, self.commands, self.inputs)
-        self.migrations = MigrationController(job)
-        self.reshaping = ReshapeController(job, self.checkpoints, self.participation)
-        self.pipelines = PipelineReinstantiation(job, self.checkpoints, self.inputs, self.reshaping)
+        self.workflows = Workflows(
+            job,
+            commands=self.commands,
+            checkpoints=self.checkpoints,
+            inputs=self.inputs,
+            participation=self.participation,
+            durability=self.durability,
+            executor=self.executor,
+        )
         self.recorder = FlightRecorderCollector(job)
         self.hangs = HangMonitor(job, HangDetector(), self.recorder)
-        self.numerics = NumericMonitor(job, NumericAnomalyDetector(), self.replays.request_replay)
+        self.numerics = NumericMonitor(job, NumericAnomalyDetector(), self.workflows.replays.request_replay)
         self.exits = ExitHandler(job, self.hangs)
         self.admission = AdmissionGate(job, self.commands, self.participation, self.inputs, self.form)
         self.takeover: CoordinatorTakeover | None = None
-        self._register_workflows()
+        self.executor.on_rollback.append(self.numerics.went_back)
         self._rank_messages = RankMessageHandler(
             job,
             commands=self.commands,
@@ -123,22 +125,13 @@ class Coordinator:
             executor=self.executor,
             durability=self.durability,
             numerics=self.numerics,
-            replays=self.replays,
+            replays=self.workflows.replays,
             recorder=self.recorder,
         )
         self._server = CoordinatorServer(job, self, self.lease)
         self._futile = 0
         self._resigned = False
         self._epoch_at_failure = -1
-
-    def _register_workflows(self) -> None:
-        executor = self.executor
-        executor.workflows[WorkflowName.REPLAY] = self.replays
-        executor.workflows[WorkflowName.MIGRATE] = self.migrations
-        executor.workflows[WorkflowName.RESHAPE] = self.reshaping
-        executor.pipelines = self.pipelines
-        executor.request_replay = self.replays.request_replay
-        executor.on_rollback += [self.numerics.went_back, self.replays.went_back]
 
     async def start(self, host: str, port: int) -> int:
         """Listen for launchers; returns the port.
@@ -174,7 +167,7 @@ class Coordinator:
     def report(self) -> None:
         """Tell where the job stands, once ranks and their places are known."""
         if self.job.members.ranks and not self.job.state.inheriting and not self._resigned:
-            self.job.reporter.job(job_report(self.job, self.durability.report(), self.migrations.answers()))
+            self.job.reporter.job(job_report(self.job, self.durability.report(), self.workflows.requests))
 
     def end(self, state: JobPhase, exit_code: int, reason: str) -> None:
         """The job is over, well or not; what would be lost is saved before the ranks learn of it."""
@@ -251,8 +244,7 @@ class Coordinator:
 
     def run_once(self) -> None:
         """Called every second or so, while this coordinator may act."""
-        self.migrations.run_once()
-        self.reshaping.run_once(self.pipelines.grown)
+        self.workflows.run_once()
         self.report()
 
     def lose_node(self, node: NodeMember, reason: str) -> None:
@@ -344,7 +336,7 @@ class Coordinator:
         if isinstance(message, Saved):
             self.checkpoints.saved[node.name] = message.problem
         elif isinstance(message, PrefetchResult):
-            self.migrations.brought(message)
+            self.workflows.migrations.brought(message)
         else:
             self.admission.preflight.answer(message)
 

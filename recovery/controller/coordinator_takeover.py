@@ -70,7 +70,7 @@ class CoordinatorTakeover:
         if self._job.state.inheriting:
             known = f"{options.node} takes over now, and knows another launcher here: start it once more"
             return known if again else ""
-        if options.on_loss is LossPolicy.WAIT:
+        if self._job.state.on_loss is LossPolicy.WAIT:
             return "this node was given up: the job has gone on without it (--on-loss drop would take it back)"
         if not again:
             return "this node was given up: the job has gone on without it, and takes back what is started again"

@@ -19,10 +19,11 @@ from mainstay.recovery.controller.state.events import JobEvent
 from mainstay.recovery.controller.state.job_state import JobState
 from mainstay.recovery.membership.members import Members
 from mainstay.recovery.options import RunOptions
+from mainstay.recovery.work_assignment import LossPolicy
 
 log = logging.getLogger("mainstay.coordinator")
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 
 class RecordingError(ValueError):
@@ -43,13 +44,14 @@ class RecordingHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     run: str
     disk_every: int
     parity_every: int
+    on_loss: LossPolicy
     dp: int
     pp: int
 
     def state(self) -> JobState:
         members = Members(self.nnodes, self.nproc, self.spare_nodes)
         return JobState(
-            members, self.started_at, self.run, self.disk_every, self.parity_every, self.dp, self.pp
+            members, self.started_at, self.run, self.disk_every, self.parity_every, self.on_loss, self.dp, self.pp
         )  # fmt: skip
 
 
@@ -75,7 +77,8 @@ class EventRecorder:
         header = RecordingHeader(
             format=FORMAT, job=options.job, term=term, nnodes=options.nnodes, nproc=options.nproc,
             spare_nodes=options.spare_nodes, started_at=state.started_at, run=state.run,
-            disk_every=state.disk_every, parity_every=state.parity_every, dp=state.dp, pp=state.pp,
+            disk_every=state.disk_every, parity_every=state.parity_every, on_loss=state.on_loss, dp=state.dp,
+            pp=state.pp,
         )  # fmt: skip
         self.path = directory / f"{options.job}-{term}-{uuid7()}.jsonl"
         self._encoder = msgspec.json.Encoder()

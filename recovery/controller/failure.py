@@ -18,6 +18,8 @@ class WorkflowName(StrEnum):
     """Ranks move to other nodes."""
     RESHAPE = "reshape"
     """Ranks are started in another (dp, pp)."""
+    SAVE = "save"
+    """A step is written to disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,7 @@ class GenerationFailure:
     @property
     def quiet(self) -> bool:
         """Nothing has failed, and there is nothing to report."""
-        return (not self.counts and not self.changes) or (self.replay is not None and self.replay.asked)
+        return not (self.counts or self.changes or self.ranks) or (self.replay is not None and self.replay.asked)
 
     @classmethod
     def of_exit(cls, rank: RankMember, message: Exited) -> GenerationFailure:

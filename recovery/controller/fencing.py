@@ -76,7 +76,7 @@ class Fencing:
         """Have ranks that have no place wait for a node that may join; where none may, the job ends."""
         job = self._job
         joins = job.options.spare_nodes and not job.members.full
-        if job.recovery is None or not (joins or job.options.on_loss.leaves_ranks_out):
+        if job.recovery is None or not (joins or job.state.on_loss.leaves_ranks_out):
             job.control.fail(problem)
         else:
             job.attempt = job.spawn(self._until_placed(job.recovery, victims, problem))
@@ -89,7 +89,7 @@ class Fencing:
         try:
             missing = self._without_place(victims)
             while isinstance(self._inputs.homes(victims), str):
-                if job.options.on_loss.leaves_ranks_out and self._without_place(victims) < missing:
+                if job.state.on_loss.leaves_ranks_out and self._without_place(victims) < missing:
                     break  # one more may be enough for a whole replica
                 if time.time() > began + job.options.join_seconds:
                     return job.control.fail(problem)

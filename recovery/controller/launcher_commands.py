@@ -96,6 +96,7 @@ def capture_state(job: Job, version: int) -> CoordinatorState:
         resumed=None if job.source is None else job.source.manifest.run,
         disk_every=job.state.disk_every,
         parity_every=job.state.parity_every,
+        on_loss=job.state.on_loss,
         warnings=job.members.warnings,
         prices=job.prices.observed,
         accuracy=job.calibration.strategies,

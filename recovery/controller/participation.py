@@ -97,7 +97,7 @@ class ParticipationPolicy:
             failure: why a generation begins.
         """
         self._mark_unplaced(())
-        wanted = self._job.options.on_loss.leaves_ranks_out
+        wanted = self._job.state.on_loss.leaves_ranks_out
         if not wanted or failure.workflow in {WorkflowName.REPLAY, WorkflowName.RESHAPE} or self.unable() is not None:
             return RemainingRanks(None, None)
         here, soon = self._there(victims)
@@ -124,7 +124,7 @@ class ParticipationPolicy:
     ) -> set[int] | None:
         """Who continues alone; None: all wait. Whoever has no place to run cannot be waited for."""
         unplaced = any(rank.unplaced for rank in self._job.members.ranks)
-        match self._job.options.on_loss:
+        match self._job.state.on_loss:
             case LossPolicy.AUTO if failure.changes:  # who is not back yet stays away as it was
                 return remaining.rerouted if self.by_position else remaining.dropped
             case LossPolicy.AUTO if not unplaced and way not in LEAVES:
@@ -150,6 +150,12 @@ class ParticipationPolicy:
         if any(rank.gone for rank in job.members.ranks):
             return "Some ranks have left the training loop already."
         return None
+
+    def cannot_lose(self, ranks: Collection[int]) -> str:
+        """Why the job cannot continue without ``ranks``; empty: it can."""
+        left = {rank.number for rank in self._job.members.ranks if not rank.away}.difference(ranks)
+        rest = self._units_of(left, positions=self.rigid() is None)
+        return self.unable() or ("" if self._enough(rest) else "The other ranks do not hold the whole model.")
 
     def rigid(self) -> str | None:
         """Why ranks cannot be left out one by one; None: their work can be re-routed."""
@@ -202,7 +208,7 @@ class ParticipationPolicy:
     @property
     def by_position(self) -> bool:
         """Whether those that are away come back as they can; else each replica as a whole."""
-        on_loss = self._job.options.on_loss
+        on_loss = self._job.state.on_loss
         left_so = on_loss is LossPolicy.REROUTE or (on_loss is LossPolicy.AUTO and self.crossed)
         return left_so and self.rigid() is None
 

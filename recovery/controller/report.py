@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
 
 from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job_requests import JobRequests
 from mainstay.recovery.controller.state.job_state import JobPhase
 from mainstay.recovery.membership.grouping import arrange
 from mainstay.recovery.membership.members import RankMember
 from mainstay.recovery.mesh_shape import MeshShape
-from mainstay.recovery.migration_request import MigrationResult
 from mainstay.recovery.protocol.messages import Exited
 from mainstay.recovery.protocol.worker_messages import ScriptFailed
 
@@ -35,7 +34,7 @@ def topology(job: Job) -> dict[str, Any]:
     }
 
 
-def job_report(job: Job, durability: dict[str, Any] | None, migrations: Collection[MigrationResult]) -> dict[str, Any]:
+def job_report(job: Job, durability: dict[str, Any] | None, requests: JobRequests) -> dict[str, Any]:
     """JobReport of the contract. A job that is still forming is running: nothing is wrong with it."""
     # One literal on purpose: it mirrors the contract field by field, and each condition is the default of one field.
     options, ranks = job.options, job.members.ranks
@@ -60,8 +59,8 @@ def job_report(job: Job, durability: dict[str, Any] | None, migrations: Collecti
         "last_step": min((r.epoch for r in job.members.present), default=0),
         "started_at": job.state.started_at,
         "finished_at": job.state.finished_at,
-        # Only where a request was made: a service without requests need not know the field.
-        **({"migration_requests": msgspec.to_builtins(migrations)} if migrations else {}),
+        "requests": msgspec.to_builtins(requests.results()),
+        "request_obstacles": requests.obstacles(),
     }
 
 

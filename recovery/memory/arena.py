@@ -179,6 +179,7 @@ class Arena:
             parity_every=self.word(Word.PARITY_EVERY),
             disk_floor=self.word(Word.DISK_FLOOR),
             disk_every=self.word(Word.DISK_EVERY),
+            disk_once=self.word(Word.DISK_ONCE),
         )
 
     def agent_alive(self) -> bool:

@@ -50,6 +50,8 @@ class Word(IntEnum):
     """Lowest generation that may still write."""
     HEARTBEAT = 6
     """The agent's ``time.monotonic_ns()``; the clock is the machine's, not the process's."""
+    DISK_ONCE = 7
+    """One more epoch that goes to disk, on request."""
 
 
 class SlotState(IntEnum):

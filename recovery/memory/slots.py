@@ -22,12 +22,18 @@ class Pins:
     parity_every: int = 0
     disk_floor: int = NO_EPOCH
     disk_every: int = 0
+    disk_once: int = NO_EPOCH
+
+    def disk_pending(self, epoch: int) -> bool:
+        """Whether ``epoch`` is still to be written to disk."""
+        due = epoch == self.disk_once or (self.disk_every and epoch % self.disk_every == 0)
+        return bool(due) and epoch > self.disk_floor
 
     def reason(self, epoch: int) -> str | None:
         """Why ``epoch`` must stay, or None; the gravest reason of several."""
         if self.parity_every and epoch == self.parity_epoch:
             return "parity_complete"
-        if self.disk_every and epoch > self.disk_floor and epoch % self.disk_every == 0:
+        if self.disk_pending(epoch):
             return "disk_pending"
         if self.parity_every and epoch > self.parity_floor and epoch % self.parity_every == 0:
             return "parity_pending"

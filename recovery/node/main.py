@@ -56,4 +56,6 @@ def _replay(office: CoordinatorHost) -> None:
     if office.coordinator is None or not office.held:
         log.warning("SIGUSR2 asks for a replay: send it to the launcher that coordinates, of node 0 at first")
     else:
-        office.coordinator.replays.request_replay(ReplayTrigger(reason="SIGUSR2 asks for a replay", asked=True))
+        office.coordinator.workflows.replays.request_replay(
+            ReplayTrigger(reason="SIGUSR2 asks for a replay", asked=True)
+        )

@@ -14,6 +14,7 @@ from mainstay.recovery.agent.messages import Group
 from mainstay.recovery.calibration import PredictionAccuracy
 from mainstay.recovery.node_warning import NodeWarnings
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
+from mainstay.recovery.work_assignment import LossPolicy
 
 CANDIDATES: Final = 16
 """Launchers with a copy of the state, in order of node rank: at 2,048 nodes it has 300 KB, and every recovery sends
@@ -64,6 +65,8 @@ class CoordinatorState(_Record, frozen=True):
     """The run that this one continues from."""
     disk_every: int
     parity_every: int
+    on_loss: LossPolicy | None = None
+    """As a request has changed it; None: as the job was started."""
     warnings: NodeWarnings = msgspec.field(default_factory=NodeWarnings)
     prices: dict[str, tuple[int, float]] = {}
     """What recoveries cost: see ``measured_costs``."""

@@ -18,9 +18,9 @@ from mainstay.service.fleet.models import NodeRow, TransitionRow
 from mainstay.service.fleet.schemas import DrainBody, DrainRead, MoveBody, NodeRead, TransitionRead, ValidateBody
 from mainstay.service.fleet.service import require_node
 from mainstay.service.fleet.transitions import TransitionActor, require_transition
-from mainstay.service.jobs import migration_requests
+from mainstay.service.jobs import job_requests
 from mainstay.service.jobs.repository import by_node
-from mainstay.service.jobs.schemas import MigrationRequestRead
+from mainstay.service.jobs.schemas import JobRequestRead
 from mainstay.service.operation import Acting, Operation
 from mainstay.service.validation import service as validations
 from mainstay.service.validation.models import NodeVerdictRow
@@ -57,11 +57,11 @@ def drain_node(name: NodeName, body: DrainBody, acting: Acting) -> DrainRead:
     _move(acting, row, NodeTrigger.DRAIN, body=body, owner=owner, deadline_at=deadline_at)
     jobs = by_node(session).get(name, ()) if body.mode == "migrate" else ()
     given = [
-        migration_requests.create(session, job, node=name, reason=body.reason, actor=actor, now=now)
+        job_requests.create(session, job, job_requests.migration(name, body.reason), actor=actor, now=now)
         for job in sorted(jobs)
     ]
     read = _read(acting, row)
-    told = DrainRead(**dict(read), migration_requests=[MigrationRequestRead.model_validate(one) for one in given])
+    told = DrainRead(**dict(read), requests=[JobRequestRead.model_validate(one) for one in given])
     return acting.remember(told)
 
 
@@ -71,7 +71,7 @@ def undrain_node(name: NodeName, body: MoveBody, acting: Acting) -> NodeRead:
     row = require_node(acting.session, name)
     _move(acting, row, NodeTrigger.UNDRAIN, body=body)
     reason = f"{acting.principal.name} took the drain of {name} back"
-    migration_requests.withdraw(acting.session, name, reason, now=acting.now)
+    job_requests.withdraw(acting.session, name, reason, now=acting.now)
     return acting.remember(_read(acting, row))
 
 

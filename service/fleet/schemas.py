@@ -24,7 +24,7 @@ from mainstay.service.common.schemas import (
 )
 from mainstay.service.fleet.directory import FleetDevice
 from mainstay.service.fleet.lifecycle import Owner
-from mainstay.service.jobs.schemas import MigrationRequestRead
+from mainstay.service.jobs.schemas import JobRequestRead
 from mainstay.service.telemetry.check import MAX_DEVICES
 
 DeviceKind = Literal["host", "gpu", "nic"]
@@ -152,7 +152,7 @@ class NodeFacetsRead(Output):
 class DrainRead(NodeRead):
     """A drained node, and what happens to the work on it."""
 
-    migration_requests: list[MigrationRequestRead]
+    requests: list[JobRequestRead]
     """One a job that has ranks here, with ``mode: migrate``; the job's page follows each."""
 
 

@@ -14,16 +14,16 @@ from mainstay.service.common.openapi import problems
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import ConflictError
 from mainstay.service.common.schemas import Name
-from mainstay.service.jobs import live_views, migration_requests, node_warnings, service
-from mainstay.service.jobs.models import JobRow, MigrationRequestRow, RecoveryRow
+from mainstay.service.jobs import job_requests, live_views, node_warnings, service
+from mainstay.service.jobs.models import JobRequestRow, JobRow, RecoveryRow
 from mainstay.service.jobs.repository import is_over
 from mainstay.service.jobs.schemas import (
     JobAnswer,
     JobRead,
     JobReport,
+    JobRequestCreate,
+    JobRequestRead,
     JobState,
-    MigrationRequestCreate,
-    MigrationRequestRead,
     RecoveryRead,
     StepsRead,
 )
@@ -43,7 +43,7 @@ class JobPage(Page[JobRead]):
     """Jobs, the most recently started first."""
 
 
-class MigrationRequestPage(Page[MigrationRequestRead]):
+class JobRequestPage(Page[JobRequestRead]):
     """Migration requests of a job, newest first."""
 
 
@@ -64,8 +64,8 @@ def put_job(
     read = service.serialize_jobs(session, [row], now=now)[0]
     nodes = {place.node for place in body.topology.ranks} | set(body.topology.standbys or ())
     found = node_warnings.of_nodes(session, job_id, services.fleet.current(session).nodes, nodes)
-    given = [MigrationRequestRead.model_validate(one) for one in migration_requests.open_ones(session, job_id)]
-    return JobAnswer(**read.model_dump(), node_warnings=found, migration_requests=given)
+    given = [JobRequestRead.model_validate(one) for one in job_requests.open_ones(session, job_id)]
+    return JobAnswer(**read.model_dump(), node_warnings=found, requests=given)
 
 
 @router.get("/jobs", operation_id="list_jobs")
@@ -107,29 +107,24 @@ def list_job_recoveries(job_id: JobId, _: Reader, session: Reading, page: Paging
     return RecoveryPage(items=[RecoveryRead.model_validate(row) for row in rows], next_cursor=cursor)
 
 
-@router.get("/jobs/{id}/migration-requests", operation_id="list_job_migration_requests")  # noqa: FAST003 - JobId is its alias
-def list_job_migration_requests(job_id: JobId, _: Reader, session: Reading, page: Paging) -> MigrationRequestPage:
-    """The migration requests of the job and their results, newest first."""
+@router.get("/jobs/{id}/requests", operation_id="list_job_requests")  # noqa: FAST003 - JobId is its alias
+def list_job_requests(job_id: JobId, _: Reader, session: Reading, page: Paging) -> JobRequestPage:
+    """The requests to the job and their results, newest first."""
     service.require_job(session, job_id)
-    statement = select(MigrationRequestRow).where(MigrationRequestRow.job == job_id)
-    rows, cursor = paginate(
-        session, statement, keys=(MigrationRequestRow.created_at, MigrationRequestRow.id), page=page
-    )
-    return MigrationRequestPage(items=[MigrationRequestRead.model_validate(row) for row in rows], next_cursor=cursor)
+    statement = select(JobRequestRow).where(JobRequestRow.job == job_id)
+    rows, cursor = paginate(session, statement, keys=(JobRequestRow.created_at, JobRequestRow.id), page=page)
+    return JobRequestPage(items=[JobRequestRead.model_validate(row) for row in rows], next_cursor=cursor)
 
 
-@router.post("/jobs/{id}/migration-requests", operation_id="create_migration_request")  # noqa: FAST003 - JobId is its alias
-def create_migration_request(job_id: JobId, body: MigrationRequestCreate, acting: Acting) -> MigrationRequestRead:
-    """Ask a running job to move one rank, or all ranks of a node, to other nodes.
+@router.post("/jobs/{id}/requests", operation_id="create_job_request")  # noqa: FAST003 - JobId is its alias
+def create_job_request(job_id: JobId, body: JobRequestCreate, acting: Acting) -> JobRequestRead:
+    """Ask a running job to migrate or restore ranks, to continue without a node, to change its shape, or to save.
 
-    Its coordinator answers within a second.
+    Its coordinator answers within a second or so; the result follows in ``state`` and ``detail``.
     """
     row = service.require_job(acting.session, job_id)
     if is_over(row):
-        raise JobOverError(f"job {job_id!r} is {row.state}: there is nothing to move")
-    given = migration_requests.create(
-        acting.session, job_id, node=body.node, rank=body.rank, target=body.target, reason=body.reason,
-        actor=acting.principal.name, now=acting.now,
-    )  # fmt: skip
+        raise JobOverError(f"job {job_id!r} is {row.state}: it takes no request")
+    given = job_requests.create(acting.session, job_id, body, actor=acting.principal.name, now=acting.now)
     acting.session.flush()
-    return acting.remember(MigrationRequestRead.model_validate(given))
+    return acting.remember(JobRequestRead.model_validate(given))

@@ -7,11 +7,11 @@ from typing import Any
 from sqlalchemy import BigInteger, CheckConstraint, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from mainstay.recovery.migration_request import MigrationState
+from mainstay.recovery.job_request import RequestState
 from mainstay.service.common.db import Base, UnixTime
 from mainstay.service.jobs.schemas import JobState
 
-_ADVICE = ", ".join(f"'{state}'" for state in MigrationState)
+_REQUEST_STATES = ", ".join(f"'{state}'" for state in RequestState)
 _STATES = ", ".join(f"'{state}'" for state in JobState)
 
 
@@ -30,6 +30,8 @@ class JobRow(Base):
     started_at: Mapped[float] = mapped_column(UnixTime)
     finished_at: Mapped[float | None] = mapped_column(UnixTime)
     last_seen_at: Mapped[float] = mapped_column(UnixTime)
+    request_obstacles: Mapped[dict[str, Any] | None]
+    """Kind of request -> why none can be carried out; empty: it can. Null where the coordinator does not say."""
 
     __table_args__ = (CheckConstraint(f"state IN ({_STATES})", name="state"), Index(None, "started_at", "id"))
 
@@ -75,10 +77,10 @@ class RecoveryRow(Base):
     )
 
 
-class MigrationRequestRow(Base):
-    """An advice to a job. Handed out with the answers to its reports until it has answered."""
+class JobRequestRow(Base):
+    """A request to a job. Handed out with the answers to its reports until it has answered."""
 
-    __tablename__ = "migration_requests"
+    __tablename__ = "job_requests"
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
     job: Mapped[str] = mapped_column(String(128))
@@ -95,13 +97,19 @@ class MigrationRequestRow(Base):
     updated_at: Mapped[float] = mapped_column(UnixTime)
     target: Mapped[str | None] = mapped_column(String(128))
     """Node to which they are to go; empty: where standbys wait."""
+    dp: Mapped[int] = mapped_column(default=0)
+    pp: Mapped[int] = mapped_column(default=0)
+    stages: Mapped[list[int]] = mapped_column(default=list)
+    """Of each pipeline, instead of ``dp`` and ``pp``; empty: none are given."""
+    step: Mapped[int | None] = mapped_column(BigInteger)
+    """Training continued after it, or it is on disk."""
     finding: Mapped[str | None] = mapped_column(String(36))
     """That it rests on; empty where a person gave it."""
     remediation: Mapped[str | None] = mapped_column(String(36))
-    """Accepted, it gave the advice."""
+    """Accepted, it made the request."""
 
     __table_args__ = (
-        CheckConstraint(f"state IN ({_ADVICE})", name="state"),
+        CheckConstraint(f"state IN ({_REQUEST_STATES})", name="state"),
         Index(None, "job", "created_at", "id"),
         Index(None, "remediation"),
     )

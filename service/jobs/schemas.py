@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from mainstay.recovery.migration_request import MigrationKind, MigrationState
+from mainstay.recovery.job_request import JobRequest, RequestKind, RequestState
 from mainstay.service.common.schemas import (
     Bytes,
     Input,
@@ -27,8 +27,8 @@ from mainstay.service.jobs.durability import Durability
 from mainstay.service.jobs.strategy_decisions import StrategyEvaluation
 
 MAX_WARNINGS = 64
-MAX_ADVICE = 64
-"""Answers in one report; see ``mainstay.recovery.controller.workflows.migration_controller.REMEMBERED``."""
+MAX_RESULTS = 64
+"""In one report; see ``mainstay.recovery.controller.job_requests.REMEMBERED``."""
 
 Count = Annotated[int, Field(ge=1, le=MAX_RANK), JsonNumber]
 Step = Annotated[int, Field(ge=0, lt=2**53), JsonNumber]
@@ -121,15 +121,17 @@ def _as_text(command: Any) -> Any:
     return command
 
 
-class MigrationRequestResult(Lenient):
-    """The result of a migration request, as the coordinator reports it."""
+class JobRequestReport(Lenient):
+    """The result of a request, as the coordinator reports it."""
 
     id: Annotated[str, Field(min_length=1, max_length=128)]
-    state: MigrationState
+    state: RequestState
     detail: Annotated[str, AfterValidator(check_text), Field(max_length=500)] = ""
     seconds: Annotated[float, Field(ge=0, le=1e9), JsonNumber] | None = None
     """That training stood still."""
     steps_lost: Step | None = None
+    step: Step | None = None
+    """Training continued after it, or it is on disk."""
 
 
 class JobReport(Lenient):
@@ -147,52 +149,65 @@ class JobReport(Lenient):
     """Number of steps committed so far: steps count from 1."""
     started_at: UnixSeconds
     finished_at: UnixSeconds | None
-    migration_requests: Annotated[list[MigrationRequestResult], Field(max_length=MAX_ADVICE, default_factory=list)]
-    """What became of advice that was given to this job."""
+    requests: Annotated[list[JobRequestReport], Field(max_length=MAX_RESULTS, default_factory=list)]
+    """What became of requests to this job."""
+    request_obstacles: Annotated[dict[ShortText, Text], Field(max_length=32)] | None = None
+    """Kind of request -> why the job can carry out none now; empty: it can. Null where the coordinator does not say."""
 
-    @field_validator("migration_requests", mode="before")
+    @field_validator("requests", mode="before")
     @classmethod
     def _set_aside_newer_states(cls, results: Any) -> Any:
         if not isinstance(results, list):
             return results
-        known = tuple(MigrationState)
+        known = tuple(RequestState)
         return [r for r in results if not (isinstance(r, dict) and is_newer_kind(r.get("state"), known))]
 
 
-class MigrationRequestCreate(Input):
-    """Move one rank, or all ranks of a node, to other nodes."""
+class JobRequestCreate(Input):
+    """A request to a running job."""
 
-    kind: Literal[MigrationKind.MIGRATE] = MigrationKind.MIGRATE
+    kind: RequestKind
     node: Name | None = None
+    """Whose ranks it is about: migrate, restore, degrade."""
     rank: Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber] | None = None
+    """Instead of ``node``: migrate, restore."""
     target: Name | None = None
-    """Node that they should go to; the coordinator chooses if it is not given."""
+    """Node that ranks should move to; the coordinator chooses if it is not given."""
+    dp: Spares = 0
+    """Data-parallel replicas: reshape."""
+    pp: Spares = 0
+    """Pipeline stages: reshape."""
+    stages: Annotated[tuple[Count, ...], Field(max_length=MAX_RANK)] = ()
+    """Of each pipeline, instead of ``dp`` and ``pp``: reshape."""
     reason: Annotated[ShortText, Field(min_length=1)]
 
     @model_validator(mode="after")
-    def _one_subject(self) -> Self:
-        if (self.node is None) == (self.rank is None):
-            raise ValueError("an advice names either a node or a rank")
+    def _fits_its_kind(self) -> Self:
+        JobRequest(id="unnamed", **self.model_dump(exclude={"reason"}))
         return self
 
 
-class MigrationRequestRead(Output):
-    """A migration request to a job, and its result."""
+class JobRequestRead(Output):
+    """A request to a job, and its result."""
 
     id: str
     job: str
-    kind: MigrationKind
+    kind: RequestKind
     node: str | None
     rank: int | None
     target: str | None
+    dp: int
+    pp: int
+    stages: list[int]
     reason: str
     finding: str | None
     """That it rests on; null where a person gave it."""
     actor: str
-    state: MigrationState
+    state: RequestState
     detail: str
     seconds: float | None
     steps_lost: int | None
+    step: int | None
     created_at: float
     updated_at: float
 
@@ -213,6 +228,8 @@ class JobRead(Output):
     open_incidents: int
     recoveries: int
     ettr: float | None
+    request_obstacles: dict[str, str] | None
+    """Kind of request -> why the job can carry out none now; empty: it can. Null where the coordinator does not say."""
 
 
 class NodeWarningRead(Output):
@@ -233,7 +250,7 @@ class JobAnswer(JobRead):
 
     node_warnings: dict[str, NodeWarningRead]
     """Node -> why it should not be trusted."""
-    migration_requests: list[MigrationRequestRead]
+    requests: list[JobRequestRead]
     """What the job has still to answer, oldest first."""
 
 

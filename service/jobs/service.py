@@ -9,7 +9,7 @@ from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.problem import ConflictError, NotFoundError
 from mainstay.service.common.rows import require_row
 from mainstay.service.incidents import repository as incidents
-from mainstay.service.jobs import migration_requests, repository
+from mainstay.service.jobs import job_requests, repository
 from mainstay.service.jobs.accounting import Outage, ettr
 from mainstay.service.jobs.models import JobRow, RecoveryRow
 from mainstay.service.jobs.schemas import JobRead, JobReport
@@ -46,7 +46,7 @@ def report(session: WriteSession, job_id: str, said: JobReport, *, now: float) -
             f"job {job_id!r} is {row.state} at generation {row.generation}; a report of generation {said.generation}"
             f" that it is {said.state} is too late"
         )
-    values = said.model_dump(mode="json", exclude={"migration_requests"})
+    values = said.model_dump(mode="json", exclude={"requests"})
     if row is None:
         row = JobRow(id=job_id, last_seen_at=now, **values)
         session.add(row)
@@ -57,7 +57,7 @@ def report(session: WriteSession, job_id: str, said: JobReport, *, now: float) -
             setattr(row, name, value)
         row.last_seen_at = now
     is_over = repository.is_over(row)
-    migration_requests.record_results(session, job_id, said.migration_requests, is_over=is_over, now=now)
+    job_requests.record_results(session, job_id, said.requests, is_over=is_over, now=now)
     told = {"id": job_id, "state": row.state, "generation": row.generation, "last_step": row.last_step}
     record_change(session, Topic.JOB, told)
     return row

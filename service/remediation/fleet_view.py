@@ -13,7 +13,7 @@ from mainstay.probes.core_types import HealthState
 from mainstay.service.common.db import ReadSession, WriteSession
 from mainstay.service.fleet.lifecycle import NodeTrigger, Owner
 from mainstay.service.fleet.models import NodeRow, TransitionRow
-from mainstay.service.jobs import migration_requests
+from mainstay.service.jobs import job_requests
 from mainstay.service.jobs import repository as jobs
 from mainstay.service.jobs.models import JobRow
 from mainstay.service.remediation import repository
@@ -141,7 +141,7 @@ class FleetView(Generic[SessionT]):
         waiting = job.topology.get("standbys")
         if waiting is None:
             return None
-        asked = migration_requests.open_ones(self.session, job.id)
+        asked = job_requests.open_ones(self.session, job.id)
         nodes, ranks = {one.node for one in asked}, {one.rank for one in asked}
         others = (place for place in job.topology["ranks"] if place["node"] != node)
         taken = sum(place["node"] in nodes or place["rank"] in ranks for place in others) if asked else 0

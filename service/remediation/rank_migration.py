@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from mainstay.probes.core_types import RecommendedAction
-from mainstay.recovery.migration_request import MigrationState
+from mainstay.recovery.job_request import RequestKind, RequestState
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.fleet.models import MACHINE
-from mainstay.service.jobs import migration_requests
+from mainstay.service.jobs import job_requests
 from mainstay.service.jobs import repository as jobs
+from mainstay.service.jobs.schemas import JobRequestCreate
 from mainstay.service.remediation import repository
 from mainstay.service.remediation.fleet_view import FleetView
 from mainstay.service.remediation.job_migrations import JobMigration, find_job_migrations
@@ -45,7 +46,8 @@ def facts(survey: FleetView[Any], node: str, device: str | None, first: str | No
         fleet=survey.fleet(),
         touched=len(survey.drained()) + repository.moved(survey.session, since),
         recovering=tuple(move.job for move in moves if move.recovers),
-        short="; ".join(move.shortage for move in moves if move.shortage),
+        short="; ".join(move.shortage for move in moves if move.request is None),
+        weaker="; ".join(move.shortage for move in moves if move.shortage and move.request is not None),
         untold=tuple(move.job for move in moves if move.standbys is None),
     )
 
@@ -62,38 +64,61 @@ def advise(
     for move in survey.moves(row.node, device) if moves is None else moves:
         if move.recovers:
             told.append(f"job {move.job} recovers or is in an unknown state, and gets no migration request")
-        elif move.shortage:
+        elif move.request is None:
             told.append(f"{move.shortage}: its ranks stay")
         else:
-            for rank in (None,) if move.whole else move.ranks:
-                migration_requests.create(
-                    survey.session, move.job, node=row.node if rank is None else None, rank=rank, reason=why,
-                    actor=actor, now=survey.now, finding=None if finding is None else finding.id, remediation=row.id,
+            for request in _requests(move, row.node, why):
+                job_requests.create(
+                    survey.session, move.job, request, actor=actor, now=survey.now,
+                    finding=None if finding is None else finding.id, remediation=row.id,
                 )  # fmt: skip
-            told.append(f"job {move.job} is asked to move rank(s) {', '.join(map(str, move.ranks[:16]))}")
+            told.append(_told(move, row.node))
     return "; ".join(told)
+
+
+def _requests(move: JobMigration, node: str, why: str) -> list[JobRequestCreate]:
+    """What the job is asked for; each rank by itself where only some of those on the node are to move."""
+    reason = why[:200]
+    match move.request:
+        case RequestKind.MIGRATE if not move.whole:
+            return [JobRequestCreate(kind=RequestKind.MIGRATE, rank=rank, reason=reason) for rank in move.ranks]
+        case RequestKind.MIGRATE | RequestKind.DEGRADE as kind:
+            return [JobRequestCreate(kind=kind, node=node, reason=reason)]
+        case _:
+            return [JobRequestCreate(kind=RequestKind.SAVE, reason=reason)]
+
+
+def _told(move: JobMigration, node: str) -> str:
+    ranks = ", ".join(map(str, move.ranks[:16]))
+    match move.request:
+        case RequestKind.MIGRATE:
+            return f"job {move.job} is asked to move rank(s) {ranks}"
+        case RequestKind.DEGRADE:
+            return f"job {move.job} has too few standbys and is asked to continue without {node}"
+        case _:
+            return f"job {move.job} has no place for rank(s) {ranks} and is asked to save a checkpoint"
 
 
 def advise_again(survey: FleetView[WriteSession], row: RemediationRow) -> str:
     """Advise jobs that are still on a draining node and can follow now; what was done, in words."""
-    given = migration_requests.of_remediation(survey.session, row.id)
+    given = job_requests.of_remediation(survey.session, row.id)
     recent = {one.job for one in given if one.updated_at > survey.now - RETRY_SECONDS}
     moves = [
         move
         for move in survey.moves(row.node)
-        if not (move.obstacle or move.job in recent or migration_requests.open_ones(survey.session, move.job))
+        if move.leaves and not (move.job in recent or job_requests.open_ones(survey.session, move.job))
     ]
     return advise(survey, row, actor=row.decided_by or MACHINE, moves=moves)
 
 
 def outcome(session: AnySession, row: RemediationRow) -> tuple[RemediationState, str] | None:
     """What became of an accepted one; None while a job has still to answer."""
-    given = migration_requests.of_remediation(session, row.id)
-    if any(migration_requests.is_open(one) for one in given):
+    given = job_requests.of_remediation(session, row.id)
+    if any(job_requests.is_open(one) for one in given):
         return None
     words = "; ".join(f"job {one.job}: {one.state}, {one.detail}" for one in given) or "no job was there any more"
     answers = {one.state for one in given}
-    if answers == {MigrationState.COMPLETED.value}:
+    if answers == {RequestState.COMPLETED.value}:
         return RemediationState.DONE, words
-    failed = MigrationState.FAILED.value in answers  # a refusal blocks no other job: no migration started
+    failed = RequestState.FAILED.value in answers  # a refusal blocks no other job: no migration started
     return RemediationState.FAILED if failed else RemediationState.SUPERSEDED, f"not all ranks moved: {words}"

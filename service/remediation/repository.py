@@ -9,13 +9,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, and_, func, or_, select, true
 
 from mainstay.probes.core_types import HealthState, RecommendedAction, Severity
-from mainstay.recovery.migration_request import MigrationState
+from mainstay.recovery.job_request import RequestState
 from mainstay.service.common.db import AnySession, is_one_of
 from mainstay.service.common.rows import equal_to
 from mainstay.service.fleet.models import DeviceRow, NodeRow, TransitionRow
 from mainstay.service.incidents.lifecycle import LIVE
 from mainstay.service.incidents.models import FindingRow, IncidentRow
-from mainstay.service.jobs.models import MigrationRequestRow
+from mainstay.service.jobs.models import JobRequestRow
 from mainstay.service.jobs.node_warnings import KINDS
 from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.remediation.schemas import UNDECIDED, RemediationState
@@ -162,11 +162,8 @@ def has_migrated(session: AnySession, incident: str, node: str) -> bool:
 
 def is_migrating(session: AnySession, node: str) -> bool:
     """Whether a job is moving ranks off the node: until it reports the end, their slots there may be needed."""
-    accepted = MigrationRequestRow.state == MigrationState.ACCEPTED.value
-    return (
-        session.scalar(select(MigrationRequestRow.id).where(MigrationRequestRow.node == node, accepted).limit(1))
-        is not None
-    )
+    accepted = JobRequestRow.state == RequestState.ACCEPTED.value
+    return session.scalar(select(JobRequestRow.id).where(JobRequestRow.node == node, accepted).limit(1)) is not None
 
 
 def unfit(session: AnySession, nodes: Collection[str]) -> frozenset[str | None]:

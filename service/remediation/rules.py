@@ -41,7 +41,9 @@ class RemediationFacts:
     recovering: tuple[str, ...] = ()
     """Jobs on the node that are recovering from a failure on another node."""
     short: str = ""
-    """Which jobs have too few warm standbys on other nodes for the ranks that would move."""
+    """Which jobs have too few warm standbys on other nodes for the ranks that would move, and no other way."""
+    weaker: str = ""
+    """Which jobs have too few, and can continue without the ranks or save a checkpoint instead."""
     untold: tuple[str, ...] = ()
     """Jobs on the node that do not say how many standbys they have."""
 
@@ -144,6 +146,10 @@ def _standbys(facts: RemediationFacts) -> str | None:
     return facts.short or None
 
 
+def _full_strength(facts: RemediationFacts) -> str | None:
+    return facts.weaker or None
+
+
 def _told(facts: RemediationFacts) -> str | None:
     return f"job {', '.join(facts.untold[:5])} does not say how many standbys wait" if facts.untold else None
 
@@ -151,6 +157,7 @@ def _told(facts: RemediationFacts) -> str | None:
 MOVES: Final = (
     RemediationRule("jobs_running", RuleOutcome.DENY, "its jobs train", _quiet),
     RemediationRule("standbys_available", RuleOutcome.DENY, "warm standbys wait on other nodes", _standbys),
+    RemediationRule("full_strength", RuleOutcome.HOLD, "its jobs keep all their ranks", _full_strength),
     RemediationRule("standbys_known", RuleOutcome.HOLD, "its jobs say how many standbys wait", _told),
     RemediationRule("one_node_per_incident", RuleOutcome.HOLD, "no other node of the incident waits", _one_by_one),
     RemediationRule("breaker", RuleOutcome.HOLD, "the circuit breaker is closed", breaker),

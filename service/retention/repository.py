@@ -8,14 +8,14 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, and_, delete, or_, select
 from sqlalchemy.orm import InstrumentedAttribute
 
-from mainstay.recovery.migration_request import OPEN
+from mainstay.recovery.job_request import OPEN
 from mainstay.service.check_selection.models import SelectionRow
 from mainstay.service.common.db import WriteSession
 from mainstay.service.events.models import EventRow
 from mainstay.service.fleet.models import NodeRow, TransitionRow
 from mainstay.service.incidents.lifecycle import IncidentState
 from mainstay.service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
-from mainstay.service.jobs.models import JobRow, MigrationRequestRow, RecoveryRow
+from mainstay.service.jobs.models import JobRequestRow, JobRow, RecoveryRow
 from mainstay.service.localization.models import LocalizationRow
 from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.remediation.schemas import UNDECIDED, RemediationState
@@ -109,7 +109,7 @@ FORGET_HISTORY: Final[tuple[tuple[str, Forget], ...]] = (
     ("localizations", _ended(LocalizationRow.finished_at)),
     ("check selections", _ended(SelectionRow.created_at)),
     ("recoveries", _ended(RecoveryRow.failed_at, RecoveryRow.outcome != "recovering")),
-    ("migration requests", _ended(MigrationRequestRow.updated_at, MigrationRequestRow.state.not_in(OPEN))),
+    ("job requests", _ended(JobRequestRow.updated_at, JobRequestRow.state.not_in(OPEN))),
     ("jobs", _ended(JobRow.finished_at)),
 )
 """After ``retention.history_days``: check selection and estimates learn from them. What hangs on a row goes with it."""

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from mainstay.recovery import migrate_cli, reshape_cli
+from mainstay.recovery import job_cli
 from mainstay.recovery.agent import scrub, shm_lifecycle
 from mainstay.recovery.agent.errors import AgentGoneError, NoSuchSlotError
 from mainstay.recovery.controller.coordinator_takeover import CoordinatorTakeover
@@ -36,11 +36,10 @@ SPENT = [0.0, -1.0, -60.0]
 
 
 @pytest.mark.parametrize("seconds", SPENT)
-def test_commands_that_wait_for_a_job(tmp_path: Path, seconds: float) -> None:
+def test_commands_that_wait_for_a_job(seconds: float) -> None:
     road: Any = SimpleNamespace(answer=lambda _id: None)
-    with pytest.raises(migrate_cli._NoAnswerError, match="the job has not answered"):
-        migrate_cli._follow(road, "advice", seconds)
-    assert reshape_cli._wait(tmp_path / "answer", tmp_path, seconds) is None
+    with pytest.raises(job_cli._NoAnswerError, match="the job has not answered"):
+        job_cli._follow(road, "request", seconds)
 
 
 @pytest.mark.parametrize("seconds", SPENT)
@@ -88,6 +87,7 @@ def test_what_a_launcher_waits_for(seconds: float) -> None:
         spare_nodes=0,
         max_nodes=3,
         disk_every=0,
+        on_loss="wait",
         parity_every=0,
         dp=0,
         pp=0,

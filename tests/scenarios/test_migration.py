@@ -12,7 +12,7 @@ import pytest
 
 from bench.lib_job import Job
 from bench.lib_node_warnings import Warner
-from mainstay.recovery.migration_request import MigrationKind, MigrationRequest, write_request
+from mainstay.recovery.job_request import JobRequest, RequestKind, write_request
 from tests.fork_server.processes import Warm
 from tests.scenarios.pace import FEW, finish, paced
 from tests.scenarios.same_bits import assert_same_bits
@@ -36,7 +36,7 @@ def test_a_rank_moves_and_the_bits_are_the_same(warm: Warm, tmp_path: Path) -> N
     with job:
         job.wait_step(3)
         before = job.pids()
-        advice = MigrationRequest(id="hot", kind=MigrationKind.MIGRATE, node="node-1", reason="its fan is broken")
+        advice = JobRequest(id="hot", kind=RequestKind.MIGRATE, node="node-1", reason="its fan is broken")
         write_request(job.directory / "node-0", advice)
         (finished,) = job.until(lambda: job.events("migration_finished"), 60.0, "the end of the migration")
         assert list(job.shm.glob("*/job/node-1/*.arena")), "the source keeps its slots"
@@ -67,7 +67,7 @@ def homes(job: Job) -> list[str]:
 
 def move(job: Job, number: int, **what: Any) -> dict[str, Any]:
     """Ask for migration ``number``, and wait for its end."""
-    advice = MigrationRequest(id=f"{number}", kind=MigrationKind.MIGRATE, reason="power brake", **what)
+    advice = JobRequest(id=f"{number}", kind=RequestKind.MIGRATE, reason="power brake", **what)
     write_request(job.directory / "node-0", advice)
     finished = job.until(
         lambda: len(events := job.events("migration_finished")) >= number and events, 120.0, f"migration {number}"

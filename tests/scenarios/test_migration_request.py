@@ -1,7 +1,7 @@
 """From evidence against a living node to a moved rank: service, coordinator and ranks as they are.
 
-An operator accepts the move, and moves the rank back with ``mainstay migrate``. For a grave finding in automatic mode
-the rank leaves, and then its node leaves service, without an operator.
+An operator accepts the move, and moves the rank back with ``mainstay job migrate``. For a grave finding in automatic
+mode the rank leaves, and then its node leaves service, without an operator.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 from bench.lib_job import Job, free_port
 from mainstay.detectors.cli_errors import BAD_INPUT
 from mainstay.probes.ids import uuid7
-from mainstay.recovery.migrate_cli import JobAddress, migrate
+from mainstay.recovery.job_cli import RequestOptions, migrate
 from mainstay.service.demo.client import ApiClient
 from mainstay.service.demo.stack import Stack
 from tests.fork_server.processes import Warm
@@ -107,15 +107,15 @@ def test_a_rank_leaves_a_node_whose_memory_forgets(warm: Warm, stack: Stack, tmp
 
         admin = tmp_path / "admin"
         admin.write_text(stack.token)
-        where = JobAddress(service=api.url, token_file=admin)
+        where = RequestOptions(service=api.url, token_file=admin, reason="its memory was changed", timeout=60.0)
         waiting = lambda: api.get("/jobs/job")["topology"]["standbys"].get("node-1")  # noqa: E731
         assert waiting() == 0, "no rank goes to a node that is suspect"
-        code = migrate("job", where, rank=1, target="node-1", reason="its memory was changed", timeout=60.0)
+        code = migrate("job", where, rank=1, target="node-1")
         assert code == BAD_INPUT
         assert "1 warm standby(s) on node-1 are needed and 0 are ready" in capsys.readouterr().err
         api.post(f"/incidents/{item['incident']}:close", {"reason": "its memory was changed"})
         job.until(waiting, 60.0, "a warm standby where the rank was")
-        assert migrate("job", where, rank=1, target="node-1", reason="its memory was changed", timeout=60.0) == 0
+        assert migrate("job", where, rank=1, target="node-1") == 0
         assert "Done: ranks [1] moved" in capsys.readouterr().out
         assert nodes(job) == ["node-0", "node-1"]
         step = job.step()

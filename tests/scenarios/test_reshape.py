@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from bench.lib_job import ANY_SHAPE as PLAIN
 from bench.lib_job import Job
-from mainstay.probes.ids import uuid7
 from mainstay.recovery.checkpoint.catalog import runs
-from mainstay.recovery.reshape_request import ReshapeRequest, ReshapeResult, ReshapeStatus, answered, write_request
+from mainstay.recovery.job_request import JobRequestResult, RequestKind, RequestState
 from tests.fork_server.processes import Warm
 from tests.scenarios.pace import ANY_SHAPE, finish, pausing
 from tests.scenarios.whole_model import parameters
@@ -28,11 +26,9 @@ SLOW = ["--pause", "0.5"]
 ENDLESS = ["--steps", "100000", "--width", "32", *SLOW]
 
 
-def reshape(job: Job, dp: int, pp: int) -> ReshapeResult:
-    """What ``mainstay reshape`` does."""
-    path = write_request(job.directory / "node-0", ReshapeRequest(id=uuid7(), dp=dp, pp=pp, asked_at=time.time()))
-    given: ReshapeResult = job.until(lambda: answered(path), 120.0, f"an answer about dp={dp} pp={pp}")
-    return given
+def reshape(job: Job, dp: int, pp: int) -> JobRequestResult:
+    """What ``mainstay job reshape`` does."""
+    return job.request(RequestKind.RESHAPE, dp=dp, pp=pp)
 
 
 @pytest.fixture(scope="module")
@@ -59,16 +55,16 @@ def test_four_ranks_change_their_shape_twice_and_lose_one_between(
     ) as job:  # fmt: skip
         job.wait_step(2)
         first = reshape(job, 1, 4)
-        assert first.outcome is ReshapeStatus.DONE, (first, job.tail())
+        assert first.state is RequestState.COMPLETED, (first, job.tail())
         assert first.step is not None
         assert first.step >= 2
-        assert first.steps_repeated in {0, 1}
+        assert first.steps_lost in {0, 1}
         job.wait_step(first.step + 2)
         assert [job.state()["topology"][key] for key in ("dp", "pp")] == [1, 4]
         job.kill(2)
         job.wait_recoveries(1)
         second = reshape(job, 4, 1)
-        assert second.outcome is ReshapeStatus.DONE, (second, job.tail())
+        assert second.state is RequestState.COMPLETED, (second, job.tail())
         assert second.step is not None
         assert second.step > first.step
         assert finish(job) == [0, 0], job.tail()
@@ -86,12 +82,12 @@ def test_a_shape_that_cannot_be_is_refused_and_nobody_stops(warm: Warm, tmp_path
     ) as job:  # fmt: skip
         job.wait_step(2)
         assert reshape(job, 1, 2).detail == "the job has dp=1 pp=2 already"
-        command = [sys.executable, "-m", "mainstay", "reshape", job.name, "--dp", "3", "--pp", "1", "--json"]
+        command = [sys.executable, "-m", "mainstay", "job", "reshape", job.name, "--dp", "3", "--pp", "1", "--json"]
         command += ["--state-dir", str(job.directory / "node-0"), "--timeout", "60"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 1, (done.stderr, job.tail())
         said = json.loads(done.stdout)
-        assert said["outcome"] == "refused"
+        assert said["state"] == "rejected"
         assert said["detail"] == "dp=3 pp=1 tp=1 are not the 2 ranks that the job has"
         assert job.state()["generation"] == 1
 
@@ -102,7 +98,7 @@ def test_a_script_that_names_its_own_shape_is_not_stopped(warm: Warm, tmp_path: 
     with warm.job(directory=tmp_path / "job", arguments=words, nodes=1, options=options) as job:
         job.wait_step(2)
         given = reshape(job, 2, 1)
-        assert given.outcome is ReshapeStatus.REFUSED
+        assert given.state is RequestState.REJECTED
         assert "the script of ranks [0, 1] cannot be started in another shape" in given.detail
         assert job.state()["generation"] == 1
 
@@ -118,7 +114,7 @@ def test_pipelines_of_unlike_depth_are_asked_for_and_lose_a_rank(
         environment=pausing(tmp_path / "job"),
     ) as job:  # fmt: skip
         job.wait_step(2)
-        command = [sys.executable, "-m", "mainstay", "reshape", job.name, "--stages", "2,1", "--json"]
+        command = [sys.executable, "-m", "mainstay", "job", "reshape", job.name, "--stages", "2,1", "--json"]
         command += ["--state-dir", str(job.directory / "node-0"), "--timeout", "240"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         assert done.returncode == 0, (done.stdout, done.stderr, job.tail())
@@ -127,6 +123,6 @@ def test_pipelines_of_unlike_depth_are_asked_for_and_lose_a_rank(
         job.kill(2)
         job.wait_recoveries(1)
         last = reshape(job, 3, 1)
-        assert last.outcome is ReshapeStatus.DONE, (last, job.tail())
+        assert last.state is RequestState.COMPLETED, (last, job.tail())
         assert finish(job) == [0], job.tail()
     assert parameters(tmp_path / "saved") == undisturbed

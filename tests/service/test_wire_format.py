@@ -119,13 +119,13 @@ def test_a_job_in_a_state_of_a_later_release_is_kept_and_unknown(start) -> None:
     _, job = put_all(service, RELEASES[-1], same)
     admin = service.client()
     asked = [
-        admin.post(f"/v1/jobs/{JOB}/migration-requests", json={"node": name, "reason": "noise"}).json()["id"]
+        admin.post(f"/v1/jobs/{JOB}/requests", json={"kind": "migrate", "node": name, "reason": "noise"}).json()["id"]
         for name in (NODE, "node-2")
     ]
     report = load(RELEASES[-1], "job_report")
     report |= {"state": "hibernating", "generation": 7, "last_step": 41}
     report["topology"]["ranks"][0]["state"] = "thawing"
-    report["migration_requests"] = [
+    report["requests"] = [
         {"id": asked[0], "state": "put_off_till_spring", "detail": {"new": "form"}},
         {"id": asked[1], "state": "rejected", "detail": "no standby"},
     ]
@@ -138,14 +138,14 @@ def test_a_job_in_a_state_of_a_later_release_is_kept_and_unknown(start) -> None:
     assert states == ["unknown", *["running"] * (len(states) - 1)]
     assert [one["id"] for one in admin.get("/v1/jobs", params={"state": "unknown"}).json()["items"]] == [JOB]
     assert [one["id"] for one in admin.get("/v1/jobs", params={"state": "running"}).json()["items"]] == []
-    requests = admin.get(f"/v1/jobs/{JOB}/migration-requests").json()["items"]
+    requests = admin.get(f"/v1/jobs/{JOB}/requests").json()["items"]
     assert {one["id"]: one["state"] for one in requests} == {asked[0]: "pending", asked[1]: "rejected"}
     names = {"job": JOB}
     assert admin.get("/v1/nodes", params=names).json()["items"], "it may still hold its nodes"
     report |= {"state": "evaporated", "finished_at": START}
     assert job.put(f"/v1/jobs/{JOB}", json=report).json()["state"] == "unknown"
     assert admin.get("/v1/nodes", params=names).json()["items"] == [], "it ended, however"
-    assert admin.get(f"/v1/jobs/{JOB}/migration-requests").json()["items"][-1]["state"] == "rejected"
+    assert admin.get(f"/v1/jobs/{JOB}/requests").json()["items"][-1]["state"] == "rejected"
     report |= {"state": "running", "finished_at": None, "generation": 8}
     assert job.put(f"/v1/jobs/{JOB}", json=report).json()["state"] == "running"
 

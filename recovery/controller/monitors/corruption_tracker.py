@@ -163,7 +163,7 @@ class CorruptionTracker:
         if job.options.on_corruption is not CorruptionPolicy.ROLLBACK or job.state.over or job.members.shape is None:
             return
         ranks = frozenset(rank.number for rank in job.members.ranks if rank.node == node)
-        homes = self._inputs.homes(set(ranks), ranks) if job.options.on_loss is LossPolicy.WAIT else {}
+        homes = self._inputs.homes(set(ranks), ranks) if job.state.on_loss is LossPolicy.WAIT else {}
         problem = "nothing to go back to" if clean is None else homes if isinstance(homes, str) else ""
         if problem:
             log.error("DEGRADED %s: %s; training continues, on corrupt steps", job.options.job, problem)

@@ -18,7 +18,7 @@ from mainstay.recovery.controller.checkpointing import CheckpointManager
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
-from mainstay.recovery.controller.state.events import IntervalsChosen
+from mainstay.recovery.controller.state.events import SettingsChanged
 from mainstay.recovery.save_intervals import ProtectionTier, SaveCosts, levels
 
 log = logging.getLogger("mainstay.coordinator")
@@ -59,7 +59,7 @@ class IntervalTuner:
         best = {level.name: level for level in self._levels(disk_rate)}
         if job.options.disk_auto and disk_rate and _apart(best["disk"].every, self._job.state.disk_every):
             self._say("the disk level saves", self._job.state.disk_every, best["disk"])
-            job.apply(IntervalsChosen(disk_every=best["disk"].every, parity_every=job.state.parity_every))
+            job.apply(SettingsChanged(disk_every=best["disk"].every))
             self._checkpoints.configure()
         if (
             job.options.parity_auto
@@ -67,7 +67,7 @@ class IntervalTuner:
             and _apart(best["parity"].every, self._job.state.parity_every)
         ):
             self._say("parity is made", self._job.state.parity_every, best["parity"])
-            job.apply(IntervalsChosen(disk_every=job.state.disk_every, parity_every=best["parity"].every))
+            job.apply(SettingsChanged(parity_every=best["parity"].every))
             self._durability.protect()
 
     def _say(self, what: str, before: int, level: ProtectionTier) -> None:

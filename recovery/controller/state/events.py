@@ -25,6 +25,7 @@ from mainstay.recovery.protocol.worker_messages import (
     StepRecord,
     StepsTotal,
 )
+from mainstay.recovery.work_assignment import LossPolicy
 
 RankMessage = Joined | Attached | Ready | Resumed | StepRecord | CollectiveFailed | StepsTotal | RankDone | ScriptFailed
 """What a rank says that belongs to the state of the job."""
@@ -185,11 +186,13 @@ class GroupsArranged(_Event, frozen=True):
     groups: tuple[Group, ...]
 
 
-class IntervalsChosen(_Event, frozen=True):
-    """In steps."""
+class SettingsChanged(_Event, frozen=True):
+    """Settings of the job that may change while it runs; None: as before."""
 
-    disk_every: int
-    parity_every: int
+    disk_every: int | None = None
+    """In steps, as ``parity_every``."""
+    parity_every: int | None = None
+    on_loss: LossPolicy | None = None
 
 
 class ReplicasCompared(_Event, frozen=True):
@@ -258,7 +261,7 @@ JobEvent = (
     | FailureCounted
     | StoreOpened
     | GroupsArranged
-    | IntervalsChosen
+    | SettingsChanged
     | ReplicasCompared
     | TakeoverStarted
     | RankReportReceived

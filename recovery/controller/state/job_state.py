@@ -11,6 +11,7 @@ from enum import StrEnum
 from mainstay.recovery.agent.messages import Group
 from mainstay.recovery.membership.members import Members
 from mainstay.recovery.options import RunOptions
+from mainstay.recovery.work_assignment import LossPolicy
 
 
 class JobPhase(StrEnum):
@@ -57,6 +58,8 @@ class JobState:
     """Of the checkpoints of this start."""
     disk_every: int = 0
     parity_every: int = 0
+    on_loss: LossPolicy = LossPolicy.WAIT
+    """As the job was started; a request to continue without a node may change it."""
     dp: int = 0
     """As the job was started, until its script has said its shape; 0: not given."""
     pp: int = 0
@@ -84,7 +87,9 @@ class JobState:
     def new(cls, options: RunOptions, started_at: float, run: str) -> JobState:
         """The state of a job that begins with ``options``."""
         members = Members(options.nnodes, options.nproc, options.spare_nodes)
-        return cls(members, started_at, run, options.disk_every, options.parity_every, options.dp, options.pp)
+        return cls(
+            members, started_at, run, options.disk_every, options.parity_every, options.on_loss, options.dp, options.pp
+        )
 
     @property
     def over(self) -> bool:

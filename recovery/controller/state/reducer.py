@@ -16,7 +16,6 @@ from mainstay.recovery.controller.state.events import (
     GenerationBegun,
     GenerationFenced,
     GroupsArranged,
-    IntervalsChosen,
     JobEvent,
     LastSaveBegun,
     LauncherMessageReceived,
@@ -36,6 +35,7 @@ from mainstay.recovery.controller.state.events import (
     RanksUnplaced,
     ReplicasCompared,
     SavingChanged,
+    SettingsChanged,
     ShapeChanged,
     StoreOpened,
     TakeoverCompleted,
@@ -236,7 +236,8 @@ def _generation_fenced(state: JobState, event: GenerationFenced) -> Effects:
     members, exclude = state.members, set(event.exclude)
     fences: Effects = []
     for node in members.alive():
-        doomed = tuple(rank.number for rank in members.on(node.name) if rank.number in event.homes)
+        # A lost rank may have no place and a process that lives: on a node that is left.
+        doomed = tuple(rank.number for rank in members.on(node.name) if rank.number in event.homes or rank.lost)
         excluded = tuple(rank.number for rank in members.on(node.name) if rank.number in exclude)
         node.inventory, node.warm = None, node.standbys
         node.excluded += len(excluded)
@@ -308,8 +309,10 @@ def _groups_arranged(state: JobState, event: GroupsArranged) -> None:
     state.groups = event.groups
 
 
-def _intervals_chosen(state: JobState, event: IntervalsChosen) -> None:
-    state.disk_every, state.parity_every = event.disk_every, event.parity_every
+def _settings_changed(state: JobState, event: SettingsChanged) -> None:
+    for name in ("disk_every", "parity_every", "on_loss"):
+        if (value := getattr(event, name)) is not None:
+            setattr(state, name, value)
 
 
 def _replicas_compared(state: JobState, event: ReplicasCompared) -> None:
@@ -332,7 +335,7 @@ def _takeover_started(state: JobState, event: TakeoverStarted) -> None:
     state.recoveries, state.started_at, state.run = known.recoveries, known.started_at, known.run
     state.groups, state.disk_every, state.parity_every = known.groups, known.disk_every, known.parity_every
     state.formed_once, state.parameters_equal = known.formed_once, known.parameters_equal
-    state.replicated = known.replicated
+    state.replicated, state.on_loss = known.replicated, known.on_loss or state.on_loss
 
 
 def _rank_report_received(state: JobState, event: RankReportReceived) -> None:
@@ -368,7 +371,6 @@ _REDUCERS: dict[type[JobEvent], Callable[[JobState, Any], Effects | None]] = {
     GenerationBegun: _generation_begun,
     GenerationFenced: _generation_fenced,
     GroupsArranged: _groups_arranged,
-    IntervalsChosen: _intervals_chosen,
     TakeoverStarted: _takeover_started,
     TakeoverCompleted: _takeover_completed,
     LastSaveBegun: _last_save_begun,
@@ -389,6 +391,7 @@ _REDUCERS: dict[type[JobEvent], Callable[[JobState, Any], Effects | None]] = {
     RanksUnplaced: _ranks_unplaced,
     ReplicasCompared: _replicas_compared,
     SavingChanged: _saving_changed,
+    SettingsChanged: _settings_changed,
     ShapeChanged: _shape_changed,
     StoreOpened: _store_opened,
     TrainingFormed: _training_formed,

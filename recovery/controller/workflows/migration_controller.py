@@ -1,6 +1,6 @@
 """Live migration: ranks of a living node that is not trusted move to warm standbys on other nodes with a short pause.
 
-request   by an operator, the service or file (``mainstay.recovery.migration_request``); rejected in one line if invalid
+request   by an operator, the service or file (``mainstay.recovery.job_request``); rejected in one line if invalid
 ahead     ranks train on; the agents of the targets make arenas and fetch the newest slots: the pages are there then
 fence     right after a step all ranks stop, a generation up; every process stays, each with the state of that step
 fetch     the targets fetch the slots of that step. If one cannot be had, all continue where they were: nothing is lost
@@ -14,7 +14,6 @@ a regroup. TrainMover (2412.12636) and Parcae (2403.14097) move ahead of a failu
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -26,27 +25,21 @@ from mainstay.probes.core_types import EventKind
 from mainstay.recovery.agent.messages import NEWEST
 from mainstay.recovery.controller.failure import EndedGeneration, GenerationFailure, WorkflowName
 from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job_requests import JobRequests, RequestRejectedError, named_ranks
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.recovery_record import RecoveryRecord
-from mainstay.recovery.controller.state.job_state import JobPhase
-from mainstay.recovery.migration_request import MigrationRequest, MigrationResult, MigrationState, read, read_requests
+from mainstay.recovery.job_request import JobRequest, RequestKind, RequestState
 from mainstay.recovery.protocol.messages import Prefetch, PrefetchResult
 
 log = logging.getLogger("mainstay.coordinator")
 
 FETCH_SECONDS: Final = 600.0
 """As long as an agent gives one transfer."""
-REMEMBERED: Final = 64
-"""Answers that a job report carries at most: an advice is asked after until its answer has arrived."""
-
-
-class MigrationRejectedError(RuntimeError):
-    """The advice is not followed; the message says why in one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Current:
-    advice: MigrationRequest
+    request: JobRequest
     moves: dict[int, str]
     """Rank -> node that it goes to."""
     sources: dict[int, str]
@@ -72,18 +65,16 @@ def choose(
         warned: node -> why it takes no rank; it has no ``standbys``.
 
     Raises:
-        MigrationRejectedError: there are too few standbys.
+        RequestRejectedError: there are too few standbys.
     """
     # All refusals come first, each with its own sentence for the operator; after them the choice cannot fail.
     away = {homes[rank] for rank in moving}
     if target in away:
-        raise MigrationRejectedError(f"what is to move is on {target} already")
+        raise RequestRejectedError(f"what is to move is on {target} already")
     if target is not None and target not in standbys:
-        raise MigrationRejectedError(
-            f"the job has no living node {target}: its nodes are {', '.join(sorted(standbys))}"
-        )
+        raise RequestRejectedError(f"the job has no living node {target}: its nodes are {', '.join(sorted(standbys))}")
     if target is not None and target in warned:
-        raise MigrationRejectedError(
+        raise RequestRejectedError(
             f"{target} takes no rank while it is not trusted: {warned[target]}. Choose another node, or return it to "
             "service first"
         )
@@ -91,7 +82,7 @@ def choose(
     free = {node: count for node, count in standbys.items() if node in wanted and count > 0}
     if sum(free.values()) < len(moving):
         where = "other nodes" if target is None else target
-        raise MigrationRejectedError(
+        raise RequestRejectedError(
             f"{len(moving)} warm standbys on {where} are needed and {sum(free.values())} are ready (see --standbys)"
             + "".join(f"; {node} takes no rank: {warned[node]}" for node in sorted(wanted & warned.keys()))
         )
@@ -107,107 +98,67 @@ def choose(
 class MigrationController:
     """One a coordinator: one migration at a time, only while the job runs."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, requests: JobRequests) -> None:
         self._job = job
-        self._waiting: dict[str, MigrationRequest] = {}
-        self._answers: dict[str, MigrationResult] = {}
+        self._requests = requests
         self._brought: dict[int, PrefetchResult] = {}
         self._current: _Current | None = None
-        loop = asyncio.get_running_loop()
 
-        def answered(answer: Any) -> None:  # in a thread of the reporter
-            if (given := read(answer)) and not loop.is_closed():
-                loop.call_soon_threadsafe(self.submit, given)
+    def obstacle(self, _: RequestKind) -> str:
+        """Why no rank can move now; empty: some may. The job report tells apart how many standbys wait."""
+        members = self._job.members
+        if members.shape is None:
+            return "the script does not use the SDK: its ranks have no state that could move"
+        if any(rank.gone for rank in members.ranks):
+            return "ranks have left the training loop already: the job is about to end"
+        return ""
 
-        job.reporter.listen(answered)
+    def start(self, request: JobRequest) -> None:
+        """Begin to move what ``request`` names.
 
-    # Advice
-
-    def submit(self, given: Collection[MigrationRequest]) -> None:
-        """Hear advice; what was heard before is not done twice."""
-        for advice in given:
-            if advice.id not in self._answers:
-                self._waiting.setdefault(advice.id, advice)
-
-    def run_once(self) -> None:
-        """Called every second or so: follow the next advice if the job has time for it."""
-        job = self._job
-        self.submit(read_requests(job.options.state_dir))
-        if not self._waiting or self._current or job.state.phase is not JobPhase.RUNNING or job.busy or job.state.over:
-            return
-        advice = self._waiting.pop(next(iter(self._waiting)))
-        try:
-            moves = self._plan(advice)
-        except MigrationRejectedError as error:
-            self._answer(advice, MigrationState.REJECTED, str(error))
-            log.warning("no migration of %s: %s", advice.subject, error)
-            return
+        Raises:
+            RequestRejectedError: it cannot move; one line.
+        """
+        moves = self._plan(request)
         if not moves:
-            self._answer(advice, MigrationState.COMPLETED, f"no rank of this job is on {advice.subject}")
+            detail = f"no rank of this job is on {request.subject}"
+            self._requests.answer(request, RequestState.COMPLETED, detail)
             return
-        self._current = _Current(advice, moves, {rank: job.members.ranks[rank].node for rank in moves})
-        job.spawn(self._ahead(self._current))
-
-    def answers(self) -> list[MigrationResult]:
-        """What became of advice, for the job report; the oldest are forgotten first."""
-        return list(self._answers.values())[-REMEMBERED:]
-
-    def _answer(self, advice: MigrationRequest, state: MigrationState, detail: str, **figures: Any) -> None:
-        self._answers.pop(advice.id, None)
-        self._answers[advice.id] = MigrationResult(id=advice.id, state=state, detail=detail[:500], **figures)
-        while len(self._answers) > 2 * REMEMBERED:
-            del self._answers[next(iter(self._answers))]
-        self._job.control.report()
+        self._current = _Current(request, moves, {rank: self._job.members.ranks[rank].node for rank in moves})
+        self._job.spawn(self._ahead(self._current))
 
     # The plan
 
-    def _plan(self, advice: MigrationRequest) -> dict[int, str]:
+    def _plan(self, request: JobRequest) -> dict[int, str]:
         members = self._job.members
         shape = members.shape
-        if shape is None:
-            raise MigrationRejectedError("the script does not use the SDK: its ranks have no state that could move")
-        moving = self._moving(advice)
+        assert shape is not None
+        moving = named_ranks(members, request)
         bare = [n for n in moving if not (a := members.ranks[n].attached) or not a.protected]
         if bare:
-            raise MigrationRejectedError(f"ranks {bare} are not protected: there is no snapshot that could move")
-        if any(rank.gone for rank in members.ranks):
-            raise MigrationRejectedError("ranks have left the training loop already: the job is about to end")
+            raise RequestRejectedError(f"ranks {bare} are not protected: there is no snapshot that could move")
         homes = {rank.number: rank.node for rank in members.ranks}
-        if advice.target is not None:
-            self._job.warn(members.warnings.trust(advice.target))
+        if request.target is not None:
+            self._job.warn(members.warnings.trust(request.target))
         warned = {node: warning.reason for node, warning in members.warnings.current().items()}
-        return choose(moving, homes, members.standbys(), shape.dp_peers, advice.target, warned=warned)
-
-    def _moving(self, advice: MigrationRequest) -> list[int]:
-        members = self._job.members
-        if advice.rank is not None:
-            if not 0 <= advice.rank < len(members.ranks):
-                raise MigrationRejectedError(
-                    f"the job has no rank {advice.rank}: its ranks are 0 to {len(members.ranks) - 1}"
-                )
-            return [advice.rank]
-        if advice.node not in members.nodes:
-            raise MigrationRejectedError(
-                f"the job has no node {advice.node}: its nodes are {', '.join(sorted(members.nodes))}"
-            )
-        return [rank.number for rank in members.on(advice.node)]
+        return choose(moving, homes, members.standbys(), shape.dp_peers, request.target, warned=warned)
 
     # Before any rank stops
 
     async def _ahead(self, current: _Current) -> None:
         job, moves = self._job, current.moves
         where = ", ".join(f"rank {rank} to {node}" for rank, node in sorted(moves.items()))
-        log.warning("MIGRATION of %s: %s (%s)", current.advice.subject, where, current.advice.reason or "no reason")
-        told = {"reason": current.advice.reason, "finding": current.advice.finding}
+        log.warning("MIGRATION of %s: %s (%s)", current.request.subject, where, current.request.reason or "no reason")
+        told = {"reason": current.request.reason, "finding": current.request.finding}
         self._event(EventKind.MIGRATION_STARTED, current, told)
-        self._answer(current.advice, MigrationState.ACCEPTED, where)
+        self._requests.answer(current.request, RequestState.ACCEPTED, where)
         problem = await self._bring(moves, current.sources, NEWEST)
         problem = problem or await job.next_step()
         problem = problem or self._distrusted(moves)
         if problem:
             self._finish(current, f"no rank was stopped and nothing has moved: {problem}")
             return
-        reason = f"migration of {current.advice.subject}: {current.advice.reason}"
+        reason = f"migration of {current.request.subject}: {current.request.reason}"
         job.control.replay(
             GenerationFailure(ranks=set(), time=time.time(), reason=reason, counts=False, workflow=WorkflowName.MIGRATE)
         )
@@ -275,7 +226,7 @@ class MigrationController:
             return problem
         recovery.marks.clear()
         recovery.acted_at = time.time()  # what came before is not the price of a fence
-        job.begin_generation(f"{current.advice.subject} moves")
+        job.begin_generation(f"{current.request.subject} moves")
         if executor.fencing.replace(set(moves), moves=moves):
             await executor.recover_job(recovery, set(moves), waiting - moves.keys())
         return ""
@@ -305,18 +256,20 @@ class MigrationController:
         detail = problem
         if done:
             detail = f"ranks {sorted(current.moves)} moved, training stood still for {seconds['total']:.3f} s"
-        log.warning("MIGRATION of %s: %s", current.advice.subject, detail)
-        if done and current.advice.node is not None:
-            left = f"its ranks left it: {current.advice.reason}"
-            job.warn(job.members.warnings.suspect(current.advice.node, left))
+        log.warning("MIGRATION of %s: %s", current.request.subject, detail)
+        if done and current.request.node is not None:
+            left = f"its ranks left it: {current.request.reason}"
+            job.warn(job.members.warnings.suspect(current.request.node, left))
         told = {"ok": done, "detail": detail[:500], "phases": seconds, **figures}
         self._event(EventKind.MIGRATION_FINISHED, current, told)
-        self._answer(current.advice, MigrationState.COMPLETED if done else MigrationState.FAILED, detail, **figures)
+        self._requests.answer(
+            current.request, RequestState.COMPLETED if done else RequestState.FAILED, detail, **figures
+        )
 
     def _event(self, kind: EventKind, current: _Current, data: dict[str, Any]) -> None:
-        advice = current.advice
+        request = current.request
         moves = [{"rank": r, "from": current.sources[r], "to": to} for r, to in sorted(current.moves.items())]
-        told = {"migration": advice.id, "subject": advice.subject, "moves": moves, **data}
+        told = {"migration": request.id, "subject": request.subject, "moves": moves, **data}
         self._job.reporter.event(
-            kind, node=advice.node, rank=advice.rank, generation=self._job.state.generation, data=told
+            kind, node=request.node, rank=request.rank, generation=self._job.state.generation, data=told
         )

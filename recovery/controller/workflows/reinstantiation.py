@@ -49,7 +49,7 @@ class PipelineReinstantiation:
 
     @property
     def _asked(self) -> bool:
-        return self._job.options.on_loss is LossPolicy.REINSTANTIATE
+        return self._job.state.on_loss is LossPolicy.REINSTANTIATE
 
     def _home(self) -> MeshShape | None:
         """A coordinator that took over knows only what the job was started with."""
@@ -87,7 +87,7 @@ class PipelineReinstantiation:
     ) -> Coroutine[None, None, None] | None:
         """The same where it was weighed and costs least, behind the fence; None: some have a place, or it cannot be."""
         placed = any(not self._job.members.ranks[number].unplaced for number in victims)
-        shape = None if placed or self._job.options.on_loss is not LossPolicy.AUTO else self._shape(victims, failure)
+        shape = None if placed or self._job.state.on_loss is not LossPolicy.AUTO else self._shape(victims, failure)
         if shape is None:
             return None
         executor.participation.choose(RemainingRanks(None, None), failure, None)
@@ -157,7 +157,7 @@ class PipelineReinstantiation:
         """The shape for which there is room again, once every process that it needs is warm."""
         job, shape = self._job, self._job.members.shape
         near = job.state.steps_total is not None and job.state.committed + WORTH_STEPS > job.state.steps_total
-        wanted = self._asked or self._job.options.on_loss is LossPolicy.AUTO
+        wanted = self._asked or self._job.state.on_loss is LossPolicy.AUTO
         if not wanted or shape is None or near or any(rank.gone for rank in job.members.ranks):
             return None
         home = self._home()

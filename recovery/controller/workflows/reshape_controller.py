@@ -1,7 +1,7 @@
 """A planned change of shape: all stop after a step, it goes to disk, and the same launchers start the new shape.
 
-request   from ``mainstay reshape`` (``mainstay.recovery.reshape_request``); rejected in a line if invalid. Or the job's
-          own, when nodes are back (``reinstantiation``)
+request   from ``mainstay job reshape`` or the service (``mainstay.recovery.controller.job_requests``); rejected in a
+          line if invalid. Or the job's own, when nodes are back (``reinstantiation``)
 fence     right after a step all ranks stop, a generation up; every process stays
 save      the newest step that all ranks hold is written whole. If it cannot be, all continue where they were
 restart   every rank gets a new process in the new shape, a run of its own begins, and each takes its tensors out of
@@ -18,9 +18,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
-
-import msgspec
+from typing import Any, Final
 
 from mainstay.probes.ids import uuid7
 from mainstay.recovery.checkpoint.catalog import find
@@ -29,14 +27,15 @@ from mainstay.recovery.checkpoint.reshape import sources
 from mainstay.recovery.controller.checkpointing import CheckpointManager
 from mainstay.recovery.controller.failure import EndedGeneration, GenerationFailure, WorkflowName
 from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job_requests import JobRequests, RequestRejectedError
 from mainstay.recovery.controller.participation import ParticipationPolicy
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.recovery_record import RecoveryRecord
 from mainstay.recovery.controller.state.events import ShapeChanged
 from mainstay.recovery.controller.state.job_state import JobPhase
+from mainstay.recovery.job_request import JobRequest, RequestKind, RequestState
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.protocol.messages import DiscardCommand
-from mainstay.recovery.reshape_request import ReshapeRequest, ReshapeResult, ReshapeStatus, answer, read_requests
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -49,7 +48,7 @@ class ShapeChange:
     """A change of shape that is under way."""
 
     shape: MeshShape
-    request: ReshapeRequest | None = None
+    request: JobRequest | None = None
     """None: there was no request, and no caller waits for an answer."""
     begun: bool = False
     """Processes in the old shape were ended."""
@@ -60,61 +59,62 @@ class ShapeChange:
 class ReshapeController:
     """One a coordinator: one change at a time, only while the job runs."""
 
-    def __init__(self, job: Job, checkpoints: CheckpointManager, participation: ParticipationPolicy) -> None:
+    def __init__(
+        self, job: Job, checkpoints: CheckpointManager, participation: ParticipationPolicy, requests: JobRequests
+    ) -> None:
         self._job = job
+        self._requests = requests
         self._checkpoints = checkpoints
         self._participation = participation
-        self._waiting: list[ReshapeRequest] = []
         self._current: ShapeChange | None = None
         self.home: MeshShape | None = None
         """As the job was started, or as a person asked for it since: what it goes back to."""
 
-    def run_once(self, grown: Callable[[], MeshShape | None]) -> None:
-        """Called every second or so: follow the next request if the job has time for it; else become ``grown``."""
+    def obstacle(self, _: RequestKind) -> str:
+        """Why the job cannot change its shape now; empty: it can."""
+        members = self._job.members
+        if members.shape is None:
+            return "the script does not use the SDK: its state cannot be assigned again"
+        problems = {
+            "the job changes its shape just now": self._current is not None,
+            "there is no --checkpoint-dir: the state goes from one shape to the other through it": (
+                not self._checkpoints.enabled
+            ),
+            members.fixed_shape(): True,
+            "ranks are away, and the job waits for them first": any(rank.away for rank in members.ranks),
+            "ranks have left the training loop already: the job is about to end": any(r.gone for r in members.ranks),
+        }
+        return next((problem for problem, holds in problems.items() if problem and holds), "")
+
+    def start(self, request: JobRequest) -> None:
+        """Begin the change that ``request`` asks for.
+
+        Raises:
+            RequestRejectedError: the job cannot have that shape; one line.
+        """
+        assert self._job.members.shape is not None
+        problems = self._unfit(request, self._job.members.shape)
+        problem = next((problem for problem, holds in problems.items() if holds), "")
+        if problem:
+            raise RequestRejectedError(problem)
+        change = ShapeChange(request.shape(self._job.members.shape.tp), request)
+        self._requests.answer(request, RequestState.ACCEPTED, f"it becomes {change.shape} after this step")
+        self._start(change)
+
+    def grow(self, grown: Callable[[], MeshShape | None]) -> None:
+        """Called every second or so: become ``grown`` if the job has time for it."""
         job = self._job
-        self._waiting += read_requests(job.options.state_dir)
         if self._current or job.state.phase is not JobPhase.RUNNING or job.busy or job.state.over:
-            return
-        if self._waiting:
-            self._follow(self._waiting.pop(0))
             return
         shape = grown()
         if shape is not None:
             self._start(ShapeChange(shape))
 
-    def _follow(self, request: ReshapeRequest) -> None:
-        job = self._job
-        problem = self._misfit(request)
-        if problem:
-            log.warning("no change to %s: %s", request, problem)
-            answer(job.options.state_dir, ReshapeResult(id=request.id, outcome=ReshapeStatus.REFUSED, detail=problem))
-            return
-        assert job.members.shape is not None
-        self._start(ShapeChange(request.shape(job.members.shape.tp), request))
-
     def _start(self, change: ShapeChange) -> None:
         self._current = change
         self._job.spawn(self._begin(change))
 
-    def _misfit(self, request: ReshapeRequest) -> str:
-        """Why the job cannot have that shape; empty is good."""
-        job, shape = self._job, self._job.members.shape
-        if shape is None:
-            return "the script does not use the SDK: its state cannot be assigned again"
-        problems = {
-            "there is no --checkpoint-dir: the state goes from one shape to the other through it": (
-                not self._checkpoints.enabled
-            ),
-            **self._unfit(request, shape),
-            self._job.members.fixed_shape(): True,
-            "ranks are away, and the job waits for them first": any(rank.away for rank in job.members.ranks),
-            "ranks have left the training loop already: the job is about to end": any(
-                r.gone for r in job.members.ranks
-            ),
-        }
-        return next((problem for problem, holds in problems.items() if problem and holds), "")
-
-    def _unfit(self, request: ReshapeRequest, shape: MeshShape) -> dict[str, bool]:
+    def _unfit(self, request: JobRequest, shape: MeshShape) -> dict[str, bool]:
         """Problem -> whether it has it."""
         try:
             wanted = request.shape(shape.tp)
@@ -123,10 +123,10 @@ class ReshapeController:
         most = min(self._job.options.world_size, self._job.members.places())
         all_ranks = {shape.world_size, self._job.options.world_size}
         return {
-            f"{request} tp={shape.tp} are not the {shape.world_size} ranks that the job has": (
+            f"{request.subject} tp={shape.tp} are not the {shape.world_size} ranks that the job has": (
                 not request.stages and wanted.world_size not in all_ranks
             ),
-            f"{request} are {wanted.world_size} ranks, and there is room for {most}": wanted.world_size > most,
+            f"{request.subject} are {wanted.world_size} ranks, and there is room for {most}": wanted.world_size > most,
             f"the job has {shape} already": wanted == shape,
         }
 
@@ -243,24 +243,17 @@ class ReshapeController:
         self._current = None
         job, shape, request = self._job, change.shape, change.request
         went_on = recovery is not None and any(phase == "first_step" for phase, _ in recovery.marks)
+        figures: dict[str, Any] = {}
         if recovery is None or not (went_on and change.begun and job.members.shape == shape):
-            outcome, detail = ReshapeStatus.FAILED, problem or "it was not finished"
+            state, detail = RequestState.FAILED, problem or "it was not finished"
         else:
-            outcome, detail = ReshapeStatus.DONE, self._told(change, recovery)
-        log.warning("change to %s %s: %s", shape, outcome, detail)
-        if request is None:
-            return
-        given = ReshapeResult(id=request.id, outcome=outcome, detail=detail)
-        if outcome is ReshapeStatus.DONE and recovery is not None:
-            total, step = recovery.seconds()["total"], self._job.begun_at
-            given = msgspec.structs.replace(
-                given,
-                seconds=recovery.failed_at + total - request.asked_at,
-                readiness_s=total,
-                steps_repeated=max(0, recovery.step_before - step),
-                step=step,
-            )
-        answer(job.options.state_dir, given)
+            state, detail, step = RequestState.COMPLETED, self._told(change, recovery), job.begun_at
+            # The fence may cut the copy of the last step: that one is made again.
+            lost = max(0, recovery.step_before - step)
+            figures = {"seconds": recovery.seconds()["total"], "steps_lost": lost, "step": step}
+        log.warning("change to %s %s: %s", shape, state, detail)
+        if request is not None:
+            self._requests.answer(request, state, detail, **figures)
 
     def _told(self, change: ShapeChange, recovery: RecoveryRecord) -> str:
         return (

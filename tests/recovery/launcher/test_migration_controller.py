@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.controller.workflows.migration_controller import MigrationRejectedError, choose
-from mainstay.recovery.migration_request import (
-    MigrationKind,
-    MigrationRequest,
-    MigrationResult,
-    MigrationState,
+from mainstay.recovery.controller.workflows.migration_controller import RequestRejectedError, choose
+from mainstay.recovery.job_request import (
+    JobRequest,
+    JobRequestResult,
+    RequestKind,
+    RequestState,
     write_request,
 )
 from mainstay.recovery.options import RunOptions
@@ -21,25 +21,25 @@ PAIRS = {0: [0, 2], 1: [1, 3], 2: [0, 2], 3: [1, 3]}
 HOMES = {0: "a", 1: "a", 2: "b", 3: "b"}
 
 
-def advice(**about: Any) -> MigrationRequest:
-    return MigrationRequest(**{"id": "one", "kind": MigrationKind.MIGRATE, "reason": "it runs hot"} | about)
+def move(**about: Any) -> JobRequest:
+    return JobRequest(**{"id": "one", "kind": RequestKind.MIGRATE, "reason": "it runs hot"} | about)
 
 
-async def answered(world: Any, state: MigrationState, number: int = 0) -> MigrationResult:
-    """The answer to an advice once it is ``state``; ranks commit steps meanwhile."""
+async def answered(world: Any, state: RequestState, number: int = 0) -> JobRequestResult:
+    """The result of a request once it is ``state``; ranks commit steps meanwhile."""
     epoch = max(rank.epoch for rank in world.coordinator.job.members.ranks)
 
-    def happened() -> MigrationResult | None:
+    def happened() -> JobRequestResult | None:
         nonlocal epoch
         c = world.coordinator
         ranks = c.job.members.ranks
         if c.job.state.phase == "running" and all(rank.live and rank.pid and rank.epoch >= epoch for rank in ranks):
             epoch += 1
             world.commit_all(epoch, digest=40 + epoch)
-        found = c.migrations.answers()
+        found = c.workflows.requests.results()
         return found[number] if len(found) > number and found[number].state is state else None
 
-    answer: MigrationResult = await world.until(happened)
+    answer: JobRequestResult = await world.until(happened)
     return answer
 
 
@@ -58,7 +58,7 @@ def test_then_where_most_standbys_wait_and_never_more_than_there_are() -> None:
 
 
 def test_standbys_of_the_nodes_that_are_left_do_not_count() -> None:
-    with pytest.raises(MigrationRejectedError, match="2 warm standbys on other nodes are needed and 1 are ready"):
+    with pytest.raises(RequestRejectedError, match="2 warm standbys on other nodes are needed and 1 are ready"):
         choose([0, 1], HOMES, {"a": 3, "c": 1}, PAIRS.__getitem__)
 
 
@@ -69,7 +69,7 @@ def test_where_to_go_may_be_said() -> None:
         "z": "the job has no living node z: its nodes are b, c",
         "c": "2 warm standbys on c are needed and 1 are ready",
     }.items():
-        with pytest.raises(MigrationRejectedError, match=why):
+        with pytest.raises(RequestRejectedError, match=why):
             choose([0, 1], HOMES, {"b": 5, "c": 1}, PAIRS.__getitem__, target)
 
 
@@ -80,8 +80,8 @@ def test_a_node_is_left_by_all_its_ranks_and_nothing_is_lost(options: RunOptions
             world.coordinator.job.members.nodes["node-0"].standbys = 2
             world.coordinator.job.members.nodes["node-0"].excluded = -1  # room for two
             before = dict(target.pids)
-            write_request(options.state_dir, advice(node="node-1"))
-            answer = await answered(world, MigrationState.COMPLETED)
+            write_request(options.state_dir, move(node="node-1"))
+            answer = await answered(world, RequestState.COMPLETED)
             assert places(world) == dict.fromkeys(range(4), "node-0")
             assert not source.pids
             assert {r: p for r, p in target.pids.items() if r in before} == before  # no other rank was stopped
@@ -109,8 +109,8 @@ def test_a_slot_that_cannot_be_fetched_ahead_stops_nobody(options: RunOptions, p
     async def work() -> None:
         async with running(options) as world:
             world.nodes[0].bring_problem = "no memory"
-            world.coordinator.migrations.submit([advice(rank=3)])
-            answer = await answered(world, MigrationState.FAILED)
+            world.coordinator.workflows.requests.submit([move(rank=3)])
+            answer = await answered(world, RequestState.FAILED)
             assert "no rank was stopped" in answer.detail
             assert "rank 3: no memory" in answer.detail
             assert world.coordinator.job.state.generation == 1
@@ -125,8 +125,8 @@ def test_a_fetch_that_fails_behind_the_fence_leaves_all_where_they_were(
         async with running(options) as world:
             pids = {rank: pid for node in world.nodes for rank, pid in node.pids.items()}
             world.nodes[0].fenced_bring_problem = "the link is down"
-            world.coordinator.migrations.submit([advice(rank=3)])
-            answer = await answered(world, MigrationState.FAILED)
+            world.coordinator.workflows.requests.submit([move(rank=3)])
+            answer = await answered(world, RequestState.FAILED)
             assert answer.detail == "rank 3: the link is down"
             assert places(world)[3] == "node-1"
             assert {rank: pid for node in world.nodes for rank, pid in node.pids.items()} == pids
@@ -141,12 +141,12 @@ def test_a_source_that_dies_meanwhile_is_a_recovery_like_any_other(
     async def work() -> None:
         async with running(options) as world:
             world.nodes[0].silent = {0}  # the fence waits for it
-            world.coordinator.migrations.submit([advice(rank=3)])
-            await answered(world, MigrationState.ACCEPTED)
+            world.coordinator.workflows.requests.submit([move(rank=3)])
+            await answered(world, RequestState.ACCEPTED)
             await answered_until_generation(world, 2)
             world.nodes[0].silent = set()
             world.nodes[1].kill(3)
-            answer = await answered(world, MigrationState.FAILED)
+            answer = await answered(world, RequestState.FAILED)
             assert "something failed meanwhile" in answer.detail
             assert world.coordinator.job.state.recoveries == 1
             await world.until_state("running", 3)
@@ -181,8 +181,8 @@ def test_what_makes_no_sense_is_refused_in_one_line(
 ) -> None:
     async def work() -> None:
         async with running(options) as world:
-            world.coordinator.migrations.submit([advice(**about)])
-            assert (await answered(world, MigrationState.REJECTED)).detail == why
+            world.coordinator.workflows.requests.submit([move(**about)])
+            assert (await answered(world, RequestState.REJECTED)).detail == why
             assert world.coordinator.job.state.generation == 1
 
     play(work())
@@ -197,9 +197,9 @@ def test_one_answer_of_the_service_brings_advice_and_hazards(options: RunOptions
             guard.protect()
             hazard = {"reason": "hot", "factor": 10.0, "since": 1.0, "corrupt": False}
             given = {"id": "one", "kind": "migrate", "rank": 9, "target": None, "finding": "f", "reason": "hot"}
-            answer = {"node_warnings": {"node-1": hazard}, "migration_requests": [given]}
+            answer = {"node_warnings": {"node-1": hazard}, "requests": [given]}
             await asyncio.to_thread(world.reporter._hand_on, answer)
-            assert (await answered(world, MigrationState.REJECTED)).id == "one"
+            assert (await answered(world, RequestState.REJECTED)).id == "one"
             await world.until(lambda: "node-1" in (world.coordinator.job.members.warnings.reported or {}))
 
     play(work())
@@ -209,10 +209,10 @@ def test_the_same_advice_is_followed_once(options: RunOptions, play: Any, runnin
     async def work() -> None:
         async with running(options) as world:
             for _ in range(3):  # as with every answer of the service until it has heard
-                world.coordinator.migrations.submit([advice(rank=3)])
-            await answered(world, MigrationState.COMPLETED)
-            world.coordinator.migrations.submit([advice(rank=3), advice(id="two", node="node-9")])
-            await answered(world, MigrationState.REJECTED, 1)
+                world.coordinator.workflows.requests.submit([move(rank=3)])
+            await answered(world, RequestState.COMPLETED)
+            world.coordinator.workflows.requests.submit([move(rank=3), move(id="two", node="node-9")])
+            await answered(world, RequestState.REJECTED, 1)
             await world.until_event("migration_finished")
             assert len(world.events("migration_started")) == 1
 

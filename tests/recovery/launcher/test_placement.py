@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from mainstay.recovery.controller.launcher_commands import capture_state
-from mainstay.recovery.migration_request import MigrationKind, MigrationRequest, MigrationState
+from mainstay.recovery.job_request import JobRequest, RequestKind, RequestState
 from mainstay.recovery.node_warning import NodeWarning
 from mainstay.recovery.options import CorruptionPolicy, RunOptions
 from mainstay.recovery.work_assignment import LossPolicy
@@ -36,13 +36,13 @@ def homes(world: Any) -> list[str]:
     return [rank.node for rank in world.coordinator.job.members.ranks]
 
 
-def move(node: str, request: str, target: str | None = None) -> MigrationRequest:
-    return MigrationRequest(id=request, kind=MigrationKind.MIGRATE, node=node, target=target, reason="power brake")
+def move(node: str, request: str, target: str | None = None) -> JobRequest:
+    return JobRequest(id=request, kind=RequestKind.MIGRATE, node=node, target=target, reason="power brake")
 
 
 async def moved(world: Any, node: str, number: int, target: str | None = None) -> None:
-    world.coordinator.migrations.submit([move(node, f"move-{number}", target)])
-    await answered(world, MigrationState.COMPLETED, number)
+    world.coordinator.workflows.requests.submit([move(node, f"move-{number}", target)])
+    await answered(world, RequestState.COMPLETED, number)
 
 
 def test_no_migration_goes_back_to_a_node_before_it_is_trusted_again(
@@ -60,11 +60,11 @@ def test_no_migration_goes_back_to_a_node_before_it_is_trusted_again(
             await moved(world, there, 1)
             assert homes(world) == [other] * 3, "never back to node-1, where the brake still holds"
             warn(world, node_1=SUSPECT, **{there.replace("-", "_"): SUSPECT, other.replace("-", "_"): SUSPECT})
-            world.coordinator.migrations.submit([move(other, "move-2"), move(other, "move-3", "node-1")])
-            detail = (await answered(world, MigrationState.REJECTED, 2)).detail
+            world.coordinator.workflows.requests.submit([move(other, "move-2"), move(other, "move-3", "node-1")])
+            detail = (await answered(world, RequestState.REJECTED, 2)).detail
             assert "3 warm standbys on other nodes are needed and 0 are ready" in detail
             assert "node-1 takes no rank: power brake on gpu-0" in detail
-            detail = (await answered(world, MigrationState.REJECTED, 3)).detail
+            detail = (await answered(world, RequestState.REJECTED, 3)).detail
             assert "node-1 takes no rank while it is not trusted: power brake on gpu-0" in detail
             warn(world, **{there.replace("-", "_"): SUSPECT})
             world.coordinator.job.members.nodes["node-1"].standbys = 3
@@ -79,11 +79,11 @@ def test_a_migration_is_given_up_where_its_target_is_not_trusted_any_more(
 ) -> None:
     async def work() -> None:
         async with running(three) as world:
-            world.coordinator.migrations.submit([move("node-1", "one", "node-2")])
-            world.coordinator.migrations.run_once()
+            world.coordinator.workflows.requests.submit([move("node-1", "one", "node-2")])
+            world.coordinator.workflows.requests.run_once()
             await world.until(lambda: world.nodes[2].brings)
             warn(world, node_2=SUSPECT)
-            answer = await answered(world, MigrationState.FAILED)
+            answer = await answered(world, RequestState.FAILED)
             assert answer.detail == (
                 "no rank was stopped and nothing has moved: node-2 is not trusted now: power brake on gpu-0"
             )
@@ -106,13 +106,13 @@ def test_a_migration_is_given_up_where_its_target_is_cordoned_once_the_ranks_sta
                 return bool(stopped)
 
             monkeypatch.setattr(fencing, "wait_for_survivors", then_cordon)
-            world.coordinator.migrations.submit([move("node-1", "one", "node-2")])
-            world.coordinator.migrations.run_once()
+            world.coordinator.workflows.requests.submit([move("node-1", "one", "node-2")])
+            world.coordinator.workflows.requests.run_once()
             await world.until(lambda: world.nodes[2].brings)
             world.commit_all(6)
             await world.until_state("running", 2)
             world.commit_all(7)
-            answer = await answered(world, MigrationState.FAILED)
+            answer = await answered(world, RequestState.FAILED)
             assert answer.detail.startswith("node-2 is not trusted now: ")
             assert homes(world)[1] == "node-1"
 

@@ -42,7 +42,7 @@ def test_a_job_tells_who_could_take_a_rank_and_what_its_scheme_leaves_out(
 
     async def work() -> None:
         async with running(together) as world:
-            report = job_report(world.coordinator.job, None, ())
+            report = job_report(world.coordinator.job, None, world.coordinator.workflows.requests)
             assert report["topology"]["standbys"] == {"node-0": 1, "node-1": 1}
             protection = report["protection"]
             assert protection["run"] == world.coordinator.job.state.run
@@ -56,7 +56,7 @@ def test_a_job_tells_who_could_take_a_rank_and_what_its_scheme_leaves_out(
 def test_a_job_without_disk_and_gaps_tells_neither(options: RunOptions, play: Any, running: Any) -> None:
     async def work() -> None:
         async with running(options) as world:
-            protection = job_report(world.coordinator.job, None, ())["protection"]
+            protection = job_report(world.coordinator.job, None, world.coordinator.workflows.requests)["protection"]
             assert (protection["run"], protection["warnings"]) == (None, [])
 
     play(work())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,20 +11,12 @@ from typing import Any
 import pytest
 
 from mainstay.recovery.controller.recovery_executor import VERIFY_STEPS
+from mainstay.recovery.job_request import JobRequest, JobRequestResult, RequestKind, RequestState, write_request
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.option_values import OptionsError
 from mainstay.recovery.options import RunOptions, parse
 from mainstay.recovery.protocol.messages import Saved
 from mainstay.recovery.recovery_plan import RestoreSource
-from mainstay.recovery.reshape_cli import reshape
-from mainstay.recovery.reshape_request import (
-    ReshapeRequest,
-    ReshapeResult,
-    ReshapeStatus,
-    answered,
-    read_requests,
-    write_request,
-)
 from tests.recovery.launcher.adapting import adapt, whole_step
 
 
@@ -38,11 +29,10 @@ SHAPE = MeshShape(dp=2, pp=2)
 """That the job is started in."""
 
 
-def request(world: Any, dp: int, pp: int) -> Path:
+def request(world: Any, dp: int, pp: int) -> None:
     """Asked for, and seen by the coordinator."""
-    path = write_request(world.options.state_dir, ReshapeRequest(id="request", dp=dp, pp=pp, asked_at=1.0))
+    write_request(world.options.state_dir, JobRequest(id="request", kind=RequestKind.RESHAPE, dp=dp, pp=pp))
     world.coordinator.run_once()
-    return path
 
 
 def go_on(world: Any) -> None:
@@ -51,8 +41,12 @@ def go_on(world: Any) -> None:
         world.commit_all(epoch)
 
 
-async def the_answer(world: Any, path: Path) -> ReshapeResult:
-    given: ReshapeResult = await world.until(lambda: answered(path))
+async def the_answer(world: Any) -> JobRequestResult:
+    def final() -> JobRequestResult | None:
+        found = world.coordinator.workflows.requests.results()
+        return found[-1] if found and found[-1].state is not RequestState.ACCEPTED else None
+
+    given: JobRequestResult = await world.until(final)
     return given
 
 
@@ -64,7 +58,7 @@ def test_all_ranks_start_anew_from_the_step_that_was_saved(
             await adapt(world)
             old = world.coordinator.job.state.run
             whole_step(world, 8, SHAPE)
-            path = request(world, 1, 4)
+            request(world, 1, 4)
             await asyncio.sleep(0.02)
             assert not any(node.fences for node in world.nodes)  # it waits for the end of a step
             world.dp, world.pp = 1, 4
@@ -82,8 +76,8 @@ def test_all_ranks_start_anew_from_the_step_that_was_saved(
             assert (config.dp, config.pp, config.resumed) == (1, 4, (old, 8))
             assert config.run == world.coordinator.job.state.run != old
             go_on(world)
-            given = await the_answer(world, path)
-            assert (given.outcome, given.step, given.steps_repeated) == (ReshapeStatus.DONE, 8, 0)
+            given = await the_answer(world)
+            assert (given.state, given.step, given.steps_lost) == (RequestState.COMPLETED, 8, 0)
             assert world.coordinator.job.state.recoveries == 0
 
     play(scenario())
@@ -96,12 +90,12 @@ def test_what_cannot_be_saved_is_not_given_up(
         async with running(disk, steps=7) as world:
             await adapt(world)
             world.nodes[1].saves_with = "the disk is full"
-            path = request(world, 1, 4)
+            request(world, 1, 4)
             world.commit_all(8)
             await world.until_state("running", 2)
             go_on(world)
-            given = await the_answer(world, path)
-            assert (given.outcome, given.detail) == (ReshapeStatus.FAILED, "node-1: the disk is full")
+            given = await the_answer(world)
+            assert (given.state, given.detail) == (RequestState.FAILED, "node-1: the disk is full")
             assert not any(fence.kill for node in world.nodes for fence in node.fences)
             assert world.coordinator.job.members.shape == MeshShape(dp=2, pp=2)
 
@@ -118,12 +112,12 @@ def test_a_step_that_no_other_shape_can_read_is_not_gone_on_from(
         async with running(disk, steps=7) as world:
             await adapt(world)
             whole_step(world, 5 if model_names else 8, SHAPE, model_names=model_names)
-            path = request(world, 1, 4)
+            request(world, 1, 4)
             world.commit_all(8)
             await world.until_state("running", 2)
             go_on(world)
-            given = await the_answer(world, path)
-            assert given.outcome is ReshapeStatus.FAILED
+            given = await the_answer(world)
+            assert given.state is RequestState.FAILED
             assert ("is not whole in" if model_names else "its names are each stage's own") in given.detail
             assert world.coordinator.job.source is None
 
@@ -138,13 +132,13 @@ def test_a_rank_that_is_lost_meanwhile_comes_first(
             await adapt(world)
             for node in world.nodes:
                 node.saves_with = None
-            path = request(world, 1, 4)
+            request(world, 1, 4)
             world.commit_all(8)
             await world.until(lambda: all(node.saves for node in world.nodes))
             world.node_of(3).kill(3)
-            given = await the_answer(world, path)
-            assert (given.outcome, given.detail) == (
-                ReshapeStatus.FAILED,
+            given = await the_answer(world)
+            assert (given.state, given.detail) == (
+                RequestState.FAILED,
                 "something failed meanwhile, which came first",
             )
             for node in world.nodes:
@@ -161,7 +155,6 @@ def test_a_rank_that_is_lost_meanwhile_comes_first(
     ("shape", "words"),
     [
         ((3, 1), "dp=3 pp=1 tp=1 are not the 4 ranks that the job has"),
-        ((0, 4), "dp=0 pp=4: each must be at least 1"),
         ((2, 2), "the job has dp=2 pp=2 already"),
     ],
 )
@@ -171,8 +164,9 @@ def test_a_shape_that_cannot_be_is_refused(
     async def scenario() -> None:
         async with running(disk) as world:
             await adapt(world)
-            given = await the_answer(world, request(world, *shape))
-            assert (given.outcome, given.detail) == (ReshapeStatus.REFUSED, words)
+            request(world, *shape)
+            given = await the_answer(world)
+            assert (given.state, given.detail) == (RequestState.REJECTED, words)
             assert world.coordinator.job.state.generation == 1
 
     play(scenario())
@@ -183,41 +177,16 @@ def test_what_a_job_lacks_is_said(
 ) -> None:
     async def scenario() -> None:
         async with running(disk) as world:
-            given = await the_answer(world, request(world, 1, 4))
-            assert given.outcome is ReshapeStatus.REFUSED
+            request(world, 1, 4)
+            given = await the_answer(world)
+            assert given.state is RequestState.REJECTED
             assert "the script of ranks [0, 1, 2, 3] cannot be started in another shape" in given.detail
         async with running(dataclasses.replace(options, state_dir=tmp_path / "other")) as world:
             await adapt(world)
-            assert (await the_answer(world, request(world, 1, 4))).detail.startswith("there is no --checkpoint-dir")
+            request(world, 1, 4)
+            assert (await the_answer(world)).detail.startswith("there is no --checkpoint-dir")
 
     play(scenario())
-
-
-def test_requests_that_are_none_are_thrown_away(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert read_requests(tmp_path) == []
-    write_request(tmp_path, ReshapeRequest(id="b", dp=1, pp=2, asked_at=1.0))
-    write_request(tmp_path, ReshapeRequest(id="a", dp=2, pp=1, asked_at=2.0))
-    for number, body in enumerate((b"", b"{", b"\xff", b'{"id":"x","dp":1}', b'{"dp":"two"}')):
-        (tmp_path / "reshape" / f"bad-{number}.json").write_bytes(body)
-    assert [found.id for found in read_requests(tmp_path)] == ["b", "a"]
-    assert read_requests(tmp_path) == []
-    assert caplog.text.count("asks for no shape") == 5
-
-
-def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def error_of(shape: tuple[int, int], state: Path) -> str:
-        assert reshape("job", dp=shape[0], pp=shape[1], state_dir=state, timeout=0.2) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        return line
-
-    assert error_of((0, 1), tmp_path) == "mainstay reshape: give both --dp and --pp, each at least 1, or --stages"
-    assert "no job is coordinated from" in error_of((1, 1), tmp_path)
-    (tmp_path / "job.json").write_text(json.dumps({"state": "finished", "more": 1}))
-    assert error_of((1, 1), tmp_path) == "mainstay reshape: job job has finished already"
-    (tmp_path / "job.json").write_text(json.dumps({"state": "running"}))
-    assert reshape("job", dp=1, pp=1, state_dir=tmp_path, timeout=0.2) == 1
-    assert capsys.readouterr().err == "mainstay reshape: job job gave no answer within 0.2 s\n"
-    assert len(read_requests(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("words", [["--dp", "2"], ["--dp", "2", "--pp", "3"], ["--dp", "-2", "--pp", "-2"]])

@@ -65,7 +65,7 @@ async def once_more_to_seven(world: Any) -> None:
         node.disk = [
             PartFile(rank=rank, epoch=epoch, nbytes=100, generation=1) for rank in node.pids for epoch in (5, 7)
         ]
-    assert world.coordinator.replays.request_replay(ReplayTrigger(reason="gradients are wrong", before=5))
+    assert world.coordinator.workflows.replays.request_replay(ReplayTrigger(reason="gradients are wrong", before=5))
     await world.until_state("running", 4)
     assert {order.source for order in restores(world, 2).values()} == {RestoreSource.DISK}
     world.commit_all(6)
@@ -88,7 +88,7 @@ def test_a_file_of_a_future_that_was_given_up_is_not_taken_for_the_step_made_aga
         if again == "loss":
             world.node_of(0).kill(0)
         else:
-            assert world.coordinator.replays.request_replay(ASKED)
+            assert world.coordinator.workflows.replays.request_replay(ASKED)
         await world.until(lambda: len(restores(world, 5)) == 4)
         assert {order.epoch for order in restores(world, 5).values()} == {6}
         assert RestoreSource.DISK not in {order.source for order in restores(world, 5).values()}
@@ -101,7 +101,7 @@ def test_a_file_of_the_step_made_again_is_as_good_as_any(run_scenario: Callable[
         await once_more_to_seven(world)
         world.node_of(3).disk.append(PartFile(rank=3, epoch=7, nbytes=100, generation=4))
         world.coordinator.job.state.replicated = False  # so that it takes no replica's
-        assert world.coordinator.replays.request_replay(ASKED)
+        assert world.coordinator.workflows.replays.request_replay(ASKED)
         await world.until(lambda: len(restores(world, 5)) == 4)
         assert {order.epoch for order in restores(world, 5).values()} == {7}
         assert restores(world, 5)[3].source is RestoreSource.DISK
@@ -182,7 +182,7 @@ def test_a_replay_begins_with_replicas_that_agree(run_scenario: Callable[..., No
 
     async def scenario(world: Any) -> None:
         set_digests(world, lambda rank, order: right(rank, order) + (order.epoch == 5 and rank == 3))
-        assert world.coordinator.replays.request_replay(ASKED)
+        assert world.coordinator.workflows.replays.request_replay(ASKED)
         event = await world.until_event("step_replay_finished")
         assert (event["data"]["outcome"], event["data"]["epoch"]) == ("clean", 4)
         await world.until_state("running", 5)  # two tries, two cuts, and training
@@ -200,7 +200,7 @@ def test_a_state_that_changes_between_replay_and_training_is_noticed(run_scenari
             world,
             lambda rank, order: right(rank, order) + (order.epoch == 5 and world.coordinator.job.state.generation == 4),
         )
-        assert world.coordinator.replays.request_replay(ASKED)
+        assert world.coordinator.workflows.replays.request_replay(ASKED)
         await world.until_state("running", 5)
         assert epochs(world) == [5, 5, 5, 4]  # both cuts, training refused, one step further back
 

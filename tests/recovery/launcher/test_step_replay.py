@@ -55,7 +55,7 @@ async def settled(world: Any, generation: int) -> None:
 def test_a_replay_that_finds_no_rank_disturbs_nothing(run_scenario: Callable[..., None]) -> None:
     async def scenario(world: Any) -> None:
         before = pids(world)
-        assert world.coordinator.replays.request_replay(ASKED)
+        assert world.coordinator.workflows.replays.request_replay(ASKED)
         await settled(world, 4)  # two cuts, and training
         (event,) = [await world.until_event("step_replay_finished")]
         assert event["data"]["outcome"] == "clean"
@@ -63,7 +63,7 @@ def test_a_replay_that_finds_no_rank_disturbs_nothing(run_scenario: Callable[...
         assert pids(world) == before
         assert world.coordinator.job.state.recoveries == 0  # --max-restarts is not for this
         assert world.events("recovery_planned", "recovery_completed", "action_started") == []  # nor is it an incident
-        assert world.coordinator.replays.proven == 5
+        assert world.coordinator.workflows.replays.proven == 5
         groups = {order.replay_request.group for order in replay_requests(world)}
         assert groups == {"replica-0", "replica-1", "across1-0", "across1-1"}
 
@@ -75,7 +75,7 @@ def test_two_replicas_that_each_repeat_their_own_bits(run_scenario: Callable[...
     async def scenario(world: Any) -> None:
         before = pids(world)
         world.node_of(culprit).sick = {culprit: "wrong"}
-        assert world.coordinator.replays.request_replay(
+        assert world.coordinator.workflows.replays.request_replay(
             ReplayTrigger(reason="digests differ", before=5, odd=frozenset({culprit}))
         )
         event = await world.until_event("step_replay_finished")
@@ -98,7 +98,7 @@ def test_a_majority_names_the_culprit(run_scenario: Callable[..., None], options
         before = pids(world)
         node = world.node_of(culprit)
         node.sick = {culprit: "wrong"}
-        assert world.coordinator.replays.request_replay(
+        assert world.coordinator.workflows.replays.request_replay(
             ReplayTrigger(reason="digests differ", before=4, odd=frozenset({culprit}))
         )
         event = await world.until_event("step_replay_finished")
@@ -123,7 +123,7 @@ def test_where_no_snapshot_is_old_enough_the_odd_take_what_their_replicas_hold(
     run_scenario: Callable[..., None], options: RunOptions
 ) -> None:
     async def scenario(world: Any) -> None:
-        assert world.coordinator.replays.request_replay(
+        assert world.coordinator.workflows.replays.request_replay(
             ReplayTrigger(reason="digests differ", before=1, odd=frozenset({1}))
         )
         await world.until_event("step_replay_finished")
@@ -152,7 +152,7 @@ def test_a_second_faulty_device_of_a_node_moves_its_rank_away(
         for generation in (3, 5):
             home = world.node_of(1)
             home.sick = {1: "wrong"}
-            assert world.coordinator.replays.request_replay(ASKED)
+            assert world.coordinator.workflows.replays.request_replay(ASKED)
             await settled(world, generation)
             home.sick = {}
             await world.until_event("recovery_completed", (generation - 1) // 2)
@@ -164,7 +164,7 @@ def test_a_second_faulty_device_of_a_node_moves_its_rank_away(
 def test_a_rank_that_dies_meanwhile_comes_first(run_scenario: Callable[..., None]) -> None:
     async def scenario(world: Any) -> None:
         world.node_of(2).sick = {2: "silent"}
-        assert world.coordinator.replays.request_replay(ASKED)
+        assert world.coordinator.workflows.replays.request_replay(ASKED)
         await world.until(lambda: replay_requests(world))
         world.node_of(0).kill(0)
         await settled(world, 3)
@@ -184,7 +184,7 @@ def test_a_replay_that_fails_gives_the_job_back(
     async def scenario(world: Any) -> None:
         before = pids(world)
         world.node_of(2).sick = {2: how}
-        assert world.coordinator.replays.request_replay(ASKED)
+        assert world.coordinator.workflows.replays.request_replay(ASKED)
         event = await world.until_event("step_replay_finished")
         assert event["data"]["outcome"] == "failed"
         await settled(world, 3)
@@ -196,7 +196,7 @@ def test_a_replay_that_fails_gives_the_job_back(
 def test_a_snapshot_that_cannot_be_read_ends_it_after_three_attempts(run_scenario: Callable[..., None]) -> None:
     async def scenario(world: Any) -> None:
         world.nodes[1].broken = {RestoreSource.LOCAL_SLOT}
-        assert world.coordinator.replays.request_replay(ASKED)
+        assert world.coordinator.workflows.replays.request_replay(ASKED)
         event = await world.until_event("step_replay_finished")
         assert event["data"]["outcome"] == "failed"
 
@@ -205,7 +205,7 @@ def test_a_snapshot_that_cannot_be_read_ends_it_after_three_attempts(run_scenari
 
 def test_when_no_replay_makes_sense(run_scenario: Callable[..., None], options: RunOptions) -> None:
     async def scenario(world: Any) -> None:
-        replays = world.coordinator.replays
+        replays = world.coordinator.workflows.replays
         assert replays.request_replay(ASKED)
         assert not replays.request_replay(ASKED)  # one at a time
         await settled(world, 4)
@@ -217,7 +217,7 @@ def test_when_no_replay_makes_sense(run_scenario: Callable[..., None], options: 
 
 def test_findings_that_lead_nowhere_stop_asking(run_scenario: Callable[..., None]) -> None:
     async def scenario(world: Any) -> None:
-        replays, generation = world.coordinator.replays, 1
+        replays, generation = world.coordinator.workflows.replays, 1
         for number in range(step_replay.MOST_FRUITLESS):
             assert replays.request_replay(ReplayTrigger(reason="a spike"))
             generation += 3
@@ -237,7 +237,7 @@ def test_the_timetable(run_scenario: Callable[..., None]) -> None:
         event = await world.until_event("step_replay_finished")
         assert event["data"]["epoch"] in {6, 7}
 
-        replays = world.coordinator.replays
+        replays = world.coordinator.workflows.replays
         asked: list[ReplayTrigger] = []
         replays.request_replay = asked.append
         replays._last = 12

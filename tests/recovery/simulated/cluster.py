@@ -18,7 +18,7 @@ from unittest import mock
 import msgspec
 
 from mainstay.probes.data_dir import private_directory
-from mainstay.recovery.migration_request import MigrationRequest
+from mainstay.recovery.job_request import JobRequest
 from mainstay.recovery.node import main
 from mainstay.recovery.node_warning import NodeWarning
 from mainstay.recovery.options import RunOptions
@@ -83,7 +83,7 @@ class SimulatedCluster:
     """Node -> why it takes no rank, as the service reports."""
     told: dict[str, float] = field(default_factory=dict)
     """Cordoned node -> since when the present coordinator knows."""
-    requests: list[MigrationRequest] = field(default_factory=list)
+    requests: list[JobRequest] = field(default_factory=list)
     """What the service asks for, ended or not."""
     _processes: list[SimulatedProcess] = field(default_factory=list)
     """Of launchers and ranks, those that were killed too."""
@@ -261,7 +261,7 @@ class SimulatedReporter:
                 cluster.told.setdefault(node, cluster.loop.now)
             warnings = {node: msgspec.to_builtins(warning) for node, warning in cluster.cordoned.items()}
             requests = [msgspec.to_builtins(request) for request in cluster.requests]
-            hear({"node_warnings": warnings, "migration_requests": requests})
+            hear({"node_warnings": warnings, "requests": requests})
 
     def close(self) -> None:
         self.closed = True

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mainstay.recovery.controller.replay import replay
-from mainstay.recovery.migration_request import MigrationKind, MigrationRequest
+from mainstay.recovery.job_request import JobRequest, RequestKind
 from mainstay.recovery.node_warning import cordon
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.work_assignment import LossPolicy
@@ -156,20 +156,32 @@ class Faults:
 
     def migrate_rank(self) -> str:
         rank = self.rng.randrange(self.cluster.options.world_size)
-        self._request(rank=rank)
-        return f"migrate rank {rank}"
+        return self._request(RequestKind.MIGRATE, rank=rank)
+
+    def restore_rank(self) -> str:
+        rank = self.rng.randrange(self.cluster.options.world_size)
+        return self._request(RequestKind.RESTORE, rank=rank)
 
     def migrate_node(self) -> str:
-        node = f"node-{self.rng.randrange(self.cluster.options.max_nodes)}"
-        self._request(node=node)
-        return f"migrate {node}"
+        return self._request(RequestKind.MIGRATE, node=self._any_node())
 
-    def _request(self, **subject: Any) -> None:
-        number = len(self.cluster.requests)
-        self.cluster.requests.append(MigrationRequest(id=f"request-{number}", kind=MigrationKind.MIGRATE, **subject))
+    def degrade_node(self) -> str:
+        self.cluster.truth.tolerates = True
+        return self._request(RequestKind.DEGRADE, node=self._any_node())
+
+    def restore_node(self) -> str:
+        return self._request(RequestKind.RESTORE, node=self._any_node())
+
+    def _any_node(self) -> str:
+        return f"node-{self.rng.randrange(self.cluster.options.max_nodes)}"
+
+    def _request(self, kind: RequestKind, **subject: Any) -> str:
+        request = JobRequest(id=f"request-{len(self.cluster.requests)}", kind=kind, **subject)
+        self.cluster.requests.append(request)
+        return f"{kind} {request.subject}"
 
     def cordon_node(self) -> str:
-        node = f"node-{self.rng.randrange(self.cluster.options.max_nodes)}"
+        node = self._any_node()
         self.cluster.cordoned.setdefault(node, cordon("power brake"))
         return f"cordon {node}"
 
@@ -179,8 +191,11 @@ class Faults:
         return f"uncordon {nodes}" if nodes else ""
 
 
-GENTLE: Final = {"kill_rank": 3, "migrate_rank": 1, "migrate_node": 1}
-IN_TIME: Final = {**GENTLE, "kill_launcher": 2, "cordon_node": 3, "uncordon_nodes": 1, "restart_node": 2}
+GENTLE: Final = {"kill_rank": 3, "migrate_rank": 1, "migrate_node": 1, "restore_rank": 1}
+IN_TIME: Final = {
+    **GENTLE,
+    "kill_launcher": 2, "cordon_node": 3, "uncordon_nodes": 1, "restart_node": 2, "degrade_node": 2, "restore_node": 2,
+}  # fmt: skip
 ALL: Final = {
     **IN_TIME,
     "kill_rank": 6, "hang_rank": 2, "power_off": 1, "stop_host": 2, "stop_launcher": 2, "cut_network": 2,

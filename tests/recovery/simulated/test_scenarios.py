@@ -12,8 +12,8 @@ from unittest import mock
 import pytest
 
 from mainstay.recovery.controller.coordinator_lease import CoordinatorLease
+from mainstay.recovery.job_request import JobRequest, RequestKind
 from mainstay.recovery.membership.coordinator_election import EXIT_LOST
-from mainstay.recovery.migration_request import MigrationKind, MigrationRequest
 from mainstay.recovery.node_warning import cordon
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.work_assignment import LossPolicy
@@ -142,7 +142,7 @@ def test_a_step_after_a_migration_is_not_lost_with_the_next_failure(options: Run
     async def scenario(cluster: SimulatedCluster) -> None:
         await start(cluster, 0, 1)
         cluster.loop.network.slowest = 0.0
-        cluster.requests.append(MigrationRequest(id="move", kind=MigrationKind.MIGRATE, rank=1))
+        cluster.requests.append(JobRequest(id="move", kind=RequestKind.MIGRATE, rank=1))
         assert await cluster.until(lambda: cluster.homes() == [0, 0])
         reports = cluster.node(0).workers
         assert reports is not None

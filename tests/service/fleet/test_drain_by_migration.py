@@ -43,24 +43,24 @@ def drain(service: Any, **body: Any) -> Json:
 def test_a_drain_moves_ranks_first(service_anywhere, enrolled, report_job) -> None:
     service = service_anywhere
     enrolled(service, "n1")
-    assert report_job(service, "n1", "n2")["migration_requests"] == []
+    assert report_job(service, "n1", "n2")["requests"] == []
     drained = drain(service, mode="migrate")
     assert drained["state"] == "draining"
-    (given,) = drained["migration_requests"]
+    (given,) = drained["requests"]
     assert (given["job"], given["node"], given["rank"], given["state"]) == ("demo", "n1", None, "pending")
     for _ in range(2):  # until it has answered
-        assert [one["id"] for one in report_job(service, "n1", "n2")["migration_requests"]] == [given["id"]]
+        assert [one["id"] for one in report_job(service, "n1", "n2")["requests"]] == [given["id"]]
 
     answer = {"id": given["id"], "state": "accepted", "detail": "rank 0 to n2"}
-    assert report_job(service, "n1", "n2", migration_requests=[answer])["migration_requests"][0]["state"] == "accepted"
+    assert report_job(service, "n1", "n2", requests=[answer])["requests"][0]["state"] == "accepted"
     answer = {"id": given["id"], "state": "completed", "detail": "ranks [0] moved", "seconds": 0.4, "steps_lost": 0}
     assert (
-        report_job(
-            service, "n2", "n2", generation=2, migration_requests=[answer, {"id": "a-file", "state": "completed"}]
-        )["migration_requests"]
+        report_job(service, "n2", "n2", generation=2, requests=[answer, {"id": "a-file", "state": "completed"}])[
+            "requests"
+        ]
         == []
     )
-    (kept,) = service.client().get("/v1/jobs/demo/migration-requests").json()["items"]
+    (kept,) = service.client().get("/v1/jobs/demo/requests").json()["items"]
     assert (kept["state"], kept["seconds"], kept["steps_lost"]) == ("completed", 0.4, 0)
     assert service.client().get("/v1/nodes/n1").json()["jobs"] == []
 
@@ -68,8 +68,8 @@ def test_a_drain_moves_ranks_first(service_anywhere, enrolled, report_job) -> No
 def test_without_the_mode_nobody_is_advised(service, enrolled, report_job) -> None:
     enrolled(service, "n1")
     report_job(service, "n1")
-    assert drain(service)["migration_requests"] == []
-    assert report_job(service, "n1")["migration_requests"] == []
+    assert drain(service)["requests"] == []
+    assert report_job(service, "n1")["requests"] == []
 
 
 def test_what_nobody_has_begun_goes_with_the_drain(service, enrolled, report_job) -> None:
@@ -77,28 +77,27 @@ def test_what_nobody_has_begun_goes_with_the_drain(service, enrolled, report_job
     report_job(service, "n1", "n2")
     drain(service, mode="migrate")
     assert service.client().post("/v1/nodes/n1:undrain", json={"reason": "cooled"}).status_code == 200
-    assert report_job(service, "n1", "n2")["migration_requests"] == []
-    (kept,) = service.client().get("/v1/jobs/demo/migration-requests").json()["items"]
+    assert report_job(service, "n1", "n2")["requests"] == []
+    (kept,) = service.client().get("/v1/jobs/demo/requests").json()["items"]
     assert kept["state"] == "rejected"
     assert "took the drain of n1 back" in kept["detail"]
 
 
 def test_a_job_is_advised_by_rank_and_once(service, report_job) -> None:
     report_job(service, "n1", "n2")
-    ask = {"rank": 1, "reason": "slow"}
-    answers = [service.client().post("/v1/jobs/demo/migration-requests", json=ask).json() for _ in range(2)]
+    ask = {"kind": "migrate", "rank": 1, "reason": "slow"}
+    answers = [service.client().post("/v1/jobs/demo/requests", json=ask).json() for _ in range(2)]
     assert answers[0]["id"] == answers[1]["id"]
-    for bad in ({"reason": "slow"}, {"rank": 1, "node": "n1", "reason": "slow"}, {"rank": 1, "reason": ""}):
-        assert service.client().post("/v1/jobs/demo/migration-requests", json=bad).status_code == 422
+    for bad in ({"node": "n1"}, {"rank": None}, {"reason": ""}, {"kind": "degrade"}, {"kind": "dance"}, {"dp": 2}):
+        assert service.client().post("/v1/jobs/demo/requests", json=ask | bad).status_code == 422
 
 
 def test_a_job_that_is_over_has_answered_everything(service, report_job) -> None:
     report_job(service, "n1", "n2")
-    assert (
-        service.client().post("/v1/jobs/demo/migration-requests", json={"rank": 1, "reason": "slow"}).status_code == 200
-    )
-    assert report_job(service, "n1", "n2", state="finished", finished_at=1e9 + 5)["migration_requests"] == []
-    (kept,) = service.client().get("/v1/jobs/demo/migration-requests").json()["items"]
+    ask = {"kind": "migrate", "rank": 1, "reason": "slow"}
+    assert service.client().post("/v1/jobs/demo/requests", json=ask).status_code == 200
+    assert report_job(service, "n1", "n2", state="finished", finished_at=1e9 + 5)["requests"] == []
+    (kept,) = service.client().get("/v1/jobs/demo/requests").json()["items"]
     assert (kept["state"], kept["detail"]) == ("rejected", "the job ended first")
-    refused = service.client().post("/v1/jobs/demo/migration-requests", json={"rank": 1, "reason": "slow"})
+    refused = service.client().post("/v1/jobs/demo/requests", json=ask)
     assert (refused.status_code, refused.json()["type"].rsplit(":", 1)[-1]) == (409, "job-ended")

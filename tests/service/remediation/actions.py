@@ -10,7 +10,7 @@ from mainstay.probes.core_types import Verdict
 from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger, Owner
 from mainstay.service.fleet.models import NodeRow
 from mainstay.service.fleet.transitions import TransitionActor, require_transition
-from mainstay.service.jobs.models import MigrationRequestRow
+from mainstay.service.jobs.models import JobRequestRow
 from mainstay.service.remediation import service
 from mainstay.service.remediation.fleet_view import FleetView
 from mainstay.service.validation import service as validations
@@ -64,13 +64,13 @@ def texts(fleet: Any, incident: str) -> list[str]:
         return [e.text for e in repository.timeline_of(session, incident) if e.kind == "remediation"]
 
 
-def given(fleet: Any) -> list[MigrationRequestRow]:
+def given(fleet: Any) -> list[JobRequestRow]:
     """Every migration request, oldest first."""
     with fleet.services.database.reading() as session:
-        order = (MigrationRequestRow.created_at, MigrationRequestRow.rank)
-        return list(session.scalars(select(MigrationRequestRow).order_by(*order)))
+        order = (JobRequestRow.created_at, JobRequestRow.rank)
+        return list(session.scalars(select(JobRequestRow).order_by(*order)))
 
 
-def answer(advice: MigrationRequestRow, state: str, detail: str) -> dict[str, Any]:
+def answer(advice: JobRequestRow, state: str, detail: str) -> dict[str, Any]:
     """What a job reports about a request."""
     return {"id": advice.id, "state": state, "detail": detail, "seconds": 0.4, "steps_lost": 0}

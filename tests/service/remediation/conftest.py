@@ -115,7 +115,7 @@ class Fleet:
                 "slots": 2, "parity_every": None, "parity_group": None, "disk_every": None, "state_bytes": []
             },
             "steps_total": None, "last_step": None, "started_at": START - 60, "finished_at": None,
-            "migration_requests": list(advice),
+            "requests": list(advice),
         }  # fmt: skip
         with self.services.database.session() as session:
             jobs.report(session, "demo", JobReport.model_validate(body), now=self.clock.now())

@@ -10,8 +10,10 @@ from sqlalchemy import select
 
 from mainstay.detectors.finding import FindingKind
 from mainstay.probes.core_types import HealthState, RecommendedAction
+from mainstay.recovery.job_request import RequestKind
 from mainstay.service.fleet.models import NodeRow
-from mainstay.service.jobs import migration_requests
+from mainstay.service.jobs import job_requests
+from mainstay.service.jobs.schemas import JobRequestCreate
 from mainstay.service.remediation import rank_migration, reconcile, rules, service
 from mainstay.service.remediation import serializers as remediation_serializers
 from mainstay.service.remediation.fleet_view import FleetView, _depends
@@ -217,7 +219,8 @@ def test_standbys_that_other_ranks_are_asked_to_take_are_not_free(fleet_of, aske
     fleet.enroll("n1", "n2", "n3")
     fleet.run_job("n1", "n2", "n2", standbys={"n3": 3})
     with fleet.services.database.session() as session:
-        migration_requests.create(session, "demo", **asked, reason="r", actor="a", now=fleet.clock.now())
+        about = JobRequestCreate(kind=RequestKind.MIGRATE, **asked, reason="r")
+        job_requests.create(session, "demo", about, actor="a", now=fleet.clock.now())
         (move,) = view(fleet, session).moves("n1")
         assert move.standbys == free
 
@@ -252,7 +255,7 @@ PLACES = [{"rank": 3, "node": "a", "device": "g0"}, {"rank": 1, "node": "a", "de
     ],
 )
 def test_which_ranks_would_leave(node: str, device: str | None, ranks: Any, whole: Any) -> None:
-    job: Any = SimpleNamespace(id="j", state="running", topology={"ranks": PLACES})
+    job: Any = SimpleNamespace(id="j", state="running", topology={"ranks": PLACES}, request_obstacles=None)
     found = find_job_migrations([job], node, device, lambda _: 4)
     assert found == ([] if ranks is None else [JobMigration("j", False, ranks, whole, 4)])
     job.topology, job.state = {"ranks": [{**place, "device": None} for place in PLACES]}, "recovering"

@@ -15,7 +15,7 @@ from mainstay.service.common.db import WriteSession
 from mainstay.service.events.models import EventRow
 from mainstay.service.fleet.models import NodeRow, TransitionRow
 from mainstay.service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
-from mainstay.service.jobs.models import JobRow, MigrationRequestRow, RecoveryRow
+from mainstay.service.jobs.models import JobRequestRow, JobRow, RecoveryRow
 from mainstay.service.localization.models import LocalizationRow
 from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.retention import loops
@@ -159,7 +159,7 @@ def test_history_is_kept_for_longer_and_ends_too(services: Services) -> None:
     assert ids(services, ResultRow) == {"result-verdict", "result-waits", "result-young"}
     assert ids(services, SweepRunRow) == {"run-verdict", "run-waits", "run-young"}
     assert ids(services, SelectionRow) == {"young"}
-    for table in (JobRow, RecoveryRow, MigrationRequestRow, LocalizationRow):
+    for table in (JobRow, RecoveryRow, JobRequestRow, LocalizationRow):
         assert ids(services, table) == {"runs", "young"}, table
 
 
@@ -172,7 +172,7 @@ def _history(session: WriteSession, name: str, at: float, *, over: bool) -> None
     session.add(RecoveryRow(
         id=name, job=name, failed_at=at, failed_ranks=[], parts={}, outcome="verified" if over else "recovering",
     ))  # fmt: skip
-    session.add(MigrationRequestRow(
+    session.add(JobRequestRow(
         id=name, job=name, kind="migrate", reason="", actor="", state="completed" if over else "pending", detail="",
         created_at=at, updated_at=at,
     ))  # fmt: skip

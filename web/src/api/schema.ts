@@ -744,7 +744,7 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/jobs/{id}/migration-requests": {
+    "/v1/jobs/{id}/requests": {
         parameters: {
             query?: never;
             header?: never;
@@ -755,7 +755,7 @@ export interface paths {
          * List Job Migration Requests
          * @description The migration requests of the job and their results, newest first.
          */
-        get: operations["list_job_migration_requests"];
+        get: operations["list_job_requests"];
         put?: never;
         /**
          * Create Migration Request
@@ -763,7 +763,7 @@ export interface paths {
          *
          *     Its coordinator answers within a second.
          */
-        post: operations["create_migration_request"];
+        post: operations["create_job_request"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2632,7 +2632,7 @@ export interface components {
             /** Memory Bytes */
             memory_bytes: number;
             /** Migration Requests */
-            migration_requests: components["schemas"]["MigrationRequestRead"][];
+            requests: components["schemas"]["JobRequestRead"][];
             /** Name */
             name: string;
             /** Open Incidents */
@@ -3249,7 +3249,7 @@ export interface components {
             /** Last Step */
             last_step: number | null;
             /** Migration Requests */
-            migration_requests: components["schemas"]["MigrationRequestRead"][];
+            requests: components["schemas"]["JobRequestRead"][];
             /** Name */
             name: string;
             /** Node Warnings */
@@ -3322,7 +3322,7 @@ export interface components {
             /** Last Step */
             last_step: number | null;
             /** Migration Requests */
-            migration_requests?: components["schemas"]["MigrationRequestResult"][];
+            requests?: components["schemas"]["JobRequestReport"][];
             /** Name */
             name: string;
             protection: components["schemas"]["Protection"];
@@ -3488,15 +3488,15 @@ export interface components {
             unit: string;
         };
         /**
-         * MigrationKind
+         * RequestKind
          * @enum {string}
          */
-        MigrationKind: "migrate";
+        RequestKind: "migrate";
         /**
-         * MigrationRequestCreate
+         * JobRequestCreate
          * @description Move one rank, or all ranks of a node, to other nodes.
          */
-        MigrationRequestCreate: {
+        JobRequestCreate: {
             /**
              * Kind
              * @default migrate
@@ -3513,20 +3513,20 @@ export interface components {
             target?: string | null;
         };
         /**
-         * MigrationRequestPage
+         * JobRequestPage
          * @description Migration requests of a job, newest first.
          */
-        MigrationRequestPage: {
+        JobRequestPage: {
             /** Items */
-            items: components["schemas"]["MigrationRequestRead"][];
+            items: components["schemas"]["JobRequestRead"][];
             /** Next Cursor */
             next_cursor: string | null;
         };
         /**
-         * MigrationRequestRead
+         * JobRequestRead
          * @description A migration request to a job, and its result.
          */
-        MigrationRequestRead: {
+        JobRequestRead: {
             /** Actor */
             actor: string;
             /** Created At */
@@ -3539,7 +3539,7 @@ export interface components {
             id: string;
             /** Job */
             job: string;
-            kind: components["schemas"]["MigrationKind"];
+            kind: components["schemas"]["RequestKind"];
             /** Node */
             node: string | null;
             /** Rank */
@@ -3548,7 +3548,7 @@ export interface components {
             reason: string;
             /** Seconds */
             seconds: number | null;
-            state: components["schemas"]["MigrationState"];
+            state: components["schemas"]["RequestState"];
             /** Steps Lost */
             steps_lost: number | null;
             /** Target */
@@ -3557,10 +3557,10 @@ export interface components {
             updated_at: number;
         };
         /**
-         * MigrationRequestResult
+         * JobRequestReport
          * @description The result of a migration request, as the coordinator reports it.
          */
-        MigrationRequestResult: {
+        JobRequestReport: {
             /**
              * Detail
              * @default
@@ -3570,16 +3570,16 @@ export interface components {
             id: string;
             /** Seconds */
             seconds?: number | null;
-            state: components["schemas"]["MigrationState"];
+            state: components["schemas"]["RequestState"];
             /** Steps Lost */
             steps_lost?: number | null;
         };
         /**
-         * MigrationState
+         * RequestState
          * @description The state of a migration request. ``pending`` and ``accepted`` are open; the others are final.
          * @enum {string}
          */
-        MigrationState: "pending" | "accepted" | "completed" | "rejected" | "failed";
+        RequestState: "pending" | "accepted" | "completed" | "rejected" | "failed";
         /**
          * MoveBody
          * @description The reason of an operator for a transition.
@@ -6990,7 +6990,7 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
-    list_job_migration_requests: {
+    list_job_requests: {
         parameters: {
             query?: {
                 limit?: number;
@@ -7010,7 +7010,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["MigrationRequestPage"];
+                    "application/json": components["schemas"]["JobRequestPage"];
                 };
             };
             401: components["responses"]["NotSignedIn"];
@@ -7020,7 +7020,7 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
-    create_migration_request: {
+    create_job_request: {
         parameters: {
             query?: never;
             header?: {
@@ -7033,7 +7033,7 @@ export interface operations {
         };
         requestBody: {
             content: {
-                "application/json": components["schemas"]["MigrationRequestCreate"];
+                "application/json": components["schemas"]["JobRequestCreate"];
             };
         };
         responses: {
@@ -7043,7 +7043,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["MigrationRequestRead"];
+                    "application/json": components["schemas"]["JobRequestRead"];
                 };
             };
             400: components["responses"]["BadRequest"];

@@ -24,7 +24,7 @@ import { Segmented } from "@/ui/segmented";
 import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
 import { JobHistory } from "./job-history";
-import { JobMigrations } from "./job-migrations";
+import { JobRequests } from "./job-requests";
 import { JobProtection } from "./job-protection";
 import { JobRanks } from "./job-ranks";
 import { JobRecoveries } from "./job-recoveries";
@@ -131,7 +131,7 @@ function Overview({ job, rank }: { job: Job; rank: number | undefined }) {
           <DetectorStatusPanel job={job} />
           <AdvicePanel job={job} />
           <JobProtection job={job} />
-          <JobMigrations id={job.id} />
+          <JobRequests id={job.id} />
         </div>
       </div>
       <JobRecoveries job={job} />

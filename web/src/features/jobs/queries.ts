@@ -6,7 +6,7 @@ export const jobKeys = {
   list: ["jobs", "list"] as const,
   one: (id: string) => ["jobs", "one", id] as const,
   steps: (id: string, from?: number, to?: number) => ["steps", id, from, to] as const,
-  migration_requests: (id: string) => ["jobs", "advice", id] as const,
+  requests: (id: string) => ["jobs", "advice", id] as const,
   recoveries: (id: string) => ["jobs", "recoveries", id] as const,
   events: (id: string) => ["events", "job", id] as const,
 };
@@ -54,13 +54,13 @@ export const recoveriesQuery = (id: string) =>
       ).items,
   });
 
-export const migrationRequestsQuery = (id: string) =>
+export const jobRequestsQuery = (id: string) =>
   queryOptions({
-    queryKey: jobKeys.migration_requests(id),
+    queryKey: jobKeys.requests(id),
     queryFn: async ({ signal }) =>
       (
         await unwrap(
-          client.GET("/v1/jobs/{id}/migration-requests", {
+          client.GET("/v1/jobs/{id}/requests", {
             signal,
             params: { path: { id }, query: { limit: 20 } },
           }),

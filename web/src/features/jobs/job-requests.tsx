@@ -1,14 +1,14 @@
 /** The migration requests of the job and their results; hidden without requests. */
 import { useQuery } from "@tanstack/react-query";
-import type { MigrationRequest } from "@/api/types";
+import type { JobRequest } from "@/api/types";
 import { duration, humanize, plural } from "@/lib/format";
 import { usePolling } from "@/lib/live";
 import { Age } from "@/ui/age";
 import { Panel } from "@/ui/panel";
-import { migrationRequestsQuery } from "./queries";
+import { jobRequestsQuery } from "./queries";
 
-export function JobMigrations({ id }: { id: string }) {
-  const { data } = useQuery({ ...migrationRequestsQuery(id), refetchInterval: usePolling(8_000, 4_000) });
+export function JobRequests({ id }: { id: string }) {
+  const { data } = useQuery({ ...jobRequestsQuery(id), refetchInterval: usePolling(8_000, 4_000) });
   if (!data || data.length === 0) return null;
   return (
     <Panel title="Migrations" term="migration" about="newest first">
@@ -30,7 +30,7 @@ export function JobMigrations({ id }: { id: string }) {
   );
 }
 
-function outcome(one: MigrationRequest): string {
+function outcome(one: JobRequest): string {
   const request = `${one.actor}: ${one.reason}`;
   if (one.state === "pending") return `${request}. The coordinator has not answered yet.`;
   const lost = one.steps_lost === null ? "" : `, ${plural(one.steps_lost, "step")} repeated`;
