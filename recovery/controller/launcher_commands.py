@@ -97,6 +97,7 @@ def capture_state(job: Job, version: int) -> CoordinatorState:
         disk_every=job.state.disk_every,
         parity_every=job.state.parity_every,
         on_loss=job.state.on_loss,
+        shape=job.members.shape,
         warnings=job.members.warnings,
         prices=job.prices.observed,
         accuracy=job.calibration.strategies,

@@ -101,7 +101,8 @@ class RankMessageHandler:
 
         Not the same as the job's state: until the first rank speaks, a script might be one without the SDK.
         """
-        return not self._job.active and not self._job.state.formed_once and not self._job.state.inheriting
+        job = self._job
+        return not (job.active or job.state.formed_once or job.state.inheriting or job.state.over)
 
     def _joined(self, rank: RankMember, message: Joined) -> None:
         job = self._job

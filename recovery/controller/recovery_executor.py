@@ -315,6 +315,7 @@ class RecoveryExecutor:
         log.warning("recovered in %.3f s: training continues after step %d", seconds["total"], epoch)
         self._job.recovery = None
         self._commands.warm_standbys()
+        await self._job.notify()  # a request may wait for the end of this recovery
 
     async def _verify(self, recovery: RecoveryRecord, epoch: int) -> None:
         job = self._job

@@ -12,6 +12,7 @@ import msgspec
 
 from mainstay.recovery.agent.messages import Group
 from mainstay.recovery.calibration import PredictionAccuracy
+from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.node_warning import NodeWarnings
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
 from mainstay.recovery.work_assignment import LossPolicy
@@ -67,6 +68,8 @@ class CoordinatorState(_Record, frozen=True):
     parity_every: int
     on_loss: LossPolicy | None = None
     """As a request has changed it; None: as the job was started."""
+    shape: MeshShape | None = None
+    """Of the job, once its script has said it: no rank that knows may be left."""
     warnings: NodeWarnings = msgspec.field(default_factory=NodeWarnings)
     prices: dict[str, tuple[int, float]] = {}
     """What recoveries cost: see ``measured_costs``."""

@@ -330,7 +330,7 @@ def _takeover_started(state: JobState, event: TakeoverStarted) -> None:
     _make_ranks(state, [known.electors[home].node for home in known.homes])
     for rank in members.ranks:
         rank.lost = True
-    members.warnings = known.warnings
+    members.warnings, members.shape = known.warnings, known.shape
     state.inheriting, state.generation = True, event.generation
     state.recoveries, state.started_at, state.run = known.recoveries, known.started_at, known.run
     state.groups, state.disk_every, state.parity_every = known.groups, known.disk_every, known.parity_every

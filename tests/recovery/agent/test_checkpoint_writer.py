@@ -285,3 +285,23 @@ def test_a_directory_that_cannot_be_made_is_said_once_and_over_when_it_can(
     bench.files.unlink()
     bench.writer.run_once()
     assert "disk level" not in bench.store.degraded
+
+
+def test_one_more_step_is_written_on_request_and_kept_until_then(bench: Bench) -> None:
+    bench.writer.configure(ConfigureDisk(config=msgspec.structs.replace(config(), once=7)))
+    for epoch in (6, 7, 8, 9):
+        bench.step(epoch, 1, epoch)
+    assert [record.epoch for record in bench.arena.records() if record.epoch == 7], "its slot is not overwritten"
+    bench.writer.run_once()
+    assert bench.listed() == [(7, 1)]
+    bench.step(10, 1, 10)
+    bench.step(11, 1, 11)
+    assert 7 not in [record.epoch for record in bench.arena.records()]
+    bench.writer.run_once()
+    assert bench.listed() == [(7, 1), (10, 1)], "the interval is as it was"
+
+
+def test_an_arena_that_is_made_later_knows_of_it(bench: Bench) -> None:
+    bench.writer.configure(ConfigureDisk(config=msgspec.structs.replace(config(), once=7)))
+    bench.store.open(1, ArraySource({"t": np.zeros(10, np.uint8)}).layout)
+    assert bench.store.arena(1).word(Word.DISK_ONCE) == 7

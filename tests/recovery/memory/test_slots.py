@@ -76,6 +76,10 @@ def test_the_rules_one_by_one():
     assert choose_slot(_epochs(4, 8, 9), moved).slot == 0
     disk = Pins(disk_floor=-1, disk_every=3)
     assert choose_slot(_epochs(3, 4), disk).sacrifices == "disk_pending"
+    once = Pins(disk_once=3)
+    assert choose_slot(_epochs(3, 4), once).sacrifices == "disk_pending"
+    assert choose_slot(_epochs(2, 3, 4), once).slot == 0
+    assert Pins(disk_once=3, disk_floor=3).reason(3) is None, "it is written"
     both = Pins(parity_epoch=4, parity_floor=4, parity_every=4, disk_floor=2, disk_every=3)
     assert choose_slot(_epochs(4, 3, 5), both).sacrifices == "disk_pending"  # what is complete goes last
 

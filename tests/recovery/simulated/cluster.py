@@ -53,6 +53,8 @@ class SimulatedNode:
     agent: SimulatedAgent | None = None
     workers: SimulatedWorkers | None = None
     dead: bool = False
+    again: bool = False
+    """Its launcher is not the first one of the node."""
 
     @property
     def exit_code(self) -> int | None:
@@ -103,6 +105,7 @@ class SimulatedCluster:
         for before in [n for n in self.nodes if n.number == number]:
             self.loop.network.end(before.launcher)
             self.nodes.remove(before)
+            node.again = True
         self.nodes.append(node)
         self._processes += [node.launcher, node.ranks]
         node.task = self.loop.create_task(main._serve(options), context=node.launcher.context)

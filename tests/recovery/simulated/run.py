@@ -151,6 +151,10 @@ class Faults:
         if not gone or not trains or not (options.spare_nodes or options.on_loss is not LossPolicy.WAIT):
             return ""
         node = self.rng.choice(gone)
+        # A majority that is started again is the job started once more, from its first step.
+        first = [one for one in self.cluster.nodes if one.runs and not one.again]
+        if 2 * len(first) <= len(self.cluster.nodes):
+            return ""
         self.cluster.start(node.number)
         return f"restart node {node.number}"
 
