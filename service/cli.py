@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mainstay.detectors.cli_errors import Flag
 from mainstay.probes.command_options import fail
 from mainstay.probes.data_dir import keep_files_private
+from mainstay.probes.open_files import raise_open_file_limit
 from mainstay.service.config.options import ServeOptions, WorkerOptions, settings_of
 
 if TYPE_CHECKING:  # commands import what they need when they run
@@ -46,6 +47,7 @@ def _serve(options: ServeOptions, command: str, *, extras: tuple[Extra, ...], ow
 
     settings = settings_of(options, command)
     keep_files_private()
+    raise_open_file_limit()
     try:
         server_module.check_listen(settings)
         server_module.check_data_dir(settings.data_dir)

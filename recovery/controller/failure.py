@@ -61,6 +61,8 @@ class GenerationFailure:
     """Rank whose process lives and raised, or first told of a broken collective."""
     workflow: WorkflowName | None = None
     """Nothing is lost, and this is to follow; None: what is lost is restored."""
+    requested: bool = False
+    """Nothing has failed by itself: somebody asked for it."""
     changes: bool = False
     """Nothing is lost: ranks that were away take part again, or work is assigned again."""
 

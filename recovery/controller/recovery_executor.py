@@ -136,7 +136,7 @@ class RecoveryExecutor:
             self.participation.refresh(victims, failure),
             self.strategies.assess_quickly(victims, failure),
         )
-        recovery.quiet = failure.quiet
+        recovery.quiet, recovery.requested = failure.quiet, failure.requested
         recovery.begins("fence", f"generation {job.state.generation}: {failure.reason}")
         others = self.pipelines.instead(self, recovery, victims, failure) if self.pipelines else None
         if others is not None:
@@ -220,7 +220,9 @@ class RecoveryExecutor:
         plan = self.plan(recovery, victims)
         recovery.mark("decide")
         weighed = {} if recovery.verdict is None else {"decision": decision_event_data(recovery.verdict)}
-        recovery.emit(EventKind.RECOVERY_PLANNED, {"plan": msgspec.to_builtins(summarize_plan(plan)), **weighed})
+        # Of the lost ranks the plan names only those that have a place.
+        told = msgspec.to_builtins(summarize_plan(plan)) | {"failed_ranks": sorted(victims)}
+        recovery.emit(EventKind.RECOVERY_PLANNED, {"plan": told, "requested": recovery.requested, **weighed})
         self.strategies.select_executed(recovery.verdict, plan)
         if plan.chosen is None:
             job.reporter.event(

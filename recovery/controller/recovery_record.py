@@ -79,6 +79,8 @@ class RecoveryRecord:
     """Ranks have restored what was not theirs, or replicas differed."""
     quiet: bool = False
     """Nothing has failed: requested replays that have found no rank are no recovery to report."""
+    requested: bool = False
+    """All that it is about was requested: no incident."""
     verdict: FailureAssessment | None = None
     """How the last failure in it was judged; None: nothing was lost, or too little is known."""
     bad: set[BadSource] = field(default_factory=set)

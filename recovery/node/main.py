@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from mainstay.probes.data_dir import private_directory
+from mainstay.probes.open_files import raise_open_file_limit
 from mainstay.probes.spool import SpoolError
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.controller.failure import ReplayTrigger
@@ -21,6 +22,9 @@ from mainstay.recovery.options import RunOptions, parse
 
 log = logging.getLogger("mainstay.launcher")
 
+FILES, FILES_PER_NODE = 512, 4
+"""Open files of a coordinator: its own, and connections to each node, while an old one closes too."""
+
 
 def main(words: Sequence[str]) -> int:
     """Run the job on this node; returns its exit code, 2 for bad input."""
@@ -29,6 +33,7 @@ def main(words: Sequence[str]) -> int:
         os.environ.pop(TOKEN_VARIABLE, None)  # not for the processes that run the user's code
         logging.basicConfig(level=logging.INFO, format=f"[{options.node}] %(message)s")
         private_directory(options.state_dir)
+        raise_open_file_limit(FILES + FILES_PER_NODE * options.max_nodes)
         return asyncio.run(_serve(options))
     except (OptionsError, CheckpointError, OSError, SpoolError) as error:
         print(f"mainstay run: {error}", file=sys.stderr)  # noqa: T201 - this is a command

@@ -69,6 +69,9 @@ def _recovery_planned(context: Context, event: Event, job: str) -> None:
     known = context.session.get(RecoveryRow, name)
     incident = _incident(context, known, job)
     if incident is None or (known is None and incident.state in {IncidentState.VERIFIED, IncidentState.CLOSED}):
+        if event.data.get("requested") is True:  # nothing has failed
+            _store_plan(context, event, plan, None, name)
+            return
         # The plan overtook the news of the failure: the coordinator and the launcher have spools of their own.
         incident = _open_for(context, event, job, plan)
     _store_plan(context, event, plan, incident, name)
@@ -97,7 +100,7 @@ def _open_for(context: Context, event: Event, job: str, plan: RecoveryPlan) -> I
     )
 
 
-def _store_plan(context: Context, event: Event, plan: RecoveryPlan, incident: IncidentRow, name: str) -> None:
+def _store_plan(context: Context, event: Event, plan: RecoveryPlan, incident: IncidentRow | None, name: str) -> None:
     session = context.session
     session.merge(
         PlanRow(
@@ -106,12 +109,13 @@ def _store_plan(context: Context, event: Event, plan: RecoveryPlan, incident: In
             generation=plan.generation,
             created_at=event.time,
             body=PLAN.dump_python(plan, mode="json"),
-            incident_id=incident.id,
+            incident_id=None if incident is None else incident.id,
         )
     )
     chosen = next((a for a in plan.alternatives if a.strategy is plan.chosen), None)
     row = session.get(RecoveryRow, name) or _new_recovery(context, event, incident, name)
-    row.plan_id, row.incident_id, row.planned_at = plan.id, incident.id, event.time
+    row.plan_id, row.planned_at = plan.id, event.time
+    row.incident_id = None if incident is None else incident.id
     row.generation, row.failed_ranks, row.outcome = plan.generation, list(plan.failed_ranks), "recovering"
     row.restore_strategy = None if plan.chosen is None else plan.chosen.value
     row.planned_seconds = None if chosen is None else chosen.seconds

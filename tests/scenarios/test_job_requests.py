@@ -1,4 +1,4 @@
-"""An operator saves, restores a rank, leaves a node and uses it again; the job ends with the bits of an undisturbed one.
+"""An operator saves, restores a rank, leaves a node and uses it again; the job ends with the bits of one undisturbed.
 
 Then it is continued from the step that was saved on request.
 """

@@ -36,8 +36,8 @@ def test_a_rank_moves_and_the_bits_are_the_same(warm: Warm, tmp_path: Path) -> N
     with job:
         job.wait_step(3)
         before = job.pids()
-        advice = JobRequest(id="hot", kind=RequestKind.MIGRATE, node="node-1", reason="its fan is broken")
-        write_request(job.directory / "node-0", advice)
+        request = JobRequest(id="hot", kind=RequestKind.MIGRATE, node="node-1", reason="its fan is broken")
+        write_request(job.directory / "node-0", request)
         (finished,) = job.until(lambda: job.events("migration_finished"), 60.0, "the end of the migration")
         assert list(job.shm.glob("*/job/node-1/*.arena")), "the source keeps its slots"
         moved = job.pids()
@@ -67,8 +67,8 @@ def homes(job: Job) -> list[str]:
 
 def move(job: Job, number: int, **what: Any) -> dict[str, Any]:
     """Ask for migration ``number``, and wait for its end."""
-    advice = JobRequest(id=f"{number}", kind=RequestKind.MIGRATE, reason="power brake", **what)
-    write_request(job.directory / "node-0", advice)
+    request = JobRequest(id=f"{number}", kind=RequestKind.MIGRATE, reason="power brake", **what)
+    write_request(job.directory / "node-0", request)
     finished = job.until(
         lambda: len(events := job.events("migration_finished")) >= number and events, 120.0, f"migration {number}"
     )

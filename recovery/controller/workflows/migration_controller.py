@@ -255,7 +255,7 @@ class MigrationController:
             figures = {"seconds": seconds["total"], "steps_lost": lost}
         detail = problem
         if done:
-            detail = f"ranks {sorted(current.moves)} moved, training stood still for {seconds['total']:.3f} s"
+            detail = f"ranks {sorted(current.moves)} moved"
         log.warning("MIGRATION of %s: %s", current.request.subject, detail)
         if done and current.request.node is not None:
             left = f"its ranks left it: {current.request.reason}"

@@ -96,7 +96,8 @@ class RankRestorer:
         record: RecoveryRecord | None = None
         if present:
             reason = f"{request.kind} of {request.subject}: {request.reason or 'no reason'}"
-            job.control.failed(GenerationFailure(ranks=present, time=time.time(), reason=reason, counts=False))
+            failure = GenerationFailure(ranks=present, time=time.time(), reason=reason, counts=False, requested=True)
+            job.control.failed(failure)
             record = job.recovery
 
         def over() -> bool:

@@ -188,7 +188,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     play(work())
 
 
-def test_one_answer_of_the_service_brings_advice_and_hazards(options: RunOptions, play: Any, running: Any) -> None:
+def test_one_answer_of_the_service_brings_requests_and_hazards(options: RunOptions, play: Any, running: Any) -> None:
     """Both are heard, whoever began to listen last."""
 
     async def work() -> None:
@@ -205,7 +205,7 @@ def test_one_answer_of_the_service_brings_advice_and_hazards(options: RunOptions
     play(work())
 
 
-def test_the_same_advice_is_followed_once(options: RunOptions, play: Any, running: Any) -> None:
+def test_the_same_request_is_followed_once(options: RunOptions, play: Any, running: Any) -> None:
     async def work() -> None:
         async with running(options) as world:
             for _ in range(3):  # as with every answer of the service until it has heard

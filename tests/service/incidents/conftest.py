@@ -82,9 +82,11 @@ class Job:
         self.send(event)
         return event
 
-    def plan(self, failed: list[int] | None = None, **changes: Any) -> Json:
+    def plan(
+        self, failed: list[int] | None = None, *, requested: bool = False, recovery: str = "", **changes: Any
+    ) -> Json:
         plan = make_plan(self.id, self.generation + 1, failed or [1], **changes)
-        event = self.event("recovery_planned", plan=plan, recovery=plan["id"])
+        event = self.event("recovery_planned", plan=plan, recovery=recovery or plan["id"], requested=requested)
         self.generation += 1
         self.send(event)
         return plan

@@ -93,3 +93,13 @@ def test_what_cannot_be_read_costs_nothing_else(job: Any, what: str) -> None:
     found = recovered(job, weighed, told)
     assert found["outcome"] == "recovered"
     assert (found["decision"], found["strategy"], found["predicted_seconds"]) == (None, None, None)
+
+
+def test_a_recovery_that_was_requested_opens_no_incident_until_something_fails(job: Any, service: Any) -> None:
+    plan = job.plan(failed=[2], requested=True)
+    job.recover(plan["id"])
+    (recovery,) = service.client().get("/v1/jobs/demo-1/recoveries").json()["items"]
+    assert (recovery["failed_ranks"], recovery["incident"], recovery["outcome"]) == ([2], None, "recovered")
+    assert job.incidents() == []
+    job.plan(failed=[1, 2], recovery=plan["id"])  # a rank died meanwhile
+    assert [incident["ranks"] for incident in job.incidents()] == [[1, 2]]

@@ -71,6 +71,6 @@ def given(fleet: Any) -> list[JobRequestRow]:
         return list(session.scalars(select(JobRequestRow).order_by(*order)))
 
 
-def answer(advice: JobRequestRow, state: str, detail: str) -> dict[str, Any]:
+def answer(request: JobRequestRow, state: str, detail: str) -> dict[str, Any]:
     """What a job reports about a request."""
-    return {"id": advice.id, "state": state, "detail": detail, "seconds": 0.4, "steps_lost": 0}
+    return {"id": request.id, "state": state, "detail": detail, "seconds": 0.4, "steps_lost": 0}

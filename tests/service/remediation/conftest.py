@@ -99,7 +99,8 @@ class Fleet:
         state: str = "running",
         standbys: dict[str, int] | None = None,
         devices: tuple[str, ...] = (),
-        advice: Sequence[Json] = (),
+        results: Sequence[Json] = (),
+        obstacles: dict[str, str] | None = None,
     ) -> None:
         """Report the job; ``devices`` by rank."""
         ranks = [
@@ -115,7 +116,7 @@ class Fleet:
                 "slots": 2, "parity_every": None, "parity_group": None, "disk_every": None, "state_bytes": []
             },
             "steps_total": None, "last_step": None, "started_at": START - 60, "finished_at": None,
-            "requests": list(advice),
+            "requests": list(results), "request_obstacles": obstacles,
         }  # fmt: skip
         with self.services.database.session() as session:
             jobs.report(session, "demo", JobReport.model_validate(body), now=self.clock.now())

@@ -32,13 +32,13 @@ def test_ranks_without_another_replica_leave_before_the_node_does(fleet_of, data
     (request,) = given(fleet)
     assert (request.node, request.reason, request.actor) == ("n1", "XID 119 on n1.", "mainstay")
     assert "job demo is asked to move rank(s) 0" in texts(fleet, incident)[-1]
-    fleet.run_job("n1", "n2", standbys={"n2": 1}, advice=[answer(request, "accepted", "rank 0 to n2")])
+    fleet.run_job("n1", "n2", standbys={"n2": 1}, results=[answer(request, "accepted", "rank 0 to n2")])
     fleet.run_loops()
     assert fleet.node("n1").state == "draining", "the rank is still there"
-    fleet.run_job("n2", "n2", state="recovering", advice=[answer(request, "accepted", "rank 0 to n2")])
+    fleet.run_job("n2", "n2", state="recovering", results=[answer(request, "accepted", "rank 0 to n2")])
     fleet.run_loops()
     assert fleet.node("n1").state == "draining", "its slots may still be needed"
-    fleet.run_job("n2", "n2", standbys={"n1": 1}, advice=[answer(request, "completed", "ranks [0] moved")])
+    fleet.run_job("n2", "n2", standbys={"n1": 1}, results=[answer(request, "completed", "ranks [0] moved")])
     fleet.run_loops()
     assert (fleet.node("n1").state, actions(fleet)) == ("quarantined", [("reset_gpu", "accepted")])
     assert len(given(fleet)) == 1
@@ -75,7 +75,7 @@ def test_ranks_do_not_wait_for_a_drain_that_the_breaker_holds(fleet_of, migrate:
         decide(fleet, row)
     (request,) = given(fleet)
     assert fleet.node("n1").state == "healthy"
-    fleet.run_job("n2", "n2", dp=2, standbys={"n1": 1}, advice=[answer(request, "completed", "moved")])
+    fleet.run_job("n2", "n2", dp=2, standbys={"n1": 1}, results=[answer(request, "completed", "moved")])
     for _ in range(3):
         fleet.run_loops()
     assert actions(fleet) == [("migrate_ranks", "done"), ("reset_gpu", "held")]
@@ -111,7 +111,7 @@ def test_the_ranks_of_the_device_leave_where_standbys_are_too_few_for_the_node(f
     assert actions(fleet) == [("migrate_ranks", "accepted")]
     (request,) = given(fleet)
     assert (request.node, request.rank) == (None, 1)
-    fleet.run_job("n1", "n2", "n1", "n2", standbys={"n2": 0}, advice=[answer(request, "completed", "moved")])
+    fleet.run_job("n1", "n2", "n1", "n2", standbys={"n2": 0}, results=[answer(request, "completed", "moved")])
     for _ in range(3):
         fleet.run_loops()
     assert actions(fleet) == [("migrate_ranks", "done"), ("reset_gpu", "held")]
@@ -156,7 +156,7 @@ def test_ranks_that_stay_leave_the_drain_to_an_operator(fleet_of, decision: str)
     fleet.run_loops()
     decide(fleet, fleet.latest_remediation("n1"), "accept" if decision == "reject" else decision)
     refused = [answer(one, "rejected", "ranks [0] are not protected") for one in given(fleet)]
-    fleet.run_job("n1", "n2", standbys={"n2": 1}, advice=refused)
+    fleet.run_job("n1", "n2", standbys={"n2": 1}, results=refused)
     for _ in range(3):
         fleet.run_loops()
     assert [action for action, _ in actions(fleet)] == ["migrate_ranks", "reset_gpu"]
@@ -187,7 +187,7 @@ def test_two_nodes_do_not_count_on_the_same_standby(fleet_of) -> None:
         fleet.run_loops()
     assert fleet.states() == {"n1": "accepted", "n2": "held"}
     (request,) = given(fleet)
-    fleet.run_job("n3", "n2", standbys={"n1": 1, "n3": 0}, advice=[answer(request, "completed", "moved")])
+    fleet.run_job("n3", "n2", standbys={"n1": 1, "n3": 0}, results=[answer(request, "completed", "moved")])
     for _ in range(2):
         fleet.run_loops()
     assert (fleet.node("n1").state, fleet.states()["n2"]) == ("quarantined", "held"), "a standby waits on a sick node"
@@ -209,7 +209,7 @@ def drained(fleet: Any) -> Any:
     if row.state != "accepted":
         decide(fleet, row)
     refused = answer(given(fleet)[0], "rejected", "no standby was ready")
-    fleet.run_job("n1", "n2", standbys={"n2": 1}, advice=[refused])
+    fleet.run_job("n1", "n2", standbys={"n2": 1}, results=[refused])
     return row
 
 
@@ -222,7 +222,7 @@ def test_a_job_that_could_not_follow_is_asked_again(fleet_of) -> None:
     fleet.run_loops()
     assert [one.state for one in given(fleet)] == ["rejected", "pending"]
     assert texts(fleet, row.incident_id)[-1] == "n1: job demo is asked to move rank(s) 0"
-    fleet.run_job("n1", "n2", standbys={"n2": 0}, advice=[answer(given(fleet)[1], "rejected", "again")])
+    fleet.run_job("n1", "n2", standbys={"n2": 0}, results=[answer(given(fleet)[1], "rejected", "again")])
     fleet.run_loops(200.0)
     assert len(given(fleet)) == 2, "no standby is free"
     fleet.run_job("n1", "n2", standbys={"n2": 1})

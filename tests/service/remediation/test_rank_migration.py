@@ -58,18 +58,18 @@ def test_a_slow_rank_is_offered_to_move_and_moves_when_accepted(fleet_of, databa
     assert given(fleet) == [], "no job has a request yet"
 
     accept(fleet, row)
-    (advice,) = given(fleet)
-    assert (advice.job, advice.node, advice.rank, advice.state) == ("demo", "n1", None, "pending")
-    assert (advice.actor, advice.reason, advice.remediation) == ("alice", row.reason, row.id)
+    (request,) = given(fleet)
+    assert (request.job, request.node, request.rank, request.state) == ("demo", "n1", None, "pending")
+    assert (request.actor, request.reason, request.remediation) == ("alice", row.reason, row.id)
     with fleet.services.database.reading() as session:
-        found = session.get(FindingRow, advice.finding)
+        found = session.get(FindingRow, request.finding)
         assert found is not None
         assert found.incident_id == incident
     assert fleet.node("n1").state == "healthy", "it stays in service"
     fleet.run_loops()
     assert fleet.latest_remediation("n1").state == "accepted", "the job has still to answer"
 
-    fleet.run_job("n2", "n2", standbys={"n1": 1, "n2": 0}, advice=[answer(advice, "completed", "ranks [0] moved")])
+    fleet.run_job("n2", "n2", standbys={"n1": 1, "n2": 0}, results=[answer(request, "completed", "ranks [0] moved")])
     for _ in range(3):
         fleet.run_loops()
     (row,) = fleet.all()
@@ -83,9 +83,9 @@ def test_once_an_incident_whatever_comes_back(fleet_of) -> None:
     fleet.run_job("n1", "n2", standbys={"n2": 1})
     slow(fleet, "n1")
     fleet.run_loops()
-    (advice,) = given(fleet)
-    assert advice.actor == "mainstay"
-    fleet.run_job("n1", "n2", standbys={"n2": 1}, advice=[answer(advice, "completed", "moved")])  # and is there again
+    (request,) = given(fleet)
+    assert request.actor == "mainstay"
+    fleet.run_job("n1", "n2", standbys={"n2": 1}, results=[answer(request, "completed", "moved")])  # and is there again
     for _ in range(3):
         fleet.run_loops()
     assert fleet.states() == {"n1": "done"}
@@ -98,7 +98,7 @@ def test_what_the_job_refuses_is_said_and_not_tried_again(fleet_of) -> None:
     fleet.run_job("n1", "n2", standbys={"n2": 1})
     incident = slow(fleet, "n1")
     fleet.run_loops()
-    fleet.run_job("n1", "n2", advice=[answer(given(fleet)[0], "rejected", "ranks [0] are not protected")])
+    fleet.run_job("n1", "n2", results=[answer(given(fleet)[0], "rejected", "ranks [0] are not protected")])
     for _ in range(3):
         fleet.run_loops()
     assert fleet.states() == {"n1": "superseded"}
@@ -117,7 +117,7 @@ def test_a_move_that_was_begun_and_did_not_come_about_has_failed(fleet_of, datab
     fleet.run_loops()
     first, second = given(fleet)
     said = [answer(first, other, "words of one"), answer(second, "failed", "rank 2: the link is down")]
-    fleet.run_job("n1", "n1", "n1", "n2", standbys={"n2": 2}, devices=("gpu0", "gpu1", "gpu0", "gpu0"), advice=said)
+    fleet.run_job("n1", "n1", "n1", "n2", standbys={"n2": 2}, devices=("gpu0", "gpu1", "gpu0", "gpu0"), results=said)
     for _ in range(3):
         fleet.run_loops()
     assert fleet.states() == {"n1": "failed"}
@@ -203,7 +203,7 @@ def test_how_many_standbys_wait_is_not_known(fleet_of) -> None:
     row = fleet.latest_remediation("n1")
     assert against(row) == {"standbys_known": "hold"}
     accept(fleet, row)  # the coordinator will say whether it can
-    assert [advice.node for advice in given(fleet)] == ["n1"]
+    assert [request.node for request in given(fleet)] == ["n1"]
 
 
 def test_no_more_than_the_breaker_allows(fleet_of) -> None:
@@ -237,7 +237,7 @@ def test_only_the_ranks_of_the_device_move(fleet_of) -> None:
     slow(fleet, "n1", device="gpu0", kind="thermal_throttle")
     slow(fleet, "n1", device="gpu7", kind="pcie_degraded")
     fleet.run_loops()
-    assert [(advice.node, advice.rank) for advice in given(fleet)] == [(None, 0), (None, 2)]
+    assert [(request.node, request.rank) for request in given(fleet)] == [(None, 0), (None, 2)]
     assert len(fleet.all()) == 1, "no job uses the other"
 
 
@@ -270,7 +270,7 @@ def test_after_a_move_a_more_severe_finding_still_proposes_a_drain(fleet_of) -> 
     fleet.find("n1", incident)
     fleet.run_loops()
     assert [row.recommended_action for row in fleet.all()] == ["migrate_ranks"], "first what is under way"
-    fleet.run_job("n2", "n2", standbys={"n2": 0}, advice=[answer(given(fleet)[0], "completed", "moved")])
+    fleet.run_job("n2", "n2", standbys={"n2": 0}, results=[answer(given(fleet)[0], "completed", "moved")])
     fleet.run_loops()
     fleet.run_loops()
     assert [(row.recommended_action, row.state, row.tried) for row in fleet.all()] == [

@@ -744,32 +744,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/jobs/{id}/requests": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List Job Migration Requests
-         * @description The migration requests of the job and their results, newest first.
-         */
-        get: operations["list_job_requests"];
-        put?: never;
-        /**
-         * Create Migration Request
-         * @description Ask a running job to move one rank, or all ranks of a node, to other nodes.
-         *
-         *     Its coordinator answers within a second.
-         */
-        post: operations["create_job_request"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/jobs/{id}/progress": {
         parameters: {
             query?: never;
@@ -804,6 +778,32 @@ export interface paths {
         get: operations["list_job_recoveries"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{id}/requests": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Job Requests
+         * @description The requests to the job and their results, newest first.
+         */
+        get: operations["list_job_requests"];
+        put?: never;
+        /**
+         * Create Job Request
+         * @description Ask a running job to migrate or restore ranks, to continue without a node, to change its shape, or to save.
+         *
+         *     Its coordinator answers within a second or so; the result follows in ``state`` and ``detail``.
+         */
+        post: operations["create_job_request"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2631,8 +2631,6 @@ export interface components {
             last_verdict: components["schemas"]["Verdict"] | null;
             /** Memory Bytes */
             memory_bytes: number;
-            /** Migration Requests */
-            requests: components["schemas"]["JobRequestRead"][];
             /** Name */
             name: string;
             /** Open Incidents */
@@ -2644,6 +2642,8 @@ export interface components {
             power_domain: string;
             /** Rack */
             rack: string;
+            /** Requests */
+            requests: components["schemas"]["JobRequestRead"][];
             /** Started At */
             started_at: number | null;
             state: components["schemas"]["HealthState"];
@@ -3248,8 +3248,6 @@ export interface components {
             last_seen_at: number;
             /** Last Step */
             last_step: number | null;
-            /** Migration Requests */
-            requests: components["schemas"]["JobRequestRead"][];
             /** Name */
             name: string;
             /** Node Warnings */
@@ -3261,6 +3259,12 @@ export interface components {
             protection: components["schemas"]["Protection"];
             /** Recoveries */
             recoveries: number;
+            /** Request Obstacles */
+            request_obstacles: {
+                [key: string]: string;
+            } | null;
+            /** Requests */
+            requests: components["schemas"]["JobRequestRead"][];
             /** Started At */
             started_at: number;
             state: components["schemas"]["JobState"];
@@ -3301,6 +3305,10 @@ export interface components {
             protection: components["schemas"]["Protection"];
             /** Recoveries */
             recoveries: number;
+            /** Request Obstacles */
+            request_obstacles: {
+                [key: string]: string;
+            } | null;
             /** Started At */
             started_at: number;
             state: components["schemas"]["JobState"];
@@ -3321,17 +3329,123 @@ export interface components {
             generation: number;
             /** Last Step */
             last_step: number | null;
-            /** Migration Requests */
-            requests?: components["schemas"]["JobRequestReport"][];
             /** Name */
             name: string;
             protection: components["schemas"]["Protection"];
+            /** Request Obstacles */
+            request_obstacles?: {
+                [key: string]: string;
+            } | null;
+            /** Requests */
+            requests?: components["schemas"]["JobRequestReport"][];
             /** Started At */
             started_at: number;
             state: components["schemas"]["JobState"];
             /** Steps Total */
             steps_total: number | null;
             topology: components["schemas"]["Topology"];
+        };
+        /**
+         * JobRequestCreate
+         * @description A request to a running job.
+         */
+        JobRequestCreate: {
+            /**
+             * Dp
+             * @default 0
+             */
+            dp: number;
+            kind: components["schemas"]["RequestKind"];
+            /** Node */
+            node?: string | null;
+            /**
+             * Pp
+             * @default 0
+             */
+            pp: number;
+            /** Rank */
+            rank?: number | null;
+            /** Reason */
+            reason: string;
+            /**
+             * Stages
+             * @default []
+             */
+            stages: number[];
+            /** Target */
+            target?: string | null;
+        };
+        /**
+         * JobRequestPage
+         * @description Migration requests of a job, newest first.
+         */
+        JobRequestPage: {
+            /** Items */
+            items: components["schemas"]["JobRequestRead"][];
+            /** Next Cursor */
+            next_cursor: string | null;
+        };
+        /**
+         * JobRequestRead
+         * @description A request to a job, and its result.
+         */
+        JobRequestRead: {
+            /** Actor */
+            actor: string;
+            /** Created At */
+            created_at: number;
+            /** Detail */
+            detail: string;
+            /** Dp */
+            dp: number;
+            /** Finding */
+            finding: string | null;
+            /** Id */
+            id: string;
+            /** Job */
+            job: string;
+            kind: components["schemas"]["RequestKind"];
+            /** Node */
+            node: string | null;
+            /** Pp */
+            pp: number;
+            /** Rank */
+            rank: number | null;
+            /** Reason */
+            reason: string;
+            /** Seconds */
+            seconds: number | null;
+            /** Stages */
+            stages: number[];
+            state: components["schemas"]["RequestState"];
+            /** Step */
+            step: number | null;
+            /** Steps Lost */
+            steps_lost: number | null;
+            /** Target */
+            target: string | null;
+            /** Updated At */
+            updated_at: number;
+        };
+        /**
+         * JobRequestReport
+         * @description The result of a request, as the coordinator reports it.
+         */
+        JobRequestReport: {
+            /**
+             * Detail
+             * @default
+             */
+            detail: string;
+            /** Id */
+            id: string;
+            /** Seconds */
+            seconds?: number | null;
+            state: components["schemas"]["RequestState"];
+            /** Step */
+            step?: number | null;
+            /** Steps Lost */
+            steps_lost?: number | null;
         };
         /**
          * JobState
@@ -3487,99 +3601,6 @@ export interface components {
             /** Unit */
             unit: string;
         };
-        /**
-         * RequestKind
-         * @enum {string}
-         */
-        RequestKind: "migrate";
-        /**
-         * JobRequestCreate
-         * @description Move one rank, or all ranks of a node, to other nodes.
-         */
-        JobRequestCreate: {
-            /**
-             * Kind
-             * @default migrate
-             * @constant
-             */
-            kind: "migrate";
-            /** Node */
-            node?: string | null;
-            /** Rank */
-            rank?: number | null;
-            /** Reason */
-            reason: string;
-            /** Target */
-            target?: string | null;
-        };
-        /**
-         * JobRequestPage
-         * @description Migration requests of a job, newest first.
-         */
-        JobRequestPage: {
-            /** Items */
-            items: components["schemas"]["JobRequestRead"][];
-            /** Next Cursor */
-            next_cursor: string | null;
-        };
-        /**
-         * JobRequestRead
-         * @description A migration request to a job, and its result.
-         */
-        JobRequestRead: {
-            /** Actor */
-            actor: string;
-            /** Created At */
-            created_at: number;
-            /** Detail */
-            detail: string;
-            /** Finding */
-            finding: string | null;
-            /** Id */
-            id: string;
-            /** Job */
-            job: string;
-            kind: components["schemas"]["RequestKind"];
-            /** Node */
-            node: string | null;
-            /** Rank */
-            rank: number | null;
-            /** Reason */
-            reason: string;
-            /** Seconds */
-            seconds: number | null;
-            state: components["schemas"]["RequestState"];
-            /** Steps Lost */
-            steps_lost: number | null;
-            /** Target */
-            target: string | null;
-            /** Updated At */
-            updated_at: number;
-        };
-        /**
-         * JobRequestReport
-         * @description The result of a migration request, as the coordinator reports it.
-         */
-        JobRequestReport: {
-            /**
-             * Detail
-             * @default
-             */
-            detail: string;
-            /** Id */
-            id: string;
-            /** Seconds */
-            seconds?: number | null;
-            state: components["schemas"]["RequestState"];
-            /** Steps Lost */
-            steps_lost?: number | null;
-        };
-        /**
-         * RequestState
-         * @description The state of a migration request. ``pending`` and ``accepted`` are open; the others are final.
-         * @enum {string}
-         */
-        RequestState: "pending" | "accepted" | "completed" | "rejected" | "failed";
         /**
          * MoveBody
          * @description The reason of an operator for a transition.
@@ -4422,6 +4443,18 @@ export interface components {
              */
             mode: "dry_run" | "automatic";
         };
+        /**
+         * RequestKind
+         * @description What a job can be asked for. ``mainstay.recovery.controller.workflows`` carries each kind out.
+         * @enum {string}
+         */
+        RequestKind: "migrate" | "restore" | "degrade" | "reshape" | "save";
+        /**
+         * RequestState
+         * @description The state of a request. ``pending`` and ``accepted`` are open; the others are final.
+         * @enum {string}
+         */
+        RequestState: "pending" | "accepted" | "completed" | "rejected" | "failed";
         /** RestoreRead */
         RestoreRead: {
             /** From Nodes */
@@ -6990,6 +7023,67 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    get_job_progress: {
+        parameters: {
+            query?: {
+                /** @description Number of ranks to list, those that lag most first. */
+                limit?: number;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ProgressRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_job_recoveries: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RecoveryPage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
     list_job_requests: {
         parameters: {
             query?: {
@@ -7053,67 +7147,6 @@ export interface operations {
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
-            422: components["responses"]["InvalidInput"];
-            default: components["responses"]["Problem"];
-        };
-    };
-    get_job_progress: {
-        parameters: {
-            query?: {
-                /** @description Number of ranks to list, those that lag most first. */
-                limit?: number;
-            };
-            header?: never;
-            path: {
-                id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ProgressRead"];
-                };
-            };
-            401: components["responses"]["NotSignedIn"];
-            403: components["responses"]["NotAllowed"];
-            /** @description Not Found */
-            404: components["responses"]["NotFound"];
-            422: components["responses"]["InvalidInput"];
-            default: components["responses"]["Problem"];
-        };
-    };
-    list_job_recoveries: {
-        parameters: {
-            query?: {
-                limit?: number;
-                cursor?: string | null;
-            };
-            header?: never;
-            path: {
-                id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Successful Response */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RecoveryPage"];
-                };
-            };
-            401: components["responses"]["NotSignedIn"];
-            403: components["responses"]["NotAllowed"];
-            404: components["responses"]["NotFound"];
             422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };

@@ -34,6 +34,8 @@ export const glossary = {
   "recovery strategy": "A way to continue after a failure: local slot, reroute, drop and heal, ...",
   "recovery plan": "The evaluated strategies for one failure and the chosen one.",
   "excess cost": "Measured cost of the chosen strategy minus the predicted cost of the best alternative.",
+  request:
+    "A request to a running job, such as migrate, restore, degrade, reshape, or save; its coordinator decides.",
   migration: "Moving ranks of a running job to standbys on other nodes.",
   ETTR: "Effective training time ratio: productive time divided by wall time.",
   MTBF: "Mean time between failures, of one node unless stated.",

@@ -141,11 +141,16 @@ export const recommendedActionOrder: RecommendedAction[] = [
 export const proposal: Record<RemediationState, StatusStyle> = {
   proposed: style("Proposed", "draining", "down", "Waits for an operator"),
   held: style("Held", "suspect", "half", "A rule holds it; an operator may accept it"),
-  accepted: style("Accepted", "validating", "ring", "In progress: the node drains or its ranks migrate"),
+  accepted: style(
+    "Accepted",
+    "validating",
+    "ring",
+    "In progress: the node drains, or jobs carry out requests",
+  ),
   dismissed: style("Dismissed", "unknown", "cross", "An operator dismissed it"),
-  done: style("Done", "healthy", "check", "The node passed a validation, or its ranks migrated"),
+  done: style("Done", "healthy", "check", "The node passed a validation, or jobs carried out their requests"),
   superseded: style("Superseded", "unknown", "dot", "The fault cleared, or a job rejected it"),
-  failed: style("Failed", "suspect", "cross", "The migration failed; see the job page"),
+  failed: style("Failed", "suspect", "cross", "A request failed; see the job page"),
 };
 
 export const proposalOrder: RemediationState[] = [

@@ -18,13 +18,26 @@ interface Props {
   verb: string;
   hint?: string;
   danger?: boolean;
+  /** What the action is about is not complete, or not possible. */
+  blocked?: boolean;
   run: (act: Act) => Promise<unknown>;
   onDone: () => void;
   onClose: () => void;
   children?: ReactNode;
 }
 
-export function ActDialog({ title, about, verb, hint, danger, run, onDone, onClose, children }: Props) {
+export function ActDialog({
+  title,
+  about,
+  verb,
+  hint,
+  danger,
+  blocked,
+  run,
+  onDone,
+  onClose,
+  children,
+}: Props) {
   const [reason, setReason] = useState("");
   const [headers] = useState(idempotencyKey); // one dialog is one action, for any number of clicks
   const act = useMutation({
@@ -37,7 +50,7 @@ export function ActDialog({ title, about, verb, hint, danger, run, onDone, onClo
 
   function submit(event: FormEvent) {
     event.preventDefault();
-    if (reason.trim() && !act.isPending) act.mutate();
+    if (reason.trim() && !blocked && !act.isPending) act.mutate();
   }
 
   return (
@@ -66,7 +79,7 @@ export function ActDialog({ title, about, verb, hint, danger, run, onDone, onClo
             type="submit"
             kind={danger ? "danger" : "primary"}
             busy={act.isPending}
-            disabled={!reason.trim()}
+            disabled={!reason.trim() || blocked}
           >
             {verb}
           </Button>

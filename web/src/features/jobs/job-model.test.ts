@@ -26,6 +26,7 @@ const job: Job = {
   open_incidents: 0,
   recoveries: 0,
   ettr: null,
+  request_obstacles: null,
   topology: { dp: 2, pp: 2, tp: 1, world_size: 4, ranks: [0, 1, 2, 3].map(rank) },
   protection: { slots: 2, parity_every: null, parity_group: null, disk_every: 1, state_bytes: [1, 2, 3, 4] },
 };

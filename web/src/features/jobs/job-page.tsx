@@ -24,10 +24,10 @@ import { Segmented } from "@/ui/segmented";
 import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
 import { JobHistory } from "./job-history";
-import { JobRequests } from "./job-requests";
 import { JobProtection } from "./job-protection";
 import { JobRanks } from "./job-ranks";
 import { JobRecoveries } from "./job-recoveries";
+import { JobRequests } from "./job-requests";
 import { JobSteps } from "./job-steps";
 import { jobQuery } from "./queries";
 import { RankDetail } from "./rank-detail";
@@ -131,7 +131,7 @@ function Overview({ job, rank }: { job: Job; rank: number | undefined }) {
           <DetectorStatusPanel job={job} />
           <AdvicePanel job={job} />
           <JobProtection job={job} />
-          <JobRequests id={job.id} />
+          <JobRequests job={job} />
         </div>
       </div>
       <JobRecoveries job={job} />

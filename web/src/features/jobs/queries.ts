@@ -6,7 +6,7 @@ export const jobKeys = {
   list: ["jobs", "list"] as const,
   one: (id: string) => ["jobs", "one", id] as const,
   steps: (id: string, from?: number, to?: number) => ["steps", id, from, to] as const,
-  requests: (id: string) => ["jobs", "advice", id] as const,
+  requests: (id: string) => ["jobs", "requests", id] as const,
   recoveries: (id: string) => ["jobs", "recoveries", id] as const,
   events: (id: string) => ["events", "job", id] as const,
 };
