@@ -16,7 +16,7 @@ def raise_open_file_limit(needed: int = MOST) -> None:
     """Raise the soft limit of this process, and of those that it starts, as far as the hard limit allows.
 
     Args:
-        needed: open files at most. A warning says so where ``MOST`` was not asked for and they cannot be had.
+        needed: open files at most. The log has a warning where fewer than that many, if given, are possible.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-SHAPE: Final = "for mainstay.init() where the script names none; mainstay reshape can change it later"
+SHAPE: Final = "for mainstay.init() where the script names none; mainstay job reshape can change it later"
 CHECKPOINT_REPLICAS: Final = (
     "Write checkpoints from this many equal data-parallel replicas, to a directory that all nodes share; 0: all."
 )

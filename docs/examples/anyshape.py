@@ -1,7 +1,7 @@
 """Train a tiny transformer to the same bits at any (dp, pp), also with pipelines of unlike depth, and change that.
 
 ``mainstay run --nproc-per-node 4 --dp 2 --pp 2 docs/examples/anyshape.py``, and while it runs
-``mainstay reshape JOB --dp 1 --pp 4`` or ``--stages 2,1``.
+``mainstay job reshape JOB --dp 1 --pp 4`` or ``--stages 2,1``.
 Canonical mode: random numbers are functions of (seed, step, micro-batch, layer), and gradients are added in the order
 of the micro-batches, wherever they were computed. It costs as many times the traffic as there are micro-batches.
 """

@@ -62,7 +62,7 @@ class GenerationFailure:
     workflow: WorkflowName | None = None
     """Nothing is lost, and this is to follow; None: what is lost is restored."""
     requested: bool = False
-    """Nothing has failed by itself: somebody asked for it."""
+    """Nothing has failed: an operator or the service asked for it."""
     changes: bool = False
     """Nothing is lost: ranks that were away take part again, or work is assigned again."""
 

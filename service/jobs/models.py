@@ -80,7 +80,7 @@ class RecoveryRow(Base):
 class JobRequestRow(Base):
     """A request to a job. Handed out with the answers to its reports until it has answered."""
 
-    __tablename__ = "job_requests"
+    __tablename__ = "migration_requests"  # the first kind: services of the version before use the table too
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
     job: Mapped[str] = mapped_column(String(128))

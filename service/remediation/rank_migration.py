@@ -77,7 +77,7 @@ def advise(
 
 
 def _requests(move: JobMigration, node: str, why: str) -> list[JobRequestCreate]:
-    """What the job is asked for; each rank by itself where only some of those on the node are to move."""
+    """What the job is asked for; each rank alone where only some of those on the node are to move."""
     reason = why[:200]
     match move.request:
         case RequestKind.MIGRATE if not move.whole:

@@ -24,7 +24,7 @@ from mainstay.recovery.node_warning import cordon
 from mainstay.recovery.work_assignment import LossPolicy
 
 RECOVERY_SECONDS: Final = 600.0
-"""A request that takes longer is reported as failed; the recovery goes on."""
+"""A request that takes longer is reported as failed; the recovery continues."""
 
 
 class RankRestorer:

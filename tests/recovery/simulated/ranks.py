@@ -106,7 +106,7 @@ class Truth:
 
     def commits_step(self, collective: Collective) -> None:
         """A vote of all members has succeeded."""
-        # All votes of a generation may be those of one host that was stopped or cut off: nobody else is there to leave
+        # All votes of a generation may be those of one host that was stopped or cut off: no other host is there to leave
         # it, and the host has not heard of its end. What it commits no other host ever sees.
         isolated = not self.in_time and len({member.worker.owner.host for member in collective.members.values()}) == 1
         if collective.generation < self.newest_generation and not isolated:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.service.conftest import wait_until
+
 Json = dict[str, Any]
 
 
@@ -98,8 +100,13 @@ def test_what_cannot_be_read_costs_nothing_else(job: Any, what: str) -> None:
 def test_a_recovery_that_was_requested_opens_no_incident_until_something_fails(job: Any, service: Any) -> None:
     plan = job.plan(failed=[2], requested=True)
     job.recover(plan["id"])
-    (recovery,) = service.client().get("/v1/jobs/demo-1/recoveries").json()["items"]
-    assert (recovery["failed_ranks"], recovery["incident"], recovery["outcome"]) == ([2], None, "recovered")
+
+    def recovered() -> Any:
+        items = service.client().get("/v1/jobs/demo-1/recoveries").json()["items"]
+        return items if items and items[0]["outcome"] == "recovered" else None
+
+    (recovery,) = wait_until(recovered)
+    assert (recovery["failed_ranks"], recovery["incident"]) == ([2], None)
     assert job.incidents() == []
     job.plan(failed=[1, 2], recovery=plan["id"])  # a rank died meanwhile
-    assert [incident["ranks"] for incident in job.incidents()] == [[1, 2]]
+    assert job.wait_for("recovering")["ranks"] == [1, 2]

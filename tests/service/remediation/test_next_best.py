@@ -45,7 +45,7 @@ def test_a_job_with_another_replica_is_offered_to_continue_without_the_node(flee
 
 @pytest.mark.parametrize(("dp", "obstacles"), [(1, CAN), (2, NO_OTHER)])
 def test_a_job_that_cannot_continue_without_is_offered_to_save(fleet_of, dp: int, obstacles: Any) -> None:
-    """One replica on both nodes: whatever the job says in general, the ranks of n2 do not hold the model."""
+    """One replica on both nodes: the ranks of n2 do not hold the model."""
     fleet = fleet_of(**AT_ONCE)
     fleet.enroll("n1", "n2")
     fleet.run_job("n1", "n2", dp=dp, standbys={"n2": 0}, obstacles=obstacles)
