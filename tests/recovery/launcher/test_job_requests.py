@@ -27,7 +27,7 @@ def tight(options: RunOptions) -> RunOptions:
     return dataclasses.replace(options, spares=0)
 
 
-def ask(world: Any, kind: RequestKind, **about: Any) -> str:
+def send_request(world: Any, kind: RequestKind, **about: Any) -> str:
     """Request something; its id."""
     name = f"{kind}-{len(world.coordinator.workflows.requests.results())}"
     world.coordinator.workflows.requests.submit([JobRequest(id=name, kind=kind, reason="it is slow", **about)])
@@ -58,7 +58,7 @@ def test_one_rank_gets_another_process_and_no_failure_is_counted(options: RunOpt
     async def work() -> None:
         async with running(options) as world:
             before = dict(world.node_of(3).pids)
-            name = ask(world, RequestKind.RESTORE, rank=3)
+            name = send_request(world, RequestKind.RESTORE, rank=3)
             await world.until_state("running", 2)
             await settled(world, (0, 1, 2, 3), 6)
             found = await ended(world, name)
@@ -81,7 +81,7 @@ def test_a_node_is_left_and_used_again(tight: RunOptions, play: Any, running: An
     async def work() -> None:
         async with running(tight) as world:
             job, node = world.coordinator.job, world.nodes[1]
-            first = ask(world, RequestKind.DEGRADE, node="node-1")
+            first = send_request(world, RequestKind.DEGRADE, node="node-1")
             await world.until_state("running", 2)
             assert sources(world, 2) == {0: "live", 1: "live"}
             assert node.fences[-1].kill == (2, 3), "no process may stay on a node that is left"
@@ -92,7 +92,7 @@ def test_a_node_is_left_and_used_again(tight: RunOptions, play: Any, running: An
             assert job.state.on_loss is LossPolicy.AUTO
             assert capture_state(job, 1).on_loss is LossPolicy.AUTO, "the next coordinator knows"
             commit(world, (0, 1), 7, 8, 9)
-            second = ask(world, RequestKind.RESTORE, node="node-1")
+            second = send_request(world, RequestKind.RESTORE, node="node-1")
             await world.until(lambda: {2, 3} <= node.pids.keys())
             await trained_until(world, (0, 1), 10, 3)
             assert sources(world, 3) == {0: "live", 1: "live", 2: "peer_copy", 3: "peer_copy"}
@@ -109,7 +109,7 @@ def test_standbys_take_the_ranks_of_a_node_that_is_left(options: RunOptions, pla
         async with running(options) as world:
             world.coordinator.job.members.nodes["node-0"].standbys = 2
             world.coordinator.job.members.nodes["node-0"].excluded = -1  # room for two
-            name = ask(world, RequestKind.DEGRADE, node="node-1")
+            name = send_request(world, RequestKind.DEGRADE, node="node-1")
             await world.until_state("running", 2)
             assert {rank.node for rank in world.coordinator.job.members.ranks} == {"node-0"}
             assert world.coordinator.job.state.on_loss is LossPolicy.WAIT, "no rank has to be left out"
@@ -124,10 +124,12 @@ def test_what_the_others_cannot_do_without_is_not_given_up(tight: RunOptions, pl
 
     async def work() -> None:
         async with running(dataclasses.replace(tight, dp=1, pp=4)) as world:
-            found = await ended(world, ask(world, RequestKind.DEGRADE, node="node-1"))
+            found = await ended(world, send_request(world, RequestKind.DEGRADE, node="node-1"))
             assert found.state is RequestState.REJECTED
             assert "There is no other replica that could continue." in found.detail
-            assert (await ended(world, ask(world, RequestKind.DEGRADE, node="node-7"))).state is RequestState.REJECTED
+            assert (
+                await ended(world, send_request(world, RequestKind.DEGRADE, node="node-7"))
+            ).state is RequestState.REJECTED
             assert not any(node.fences for node in world.nodes)
             assert not world.coordinator.job.members.warnings.current()
 
@@ -139,10 +141,10 @@ def test_a_node_without_ranks_is_only_kept_out(options: RunOptions, play: Any, r
         async with running(dataclasses.replace(options, nnodes=1, spare_nodes=1)) as world:
             await world.connect(1)
             await world.until(lambda: "node-1" in world.coordinator.job.members.nodes)
-            found = await ended(world, ask(world, RequestKind.DEGRADE, node="node-1"))
+            found = await ended(world, send_request(world, RequestKind.DEGRADE, node="node-1"))
             assert found.detail == "no rank is on node-1; it takes none from now on"
             assert world.coordinator.job.members.rooms()["node-1"] == 0
-            found = await ended(world, ask(world, RequestKind.RESTORE, node="node-1"))
+            found = await ended(world, send_request(world, RequestKind.RESTORE, node="node-1"))
             assert found.detail == "no rank is on node-1; it takes ranks from now on"
             assert world.coordinator.job.members.rooms()["node-1"] > 0
 
@@ -168,7 +170,7 @@ def test_with_three_slots_a_step_is_written_while_training_continues(disk: RunOp
     async def work() -> None:
         async with running(disk) as world:
             await three_slots(world)
-            name = ask(world, RequestKind.SAVE)
+            name = send_request(world, RequestKind.SAVE)
             await world.until(lambda: all(node.runs and node.runs[-1].once == 7 for node in world.nodes))
             world.commit_all(6)
             world.commit_all(7)
@@ -194,7 +196,7 @@ def test_with_two_slots_all_stop_until_it_is_written(problem: str, disk: RunOpti
     async def work() -> None:
         async with running(disk) as world:
             world.nodes[1].saves_with = problem
-            name = ask(world, RequestKind.SAVE)
+            name = send_request(world, RequestKind.SAVE)
             await world.until(lambda: result(world, name))
             world.commit_all(6)
             await world.until_state("running", 2)
@@ -223,11 +225,11 @@ def test_what_a_job_cannot_do_is_said_and_stops_nobody(
             assert obstacles["save"] == "there is no --checkpoint-dir"
             assert obstacles["reshape"].startswith("there is no --checkpoint-dir")
             assert obstacles["restore"] == obstacles["degrade"] == ""
-            found = await ended(world, ask(world, RequestKind.SAVE))
+            found = await ended(world, send_request(world, RequestKind.SAVE))
             assert (found.state, found.detail) == (RequestState.REJECTED, "there is no --checkpoint-dir")
         async with running(dataclasses.replace(disk, state_dir=disk.state_dir / "other"), steps=5) as world:
             world.coordinator.job.state.steps_total = 6
-            found = await ended(world, ask(world, RequestKind.SAVE))
+            found = await ended(world, send_request(world, RequestKind.SAVE))
             assert "saves it then" in found.detail
             assert not any(node.fences for node in world.nodes)
 
@@ -239,7 +241,7 @@ def test_a_migration_waits_while_ranks_are_away_and_a_restore_does_not(
 ) -> None:
     async def work() -> None:
         async with running(tight) as world:
-            first = ask(world, RequestKind.DEGRADE, node="node-1")
+            first = send_request(world, RequestKind.DEGRADE, node="node-1")
             await world.until_state("running", 2)
             commit(world, (0, 1), 6, 7, 8, 9)
             await ended(world, first)
@@ -247,7 +249,7 @@ def test_a_migration_waits_while_ranks_are_away_and_a_restore_does_not(
             world.coordinator.workflows.requests.submit([moving])
             world.coordinator.run_once()
             assert result(world, "moving") is None
-            again = ask(world, RequestKind.RESTORE, rank=0)
+            again = send_request(world, RequestKind.RESTORE, rank=0)
             await world.until_state("running", 3)
             commit(world, (0, 1), 10, 11, 12, 13)
             assert (await ended(world, again)).detail == "ranks [0] are restored on node-0"

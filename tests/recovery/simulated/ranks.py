@@ -106,9 +106,10 @@ class Truth:
 
     def commits_step(self, collective: Collective) -> None:
         """A vote of all members has succeeded."""
-        # All votes of a generation may be those of one host that was stopped or cut off: no other host is there to leave
-        # it, and the host has not heard of its end. What it commits no other host ever sees.
-        isolated = not self.in_time and len({member.worker.owner.host for member in collective.members.values()}) == 1
+        # All votes of a generation may be those of one host that was stopped or cut off: no other host has to leave it,
+        # and this one has not heard of its end. What it commits no other host ever sees.
+        hosts = {member.worker.owner.host for member in collective.members.values()}
+        isolated = not self.in_time and len(hosts) == 1
         if collective.generation < self.newest_generation and not isolated:
             raise ViolationError(f"generation {collective.generation} commits after {self.newest_generation}")
         self.newest_generation = max(collective.generation, self.newest_generation)
