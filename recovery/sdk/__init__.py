@@ -56,8 +56,8 @@ def init(*, dp: int | None = None, pp: int | None = None, tp: int = 1, backend: 
 
     Args:
         dp: data-parallel replicas; 1 where only ``pp`` is given. With neither, both are what the launcher was told
-            (``mainstay run --dp D --pp P``, later ``mainstay job reshape``, or what is left after a loss): read them from
-            ``mesh.shape``, and the stages of this rank's own pipeline from ``mesh.stages``.
+            (``mainstay run --dp D --pp P``, later ``mainstay job reshape``, or what is left after a loss): read them
+            from ``mesh.shape``, and the stages of this rank's own pipeline from ``mesh.stages``.
         pp: pipeline stages, likewise.
         tp: tensor-parallel ranks.
         backend: of ``torch.distributed``; by default NCCL where there are GPUs, else gloo.
