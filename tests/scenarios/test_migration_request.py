@@ -147,3 +147,32 @@ def test_a_rank_leaves_before_its_node_is_taken_out_of_service(warm: Warm, stack
         assert "no work is left" in moves["quarantined"]["reason"]
         step = job.step()
         job.wait_step(step + 3)
+
+
+def test_a_job_without_standbys_continues_without_the_node(warm: Warm, stack: Stack, tmp_path: Path) -> None:
+    """The operator sees why no rank can move and what the job can do instead, and accepts that."""
+    api = stack.api
+    token = tmp_path / "token"
+    token.write_text(api.post("/auth/tokens", {"name": "job", "kind": "job", "any_job": True})["token"])
+    known = ["--standbys", "0", "--service", api.url, "--service-token-file", str(token)]
+    words = ["--dp" if word == "--pp" else "--pp" if word == "--dp" else word for word in ARGUMENTS]  # two replicas
+    with warm.job(directory=tmp_path / "job", arguments=words, nodes=2, per_node=1, options=known) as job:
+        job.wait_step(5)
+        ApiClient(api.url, token.read_text()).post("/events", damages("node-1"))
+        (item,) = job.until(lambda: api.get("/remediations")["items"], 60.0, "the offer")
+        assert (item["recommended_action"], item["state"]) == ("migrate_ranks", "held")
+        (rule,) = [rule for rule in item["rules"] if rule["verdict"] != "allow"]
+        assert (rule["name"], rule["verdict"]) == ("full_strength", "hold")
+        assert "it can continue without these ranks, more slowly" in rule["reason"]
+
+        api.post(f"/remediations/{item['id']}:accept", {"reason": "before it takes the job with it"})
+        done = job.until(
+            lambda: (found := api.get(f"/remediations/{item['id']}"))["state"] == "done" and found, 90.0, "the end"
+        )
+        (request,) = api.get("/jobs/job/requests")["items"]
+        assert (request["kind"], request["node"], request["state"]) == ("degrade", "node-1", "completed")
+        assert "ranks [1] stay away" in done["reason"]
+        assert job.pids()[1] is None
+        step = job.step()
+        job.until(lambda: job.state()["last_step"] > step + 3, 60.0, "training without the node")
+        assert not [event for event in job.events("process_exit") if not event["data"]["expected"]]
