@@ -2,12 +2,13 @@
 
 Private servers are started once a run, by whichever worker needs one first, and ended by the controller by their own
 process ids. Each test gets a database of its own; of a Redis that was there before us only an empty database is used.
-Temporary folders lie in memory where there is room: thousands of small databases need not reach a disk, and what tests
-kill is processes, whose files outlive them there just as well.
+Temporary folders lie in memory where there is room, a private PostgreSQL's too: thousands of small databases need not
+reach a disk, and what tests kill is processes, whose files outlive them there just as well.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import importlib.util
@@ -17,11 +18,12 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -61,6 +63,7 @@ sys.dont_write_bytecode = False
 _RUN_DIR = "MAINSTAY_TEST_RUN_DIR"
 _MEMORY = Path("/dev/shm")
 _MEMORY_NAME = "mst-tests-"
+_RUN_NAME = "mainstay-tests-"
 _ROOM_BYTES = 4 * 2**30
 """Free memory from which temporary folders lie there: a whole run leaves some 300 MB, and ranks have arenas beside."""
 
@@ -78,21 +81,26 @@ def _load_machine() -> ModuleType:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        run_dir = tempfile.mkdtemp(prefix="mainstay-tests-")
-        Path(run_dir).chmod(0o755)  # PostgreSQL runs as another user when we are root
-        os.environ[_RUN_DIR] = run_dir
-        _use_memory(config)
-
-
-def _use_memory(config: pytest.Config) -> None:
-    if not os.access(_MEMORY, os.W_OK):
+    if hasattr(config, "workerinput"):
         return
-    for old in _MEMORY.glob(f"{_MEMORY_NAME}*"):  # of a run that was killed
-        if not Path(f"/proc/{old.name.removeprefix(_MEMORY_NAME)}").exists():
-            shutil.rmtree(old, ignore_errors=True)
-    if config.option.basetemp is None and shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES:
-        config.option.basetemp = str(_MEMORY / f"{_MEMORY_NAME}{os.getpid()}")
+    memory = _memory()
+    run_dir = tempfile.mkdtemp(prefix=f"{_RUN_NAME}{os.getpid()}-", dir=memory)
+    Path(run_dir).chmod(0o755)  # PostgreSQL runs as another user when we are root
+    os.environ[_RUN_DIR] = run_dir
+    if memory and config.option.basetemp is None:
+        config.option.basetemp = str(memory / f"{_MEMORY_NAME}{os.getpid()}")
+
+
+def _memory() -> Path | None:
+    """Where there is room in memory."""
+    if not os.access(_MEMORY, os.W_OK):
+        return None
+    for name in (_MEMORY_NAME, _RUN_NAME):
+        for old in _MEMORY.glob(f"{name}*"):
+            pid = old.name.removeprefix(name).split("-")[0]
+            if not Path(f"/proc/{pid}").exists():  # that run was killed
+                shutil.rmtree(old, ignore_errors=True)
+    return _MEMORY if shutil.disk_usage(_MEMORY).free >= _ROOM_BYTES else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -102,8 +110,10 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempt what was collected from garbage collection: passes over 11,000 items took a third of the tests' time."""
-    gc.collect()
+    """Exempt what was collected from garbage collection: passes over 11,000 items took a third of the tests' time.
+
+    What little of it is garbage stays: to find that took each worker a second.
+    """
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
     gc.enable()
@@ -129,8 +139,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         pid = json.loads(record.read_text())["pid"]
         if pid:
             os.kill(pid, signal.SIGINT)
+            _wait_until_gone(pid)  # it would write to a folder that is being removed
     shutil.rmtree(run_dir, ignore_errors=True)
     shutil.rmtree(_MEMORY / f"{_MEMORY_NAME}{os.getpid()}", ignore_errors=True)
+
+
+def _wait_until_gone(pid: int, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        with contextlib.suppress(ChildProcessError):  # without workers, a server may be this process's own child
+            os.waitpid(pid, os.WNOHANG)
+        time.sleep(0.02)
 
 
 def _shared(name: str, find: Callable[[], str | None], start: Callable[[Path], tuple[str, int]]) -> str:
@@ -151,7 +170,7 @@ def _shared(name: str, find: Callable[[], str | None], start: Callable[[Path], t
 def postgres_server() -> str:
     """SQLAlchemy URL of a real PostgreSQL."""
     machine = _load_machine()
-    return _shared("postgres", machine.find_postgres, machine.start_postgres)
+    return _shared("postgres", machine.find_postgres_for_tests, machine.start_postgres)
 
 
 @dataclass
@@ -162,17 +181,28 @@ class Databases:
     dropper: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
     dropping: list[Future[None]] = field(default_factory=list)
 
+    @cached_property
+    def strategy(self) -> str:
+        """To copy the files of a template takes half of what it takes to write its blocks to the log, the default."""
+        import psycopg
+
+        with psycopg.connect(self.plain) as connection:
+            return "STRATEGY FILE_COPY" if connection.info.server_version >= 150000 else ""
+
+    @property
+    def plain(self) -> str:
+        return self.server.replace("postgresql+psycopg://", "postgresql://")
+
     def run(self, statement: str) -> None:
         import psycopg
 
-        plain = self.server.replace("postgresql+psycopg://", "postgresql://")
-        with psycopg.connect(plain, autocommit=True) as connection:
+        with psycopg.connect(self.plain, autocommit=True) as connection:
             connection.execute(statement)
 
-    def make(self, template: str | None = None) -> str:
+    def make(self, template: str = "template1") -> str:
         """The URL of a new one: empty, or a copy of ``template``."""
         name = f"mainstay_test_{uuid.uuid4().hex[:16]}"
-        self.run(f'CREATE DATABASE "{name}"' + (f' TEMPLATE "{template}"' if template else ""))
+        self.run(f'CREATE DATABASE "{name}" TEMPLATE "{template}" {self.strategy}')
         self.run(f'ALTER DATABASE "{name}" SET synchronous_commit TO off')  # no test stops the server
         return self.server.rsplit("/", 1)[0] + f"/{name}"
 

@@ -1,8 +1,8 @@
 """Finds, starts or installs what the tests need from the machine: PostgreSQL, Redis, Chromium.
 
 The order is the same for each: what the environment names, what answers on localhost, a private one from installed
-binaries, an apt install when we are root; otherwise one message that says exactly what to install. Only the
-test that wants a real Prometheus is skipped without one.
+binaries, an apt install when we are root; otherwise one message that says exactly what to install. Only a private
+PostgreSQL comes before one on localhost, and only the test that wants a real Prometheus is skipped without one.
 
 ``python tests/machine.py`` prepares everything and prints what it found.
 """
@@ -99,7 +99,7 @@ def start_postgres(directory: Path, *, durable: bool = False) -> Started:
     if os.geteuid() == 0:
         shutil.chown(directory, "postgres")
     initdb = [str(_installed_postgres() / "initdb"), "-D", str(directory / "data")]
-    initdb += ["-U", "postgres", "-A", "trust", "--no-sync"]
+    initdb += ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync"]
     subprocess.run(_as_postgres(initdb), check=True, capture_output=True, timeout=60)
     return run_postgres(directory, free_port(), durable=durable)
 
@@ -107,7 +107,8 @@ def start_postgres(directory: Path, *, durable: bool = False) -> Started:
 def run_postgres(directory: Path, port: int, *, durable: bool) -> Started:
     """Start the server of a cluster that ``start_postgres`` made, also again."""
     data = directory / "data"
-    options = f"-p {port} -c listen_addresses=127.0.0.1 -c fsync={'on' if durable else 'off'} -k {directory}"
+    kept = "on" if durable else "off"
+    options = f"-p {port} -c listen_addresses=127.0.0.1 -c fsync={kept} -c full_page_writes={kept} -k {directory}"
     control = [str(_installed_postgres() / "pg_ctl"), "-D", str(data), "-o", options, "-l", str(directory / "log")]
     subprocess.run(_as_postgres([*control, "-w", "start"]), check=True, stdout=subprocess.DEVNULL, timeout=60)
     url = f"postgresql+psycopg://postgres@127.0.0.1:{port}/postgres"
@@ -116,13 +117,21 @@ def run_postgres(directory: Path, port: int, *, durable: bool) -> Started:
 
 
 def find_postgres() -> str | None:
-    named = os.environ.get("MAINSTAY_TEST_POSTGRES_URL")
-    if named:
-        if not postgres_answers(named):
-            raise MissingError(f"MAINSTAY_TEST_POSTGRES_URL is set, but nothing answers at {named}")
-        return named
+    """What the environment names, or else what answers on localhost."""
     local = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
-    return local if postgres_answers(local) else None
+    return _named_postgres() or (local if postgres_answers(local) else None)
+
+
+def find_postgres_for_tests() -> str | None:
+    """Likewise, unless a private one can be started: hundreds of databases on a disk cost a quarter of their tests."""
+    return _named_postgres() or (None if _postgres_binaries() else find_postgres())
+
+
+def _named_postgres() -> str | None:
+    named = os.environ.get("MAINSTAY_TEST_POSTGRES_URL")
+    if named and not postgres_answers(named):
+        raise MissingError(f"MAINSTAY_TEST_POSTGRES_URL is set, but nothing answers at {named}")
+    return named or None
 
 
 # Redis
@@ -180,7 +189,7 @@ def main() -> int:
     """Say what is here and install what is not; servers that must be started are left to the test run."""
     try:
         print(f"chromium    {chromium()}")
-        postgres = find_postgres()
+        postgres = find_postgres_for_tests()
         if postgres is None and _postgres_binaries() is None:
             _apt_install("postgresql")
         print(f"postgresql  {postgres or f'private, from {_postgres_binaries()}'}")

@@ -7,10 +7,14 @@ on processors.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from mainstay.recovery.accept_gpu.contract import AcceptanceCheck, CheckFigure, CheckResult, CheckSettings
 from mainstay.recovery.accept_gpu.training_job import TrainingJob, ranks_of
+
+_STEPS_AFTER: Final = 120
+"""Steps that follow those before the fault: at the pace of a job that waits for its fault they last six seconds, and
+the recovery is seen in its midst."""
 
 
 class RecoveryCheck(AcceptanceCheck):
@@ -23,10 +27,11 @@ class RecoveryCheck(AcceptanceCheck):
     """Committed steps before it happens."""
 
     def run(self, settings: CheckSettings) -> CheckResult:
-        with TrainingJob(settings, "undisturbed", paced=False) as undisturbed:
+        steps = self.fault_step + _STEPS_AFTER
+        with TrainingJob(settings, "undisturbed", steps=steps, paced=False) as undisturbed:
             expected = undisturbed.finish()
         victim = ranks_of(settings) - 1
-        with TrainingJob(settings, "job") as job:
+        with TrainingJob(settings, "job", steps=steps) as job:
             job.wait_for(f"step {self.fault_step}", lambda: job.step() >= self.fault_step)
             before = job.pids()
             faulty_at = self.disturb(job, victim)

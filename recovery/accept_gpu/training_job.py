@@ -19,8 +19,6 @@ from mainstay.recovery.accept_gpu.contract import CheckSettings
 T = TypeVar("T")
 
 MOST_RANKS: Final = 8
-STEPS: Final = 600
-"""A hang comes in the middle of them."""
 _EXAMPLE: Final = Path(__file__).parents[1] / "examples" / "train.py"
 _PACE_MS: Final = 25
 """A paced step lasts two of these and computes little, so that a fault comes in the midst of a run."""
@@ -42,11 +40,13 @@ class TrainingJob:
     Args:
         settings: of the check; one rank for each GPU, at most ``MOST_RANKS``, or two on processors.
         name: of the job's folder below that of the check.
+        steps: that it trains.
         paced: False: train as fast as possible.
     """
 
-    def __init__(self, settings: CheckSettings, name: str, *, paced: bool = True) -> None:
+    def __init__(self, settings: CheckSettings, name: str, *, steps: int, paced: bool = True) -> None:
         self.ranks = ranks_of(settings)
+        self._steps = steps
         self.folder = Path(settings.folder) / name
         self.folder.mkdir()
         self.hang = self.folder / "hang"
@@ -64,7 +64,7 @@ class TrainingJob:
             "--state-dir": self.folder / "state",
         }  # fmt: skip
         script: dict[str, object] = {
-            "--dp": self.ranks, "--pp": 1, "--steps": STEPS, "--width": 64, "--layers": 2, "--batch": 1,
+            "--dp": self.ranks, "--pp": 1, "--steps": self._steps, "--width": 64, "--layers": 2, "--batch": 1,
             "--micro-batches": 2, "--save": self.folder / "saved", "--faults": ";".join(faults),
         }  # fmt: skip
         words = [*_flat(options), str(_EXAMPLE), *_flat(script)]
