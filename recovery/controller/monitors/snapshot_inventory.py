@@ -52,8 +52,13 @@ class SnapshotInventory:
     """The newest epoch of which every rank has a verified slot at home or is at most a step ahead."""
     protected: int | None
     """The newest epoch that all groups protect whole."""
-    disk: int | None
-    """The newest epoch of which every rank has a part on disk."""
+    on_disk: frozenset[int]
+    """Epochs of which every rank has a part on disk."""
+
+    @property
+    def disk(self) -> int | None:
+        """The newest epoch of which every rank has a part on disk."""
+        return max(self.on_disk, default=None)
 
 
 def build_inventory(job: JobLayout, inventories: Mapping[str, Inventory]) -> SnapshotInventory:
@@ -81,7 +86,7 @@ def build_inventory(job: JobLayout, inventories: Mapping[str, Inventory]) -> Sna
             groups=() if protected is None else job.groups,
         )
     return SnapshotInventory(
-        holding=holding, unknown=tuple(unknown), newest=step, protected=protected, disk=_on_disk(job, inventories)
+        holding=holding, unknown=tuple(unknown), newest=step, protected=protected, on_disk=_on_disk(job, inventories)
     )
 
 
@@ -139,11 +144,10 @@ def _of_group(
     return set.intersection(*sets)
 
 
-def _on_disk(job: JobLayout, inventories: Mapping[str, Inventory]) -> int | None:
+def _on_disk(job: JobLayout, inventories: Mapping[str, Inventory]) -> frozenset[int]:
     """A replica's part serves its equals."""
     twins = {rank: ranks for ranks in job.replicas for rank in ranks}
     parts = {(part.rank, part.epoch) for inventory in inventories.values() for part in inventory.disk}
     epochs = {epoch for _, epoch in parts}
     ranks = range(len(job.home))
-    whole = (e for e in epochs if all(any((t, e) in parts for t in twins.get(r, (r,))) for r in ranks))
-    return max(whole, default=None)
+    return frozenset(e for e in epochs if all(any((t, e) in parts for t in twins.get(r, (r,))) for r in ranks))

@@ -2,8 +2,9 @@
 
 restore   the processes of the ranks end, and new ones restore the newest snapshots. A node that was left before takes
           ranks again: those that were away since come back
-degrade   the node takes no rank from now on. Places on other nodes replace its ranks; without enough of them the job
-          continues without those that are left over, as with ``--on-loss auto`` where it was started with ``wait``
+degrade   the node takes no rank until it is restored, or is back in service where the service has it out. Places on
+          other nodes take its ranks; without enough of them the job continues without those that are left over, as with
+          ``--on-loss auto`` where it was started with ``wait``
 """
 
 from __future__ import annotations
@@ -53,8 +54,7 @@ class RankRestorer:
         members = self._job.members
         ranks = set(named_ranks(members, request))
         if request.kind is RequestKind.DEGRADE:
-            assert request.node is not None
-            self._leave(request.node, ranks, request.reason)
+            self._leave(request, ranks)
         elif request.node is not None:
             self._use_again(request.node)
         ranks = {number for number in ranks if request.kind is RequestKind.RESTORE or not members.ranks[number].away}
@@ -71,8 +71,9 @@ class RankRestorer:
 
     # Leave a node
 
-    def _leave(self, node: str, ranks: Collection[int], reason: str) -> None:
-        job, members = self._job, self._job.members
+    def _leave(self, request: JobRequest, ranks: Collection[int]) -> None:
+        job, members, node = self._job, self._job.members, request.node
+        assert node is not None
         rooms = sum(room for name, room in members.rooms().items() if name != node)
         if rooms < len(ranks):
             why = self._participation.cannot_lose(ranks)
@@ -80,7 +81,10 @@ class RankRestorer:
                 raise RequestRejectedError(f"{rooms} places are free on other nodes for {len(ranks)} ranks. {why}")
             if job.state.on_loss is LossPolicy.WAIT:
                 job.apply(SettingsChanged(on_loss=LossPolicy.AUTO))
-        job.warn(members.warnings.note(node, cordon(f"left on request: {reason or 'no reason'}")))
+        # A finding may clear only because no rank is there any more. What is out of service comes back validated.
+        if members.can_run(node):
+            reason = f"left on request: {request.reason or 'no reason'}"
+            job.warn(members.warnings.note(node, cordon(reason)))
 
     def _use_again(self, node: str) -> None:
         members = self._job.members

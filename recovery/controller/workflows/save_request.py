@@ -69,7 +69,7 @@ class SaveRequests:
 
         def saved() -> bool:
             kept = self._durability.kept
-            return kept is not None and kept.disk is not None and kept.disk >= step
+            return kept is not None and step in kept.on_disk
 
         if await job.until(lambda: saved() or job.state.over, SAVE_SECONDS) and saved():
             self._saved(request, step)

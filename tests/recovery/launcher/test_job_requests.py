@@ -15,6 +15,7 @@ from mainstay.recovery.controller.monitors.durability_monitor import _Look
 from mainstay.recovery.controller.monitors.snapshot_inventory import SnapshotInventory
 from mainstay.recovery.job_request import JobRequest, JobRequestResult, RequestKind, RequestState
 from mainstay.recovery.memory.records import NO_EPOCH
+from mainstay.recovery.node_warning import NodeWarning
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.worker_messages import Attached
 from mainstay.recovery.work_assignment import LossPolicy
@@ -104,6 +105,31 @@ def test_a_node_is_left_and_used_again(tight: RunOptions, play: Any, running: An
     play(work())
 
 
+@pytest.mark.parametrize("out", [True, False])
+def test_a_node_that_is_out_of_service_is_used_again_when_it_is_back(
+    out: bool, tight: RunOptions, play: Any, running: Any
+) -> None:
+    """A mere finding may clear because no rank is there any more: the node stays left until an operator restores it."""
+    found = NodeWarning(reason="hot", factor=10.0, since=1.0, cordoned=out)
+
+    async def work() -> None:
+        async with running(tight) as world:
+            job = world.coordinator.job
+            world.coordinator.durability.set_warnings({"node-1": found})
+            name = send_request(world, RequestKind.DEGRADE, node="node-1", finding="f")
+            await world.until_state("running", 2)
+            commit(world, (0, 1), 6, 7, 8, 9)
+            assert (await ended(world, name)).detail == "ranks [2, 3] stay away"
+            assert not job.members.can_run("node-1")
+            world.coordinator.durability.set_warnings({})
+            assert job.members.can_run("node-1") is out
+            if out:
+                await world.until(lambda: {2, 3} <= world.nodes[1].pids.keys())
+                await trained_until(world, (0, 1), 10, 3)
+
+    play(work())
+
+
 def test_standbys_take_the_ranks_of_a_node_that_is_left(options: RunOptions, play: Any, running: Any) -> None:
     async def work() -> None:
         async with running(options) as world:
@@ -178,7 +204,7 @@ def test_with_three_slots_a_step_is_written_while_training_continues(disk: RunOp
             found = result(world, name)
             assert found is not None
             assert found.state is RequestState.ACCEPTED, "it is not known to be on disk"
-            inventory = SnapshotInventory(holding=None, unknown=(), newest=7, protected=None, disk=7)
+            inventory = SnapshotInventory(holding=None, unknown=(), newest=7, protected=None, on_disk=frozenset({5, 7}))
             world.coordinator.durability._look = _Look(time.time(), inventory, None)
             world.commit_all(8)
             found = await ended(world, name)
