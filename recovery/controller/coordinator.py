@@ -29,6 +29,7 @@ from mainstay.recovery.controller.monitors.flight_recorder import FlightRecorder
 from mainstay.recovery.controller.monitors.hang_monitor import HangMonitor
 from mainstay.recovery.controller.monitors.interval_tuning import IntervalTuner
 from mainstay.recovery.controller.monitors.numeric_monitor import NumericMonitor
+from mainstay.recovery.controller.monitors.start_monitor import StartMonitor
 from mainstay.recovery.controller.participation import ParticipationPolicy
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.controller.planning.strategy_controller import StrategyController
@@ -114,6 +115,7 @@ class Coordinator:
         self.recorder = FlightRecorderCollector(job)
         self.hangs = HangMonitor(job, HangDetector(), self.recorder)
         self.numerics = NumericMonitor(job, NumericAnomalyDetector(), self.workflows.replays.request_replay)
+        self.starts = StartMonitor(job)
         self.exits = ExitHandler(job, self.hangs)
         self.admission = AdmissionGate(job, self.commands, self.participation, self.inputs, self.form)
         self.takeover: CoordinatorTakeover | None = None
@@ -245,6 +247,7 @@ class Coordinator:
     def run_once(self) -> None:
         """Called every second or so, while this coordinator may act."""
         self.workflows.run_once()
+        self.starts.run_once()
         self.report()
 
     def lose_node(self, node: NodeMember, reason: str) -> None:
