@@ -93,6 +93,7 @@ def migrate(
 
     Training continues and pauses only while Mainstay fetches the newest step; other ranks keep running.
     """
+    _require_one(rank, node)
     return _request(job, options, RequestKind.MIGRATE, rank=rank, node=node, target=target)
 
 
@@ -105,12 +106,19 @@ def restore(
 
     A node that the job left (mainstay job degrade) takes ranks again.
     """
+    _require_one(rank, node)
     return _request(job, options, RequestKind.RESTORE, rank=rank, node=node)
 
 
 @app.command
 @_one_line
-def degrade(job: JobName, /, options: RequestOptions = RequestOptions(), *, node: Node = None) -> int:
+def degrade(
+    job: JobName,
+    /,
+    options: RequestOptions = RequestOptions(),
+    *,
+    node: Annotated[str, Parameter(help="Leave this node.")],
+) -> int:
     """Leave a node at once: standbys replace its ranks, or training continues without them.
 
     The node takes no rank of the job until mainstay job restore --node.
@@ -138,6 +146,11 @@ def reshape(
 def save(job: JobName, /, options: RequestOptions = RequestOptions()) -> int:
     """Write one of the next steps to the checkpoint directory. With three snapshot slots training continues."""
     return _request(job, options, RequestKind.SAVE)
+
+
+def _require_one(rank: int | None, node: str | None) -> None:
+    if (rank is None) == (node is None):
+        raise InputError("give either --rank R, or --node NAME for all ranks that the job has there")
 
 
 def _stages(dp: int, pp: int, stages: str) -> tuple[int, ...]:

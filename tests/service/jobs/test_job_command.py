@@ -107,8 +107,8 @@ def test_what_the_job_does_not_do_is_said(job: Any, where: RequestOptions, capsy
         (("demo", {"rank": 0, "target": "n1"}), "rank 0 is on n1 already"),
         (("demo", {"rank": 0, "target": "n9"}), "job demo has no node n9: it runs on n1, n2, n3"),
         (("demo", {"node": "n1", "target": "n2"}), "2 warm standby(s) on n2 are needed and 1 are ready"),
-        (("demo", {}), "migrate names either a node or a rank"),
-        (("demo", {"rank": 0, "node": "n1"}), "migrate names either a node or a rank"),
+        (("demo", {}), "give either --rank R, or --node NAME"),
+        (("demo", {"rank": 0, "node": "n1"}), "give either --rank R, or --node NAME"),
     ],
 )
 def test_what_cannot_work_is_said_before_anybody_is_asked(
