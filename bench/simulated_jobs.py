@@ -3,8 +3,8 @@
 ``python -m bench.simulated_jobs [--json FILE] [--events N] [--first SEED]``. Real launchers, coordinators, and
 elections of 2 to 6 nodes in one process; the network, ranks, and agents are simulated (``tests.recovery.simulated``).
 Faults come at random moments: processes and launchers are killed or stopped, hosts lose power, the network is cut,
-connections break, ranks hang, nodes start again, ranks migrate, nodes are cordoned. A violation names its seed, which
-gives the same run again: ``python -m tests.recovery.simulated.run SEED``.
+connections break, ranks hang, nodes start again, ranks migrate and are restored, nodes are cordoned, left, and used
+again. A violation names its seed, which gives the same run again: ``python -m tests.recovery.simulated.run SEED``.
 """
 
 from __future__ import annotations
