@@ -38,7 +38,8 @@ def create(
         JobRequestRow.dp == about.dp,
         JobRequestRow.pp == about.pp,
     )
-    row = session.scalar(select(JobRequestRow).where(*same, JobRequestRow.state.in_(_OPEN)).limit(1))
+    rows = session.scalars(select(JobRequestRow).where(*same, JobRequestRow.state.in_(_OPEN)))
+    row = next((row for row in rows if tuple(row.stages) == about.stages), None)
     if row is None:
         row = JobRequestRow(
             id=uuid7(), job=job, kind=about.kind.value, node=about.node, rank=about.rank, target=about.target,

@@ -41,6 +41,8 @@ class RankRestorer:
         members = self._job.members
         if members.shape is None:
             return "the script does not use the SDK: its ranks have no snapshots"
+        if any(rank.gone for rank in members.ranks):
+            return "ranks have left the training loop already: the job is about to end"
         if kind is RequestKind.RESTORE or any(members.rooms().values()):
             return ""
         return self._participation.unable() or ""

@@ -40,7 +40,7 @@ class Workflows:
         self._reshaping = ReshapeController(job, checkpoints, participation, requests)
         self._pipelines = PipelineReinstantiation(job, checkpoints, inputs, self._reshaping)
         saves, restorer = (
-            SaveRequests(job, checkpoints, durability, requests),
+            SaveRequests(job, checkpoints, inputs, durability, requests),
             RankRestorer(job, participation, requests),
         )
         executor.workflows |= {

@@ -6,6 +6,7 @@ would be overwritten meanwhile: then all ranks stop after a step until it is wri
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Final
 
@@ -14,13 +15,16 @@ from mainstay.recovery.controller.failure import EndedGeneration, GenerationFail
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.job_requests import JobRequests, RequestRejectedError
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
+from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.recovery_record import RecoveryRecord
 from mainstay.recovery.job_request import JobRequest, RequestKind, RequestState
 
 SAVE_SECONDS: Final = 600.0
 AHEAD: Final = 2
-"""Steps until the one that is written: agents must hear of it before it is overwritten."""
+AHEAD_SECONDS: Final = 1.0
+"""So many steps, or as many as that takes, until the one that is written: agents must hear of it before its slot is
+overwritten."""
 SLOTS: Final = 3
 """A rank that has so many keeps a pinned step and the newest two."""
 
@@ -29,14 +33,22 @@ class SaveRequests:
     """One a coordinator."""
 
     def __init__(
-        self, job: Job, checkpoints: CheckpointManager, durability: DurabilityMonitor, requests: JobRequests
+        self,
+        job: Job,
+        checkpoints: CheckpointManager,
+        inputs: PlannerInputBuilder,
+        durability: DurabilityMonitor,
+        requests: JobRequests,
     ) -> None:
         self._job = job
         self._checkpoints = checkpoints
+        self._inputs = inputs
         self._durability = durability
         self._requests = requests
         self._current: JobRequest | None = None
         """Under way with all ranks stopped."""
+        self._writing: int | None = None
+        """The step that is written beside training."""
 
     def obstacle(self, _: RequestKind) -> str:
         """Why nothing can be saved; empty: it can."""
@@ -52,7 +64,10 @@ class SaveRequests:
         """
         job = self._job
         slots = min((rank.attached.slots if rank.attached else 0 for rank in job.members.present), default=0)
-        step, last = job.state.committed + AHEAD, job.state.steps_total
+        if self._writing is not None:
+            raise RequestRejectedError(f"step {self._writing} is being written on another request")
+        ahead = max(AHEAD, math.ceil(AHEAD_SECONDS / self._inputs.step_seconds) if self._inputs.step_seconds else AHEAD)
+        step, last = job.state.committed + ahead, job.state.steps_total
         if last is not None and step > last:
             raise RequestRejectedError("the job ends with one of the next steps, and saves it then")
         if slots >= SLOTS:
@@ -63,7 +78,7 @@ class SaveRequests:
             job.spawn(self._stop_and_save(request))
 
     async def _save_beside(self, request: JobRequest, step: int) -> None:
-        job = self._job
+        job, self._writing = self._job, step
         self._checkpoints.save_once(step)
         self._requests.answer(request, RequestState.ACCEPTED, f"step {step} is written", step=step)
 
@@ -71,7 +86,11 @@ class SaveRequests:
             kept = self._durability.kept
             return kept is not None and step in kept.on_disk
 
-        if await job.until(lambda: saved() or job.state.over, SAVE_SECONDS) and saved():
+        try:
+            await job.until(lambda: saved() or job.state.over, SAVE_SECONDS)
+        finally:
+            self._writing = None
+        if saved():
             self._saved(request, step)
         else:
             detail = "the job has ended" if job.state.over else f"step {step} is not whole after {SAVE_SECONDS:g} s"

@@ -192,25 +192,39 @@ async def three_slots(world: Any) -> None:
     await world.until(lambda: all(rank.attached.slots == 3 for rank in world.coordinator.job.members.ranks))
 
 
+def on_disk(world: Any, *epochs: int) -> None:
+    """What the agents have said last."""
+    inventory = SnapshotInventory(
+        holding=None, unknown=(), newest=epochs[-1], protected=None, on_disk=frozenset(epochs)
+    )
+    world.coordinator.durability._look = _Look(time.time(), inventory, None)
+
+
 def test_with_three_slots_a_step_is_written_while_training_continues(disk: RunOptions, play: Any, running: Any) -> None:
     async def work() -> None:
         async with running(disk) as world:
             await three_slots(world)
             name = send_request(world, RequestKind.SAVE)
-            await world.until(lambda: all(node.runs and node.runs[-1].once == 7 for node in world.nodes))
-            world.commit_all(6)
-            world.commit_all(7)
+            # Steps take 0.1 s: agents have a second until the slot of this one could be overwritten.
+            await world.until(lambda: all(node.runs and node.runs[-1].once == 15 for node in world.nodes))
+            again = await ended(world, send_request(world, RequestKind.SAVE))
+            assert (again.state, again.detail) == (
+                RequestState.REJECTED,
+                "step 15 is being written on another request",
+            )
+            for epoch in range(6, 17):
+                world.commit_all(epoch)
+            on_disk(world, 5, 16)
             await asyncio.sleep(0.02)
             found = result(world, name)
             assert found is not None
-            assert found.state is RequestState.ACCEPTED, "it is not known to be on disk"
-            inventory = SnapshotInventory(holding=None, unknown=(), newest=7, protected=None, on_disk=frozenset({5, 7}))
-            world.coordinator.durability._look = _Look(time.time(), inventory, None)
-            world.commit_all(8)
+            assert found.state is RequestState.ACCEPTED, "a newer step is on disk, and this one is not known to be"
+            on_disk(world, 5, 15, 16)
+            world.commit_all(17)
             found = await ended(world, name)
             run = world.coordinator.job.state.run
-            assert (found.state, found.step) == (RequestState.COMPLETED, 7)
-            assert found.detail == f"step 7 is on disk: continue from it with --resume {run}"
+            assert (found.state, found.step) == (RequestState.COMPLETED, 15)
+            assert found.detail == f"step 15 is on disk: continue from it with --resume {run}"
             assert world.coordinator.job.state.generation == 1
             assert not any(node.saves for node in world.nodes)
 
