@@ -95,13 +95,18 @@ class CoordinatorServer:
     def _admit(self, hello: FromLauncher | None, connection: LauncherConnection) -> NodeMember | None:
         if not isinstance(hello, LauncherHello):
             return None
+        job = self._job
+        if job.state.over and not job.state.saving:
+            # Elected, and resigned before its own launcher came: the others find the next coordinator themselves.
+            if hello.node == job.options.node:
+                connection.send(StopJob(exit_code=EXIT_LOST, reason="the coordinator of this node has ended"))
+            return None
         problem = self._events.misfit(hello)
         if problem:
             log.warning("node %s was turned away: %s", hello.node, problem)
             code = EXIT_LOST if self._job.term > 1 else 2
             connection.send(StopJob(exit_code=code, reason=f"the coordinator turned this node away: {problem}"))
             return None
-        job = self._job
         connection.leased_until = connection.heard_at + self._lease_seconds
         job.connections[hello.node] = connection
         job.apply(NodeJoined(hello=hello))

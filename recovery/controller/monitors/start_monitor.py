@@ -49,7 +49,7 @@ class StartMonitor:
             )  # fmt: skip
 
     def _late(self) -> list[str]:
-        """None before a rank has spoken: the script may be one without the SDK."""
+        """None before a rank has joined: the script may be one without the SDK."""
         job = self._job
         if job.members.shape is None or job.state.over or job.state.inheriting:
             return []

@@ -6,10 +6,12 @@ import asyncio
 import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 
 from mainstay.recovery.calibration import PredictionAccuracy
-from mainstay.recovery.membership.coordinator_election import CoordinatorLoss, ElectionResult
+from mainstay.recovery.membership.coordinator_election import EXIT_LOST, CoordinatorLoss, ElectionResult
+from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol import coordinator_state as wills
 from mainstay.recovery.protocol.messages import Exited, RankReport, RankReports
@@ -221,6 +223,49 @@ def test_who_comes_too_late_is_told_why_it_is_turned_away(
             await world.until_state("running", 7)
             late = await world.connect(2, pid=pid)
             assert why in (await world.until(lambda: late.stopped)).reason
+        finally:
+            await world.close()
+
+    play(work())
+
+
+def test_where_every_rank_was_lost_the_next_coordinator_knows_the_shape(
+    options: RunOptions, play: Any, new_world: Any
+) -> None:
+    """No rank is left that could say it: without it the script would be taken for one without the SDK."""
+
+    async def work() -> None:
+        world = new_world(three(options))
+        shape = MeshShape(dp=world.dp, pp=world.pp)
+        try:
+            known = won(asyncio.get_running_loop().time(), 2)
+            state = msgspec.structs.replace(known.coordinator_state, shape=shape)
+            known = dataclasses.replace(known, coordinator_state=state)
+            world.port = await world.coordinator.succeed(known, "127.0.0.1")
+            for number in (0, 1):
+                (await world.connect(number)).stream.send(RankReports(ranks=()))
+            await world.until(lambda: world.coordinator.job.state.generation >= 7)
+            assert world.coordinator.job.members.shape == shape
+            await world.until(lambda: world.events("recovery_failed"))  # no node holds a snapshot: the job ends
+        finally:
+            await world.close()
+
+    play(work())
+
+
+def test_a_coordinator_that_has_resigned_ends_its_own_launcher_and_admits_none(
+    options: RunOptions, play: Any, new_world: Any
+) -> None:
+    async def work() -> None:
+        world = new_world(three(options))
+        try:
+            world.port = await world.coordinator.succeed(won(asyncio.get_running_loop().time(), 2), "127.0.0.1")
+            world.coordinator.resign("node node-1 coordinates now (term 3)")
+            own, other = await world.connect(0), await world.connect(1)
+            await world.until(lambda: own.stopped)
+            assert own.stopped.exit_code == EXIT_LOST
+            await world.until(other._task.done)
+            assert other.stopped is None, "it finds the other coordinator"
         finally:
             await world.close()
 
