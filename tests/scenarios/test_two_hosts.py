@@ -138,7 +138,7 @@ def test_snapshots_cross_the_network_and_nobody_reads_them_there(
     with job:
         job.wait_step(6)
         assert _listens_everywhere(job) == set()
-        move = ["migrate", "job", "--rank", "1", "--state-dir", str(job.directory / "node-0"), "--timeout", "100"]
+        move = ["job", "migrate", "job", "--rank", "1", "--state-dir", str(job.directory / "node-0"), "--timeout", "100"]
         moved = subprocess.run(
             [sys.executable, "-m", "mainstay", *move], capture_output=True, text=True, timeout=150, check=False
         )
