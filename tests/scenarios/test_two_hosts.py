@@ -138,9 +138,9 @@ def test_snapshots_cross_the_network_and_nobody_reads_them_there(
     with job:
         job.wait_step(6)
         assert _listens_everywhere(job) == set()
-        move = ["job", "migrate", "job", "--rank", "1", "--state-dir", str(job.directory / "node-0"), "--timeout", "100"]
+        move = ["migrate", "job", "--rank", "1", "--state-dir", str(job.directory / "node-0"), "--timeout", "100"]
         moved = subprocess.run(
-            [sys.executable, "-m", "mainstay", *move], capture_output=True, text=True, timeout=150, check=False
+            [sys.executable, "-m", "mainstay", "job", *move], capture_output=True, text=True, timeout=150, check=False
         )
         assert moved.returncode == 0, moved.stdout + moved.stderr + job.tail()
         assert {rank["node"] for rank in job.state()["topology"]["ranks"]} == {"node-0"}
