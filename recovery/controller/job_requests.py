@@ -57,7 +57,10 @@ class RequestHandler(Protocol):
     """What carries out one kind of request."""
 
     def obstacle(self, kind: RequestKind) -> str:
-        """Why the job can carry out no request of ``kind`` now, in one line; empty: it can, as far as is known."""
+        """Why the job can carry out no request of ``kind`` now, in one line; empty: it can, as far as is known.
+
+        Only asked of a job whose ranks use the SDK and train.
+        """
 
     def start(self, request: JobRequest) -> None:
         """Begin, where there is no ``obstacle``, and give every further state to ``JobRequests.answer``.
@@ -95,7 +98,9 @@ class JobRequests:
         """Called every second or so: start what the job has time for, the oldest first."""
         self.submit(read_requests(self._job.options.state_dir))
         for request in list(self._waiting.values()):
-            if self._is_free(request.kind):
+            if request.id in self._results:  # heard once more in the moment in which it began
+                del self._waiting[request.id]
+            elif self._is_free(request.kind):
                 del self._waiting[request.id]
                 self._start(request)
 
@@ -108,11 +113,10 @@ class JobRequests:
     def _start(self, request: JobRequest) -> None:
         if request.kind in PLANNED:
             self._planned.add(request.id)
-        handler = self.handlers[request.kind]
-        problem = handler.obstacle(request.kind)
+        problem = self._obstacle(request.kind)
         if not problem:
             try:
-                handler.start(request)
+                self.handlers[request.kind].start(request)
             except RequestRejectedError as error:
                 problem = str(error)
         if problem:
@@ -131,7 +135,15 @@ class JobRequests:
 
     def obstacles(self) -> dict[str, str]:
         """Kind -> why no request of that kind can be carried out now; empty: it can."""
-        return {kind.value: handler.obstacle(kind) for kind, handler in self.handlers.items()}
+        return {kind.value: self._obstacle(kind) for kind in self.handlers}
+
+    def _obstacle(self, kind: RequestKind) -> str:
+        members = self._job.members
+        if members.shape is None:
+            return "the script does not use the SDK: its ranks have no snapshots"
+        if any(rank.gone for rank in members.ranks):
+            return "ranks have left the training loop already: the job is about to end"
+        return self.handlers[kind].obstacle(kind)
 
     def results(self) -> list[JobRequestResult]:
         """What became of requests, for the job report; the oldest are forgotten first."""

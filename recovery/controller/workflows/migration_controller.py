@@ -105,12 +105,7 @@ class MigrationController:
         self._current: _Current | None = None
 
     def obstacle(self, _: RequestKind) -> str:
-        """Why no rank can move now; empty: some may. The job report tells apart how many standbys wait."""
-        members = self._job.members
-        if members.shape is None:
-            return "the script does not use the SDK: its ranks have no state that could move"
-        if any(rank.gone for rank in members.ranks):
-            return "ranks have left the training loop already: the job is about to end"
+        """Nothing: the job report tells apart how many standbys wait."""
         return ""
 
     def start(self, request: JobRequest) -> None:

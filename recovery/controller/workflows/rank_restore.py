@@ -38,12 +38,7 @@ class RankRestorer:
 
     def obstacle(self, kind: RequestKind) -> str:
         """Why no rank can be restored or given up now; empty: some may."""
-        members = self._job.members
-        if members.shape is None:
-            return "the script does not use the SDK: its ranks have no snapshots"
-        if any(rank.gone for rank in members.ranks):
-            return "ranks have left the training loop already: the job is about to end"
-        if kind is RequestKind.RESTORE or any(members.rooms().values()):
+        if kind is RequestKind.RESTORE or any(self._job.members.rooms().values()):
             return ""
         return self._participation.unable() or ""
 

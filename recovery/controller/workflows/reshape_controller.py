@@ -73,8 +73,6 @@ class ReshapeController:
     def obstacle(self, _: RequestKind) -> str:
         """Why the job cannot change its shape now; empty: it can."""
         members = self._job.members
-        if members.shape is None:
-            return "the script does not use the SDK: its state cannot be assigned again"
         problems = {
             "the job changes its shape just now": self._current is not None,
             "there is no --checkpoint-dir: the state goes from one shape to the other through it": (
@@ -82,7 +80,6 @@ class ReshapeController:
             ),
             members.fixed_shape(): True,
             "ranks are away, and the job waits for them first": any(rank.away for rank in members.ranks),
-            "ranks have left the training loop already: the job is about to end": any(r.gone for r in members.ranks),
         }
         return next((problem for problem, holds in problems.items() if problem and holds), "")
 

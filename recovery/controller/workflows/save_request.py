@@ -52,8 +52,6 @@ class SaveRequests:
 
     def obstacle(self, _: RequestKind) -> str:
         """Why nothing can be saved; empty: it can."""
-        if self._job.members.shape is None:
-            return "the script does not use the SDK: its ranks have no snapshots"
         return "" if self._checkpoints.enabled else "there is no --checkpoint-dir"
 
     def start(self, request: JobRequest) -> None:
