@@ -35,3 +35,14 @@ def boot_time(event: Event, known_boot_id: str | None) -> float | None:
     if uptime is not None and uptime >= 0:
         return event.time - uptime
     return event.time if boot_id is not None and known_boot_id is not None else None
+
+
+def count_of(value: Any) -> int | None:
+    """A whole number that can be a rank, a step, or a count."""
+    count = whole_number(value)
+    return count if count is not None and 0 <= count < 2**53 else None
+
+
+def entries_of(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list; what is none is left out."""
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []

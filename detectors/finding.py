@@ -31,6 +31,7 @@ class FindingKind(StrEnum):
     THERMAL_THROTTLE = "thermal_throttle"  # heat holds the clocks of a GPU down
     POWER_BRAKE = "power_brake"  # an external power brake holds the clocks of a GPU down
     STRAGGLER = "straggler"  # a rank computes more slowly than its peers
+    DEVICE_SLOW = "device_slow"  # the device or host of a rank runs the same kernels more slowly than its peers'
     PCIE_DEGRADED = "pcie_degraded"  # a PCIe link is slower or narrower than possible, or has errors
     NVLINK_ERRORS = "nvlink_errors"  # an NVLink is down, or its errors increase
     NIC_DEGRADED = "nic_degraded"  # a network port is down, slow, or has errors

@@ -19,6 +19,7 @@ from mainstay.detectors.host.memory_leak import MemoryDetector
 from mainstay.detectors.job.numeric_anomalies import NumericAnomalyDetector
 from mainstay.detectors.job.process_exit import ProcessExitDetector
 from mainstay.detectors.job.slowdown import SlowdownDetector
+from mainstay.detectors.job.speed_check import SpeedCheckDetector
 from mainstay.detectors.job.step_replay import StepReplayDetector
 from mainstay.detectors.network.link_state import LinksDetector
 from mainstay.detectors.network.nic import NicDetector
@@ -34,6 +35,7 @@ EVENT_DETECTORS: dict[str, type[EventDetector]] = {
     "hardware_events": HardwareEventDetector,  # events of all nodes: lost GPUs, silent samplers, kernel faults
     "xid": XidDetector,  # events of all nodes: error codes of GPU and switch drivers, by the policy
     "step_replay": StepReplayDetector,  # events of all jobs: devices that replays found to compute other bits
+    "speed_check": SpeedCheckDetector,  # events of all jobs: ranks whose speed was compared with their peers'
     "link_state": LinksDetector,  # events of all nodes: network ports
     "memory_bit_flips": MemoryBitFlipDetector,  # events of all jobs: host memory that changes snapshots
 }

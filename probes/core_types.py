@@ -146,6 +146,8 @@ class EventKind(StrEnum):
     FLIGHT_RECORDER = "flight_recorder"
     # data: outcome, sentence, reason, epoch, culprits: [{rank, node, replays, shown, steps}]
     STEP_REPLAY_FINISHED = "step_replay_finished"
+    # data: summary, reason, peers: [rank], ranks: [{rank, node, slow, ratios: {kernel: times the peers' seconds}}]
+    SPEED_CHECK_FINISHED = "speed_check_finished"
     PROBE_UNRESPONSIVE = (
         "probe_unresponsive"  # data: sampler, channel, reason, seconds, hung; cleared: true when it answers again
     )

@@ -148,6 +148,17 @@ def save(job: JobName, /, options: RequestOptions = RequestOptions()) -> int:
     return _request(job, options, RequestKind.SAVE)
 
 
+@app.command
+@_one_line
+def check(job: JobName, /, options: RequestOptions = RequestOptions(), *, rank: Rank = None, node: Node = None) -> int:
+    """Compare the speed of one rank, or of all ranks of a node, with that of ranks on other nodes.
+
+    They run the same kernels between two steps, for which training pauses by about a second.
+    """
+    _require_one(rank, node)
+    return _request(job, options, RequestKind.CHECK, rank=rank, node=node)
+
+
 def _require_one(rank: int | None, node: str | None) -> None:
     if (rank is None) == (node is None):
         raise InputError("give either --rank R, or --node NAME for all ranks that the job has there")

@@ -41,6 +41,8 @@ class RequestKind(StrEnum):
     """Continue with another number of replicas and pipeline stages."""
     SAVE = "save"
     """Write one of the next steps to the checkpoint directory; training continues."""
+    CHECK = "check"
+    """Compare the speed of ranks with that of their peers between two steps; training pauses for a second."""
 
 
 class RequestState(StrEnum):
@@ -70,9 +72,9 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     kind: RequestKind
     node: str | None = None
-    """Whose ranks it is about: migrate, restore, degrade."""
+    """Whose ranks it is about: migrate, restore, degrade, check."""
     rank: int | None = None
-    """Instead of ``node``: migrate, restore."""
+    """Instead of ``node``: migrate, restore, check."""
     target: str | None = None
     """Node that ranks move to; None: wherever standbys wait, away from their replicas."""
     dp: int = 0
@@ -101,7 +103,9 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         if self.kind is not RequestKind.RESHAPE and (self.dp or self.pp or self.stages):
             return f"{self.kind} takes no shape"
         match self.kind:
-            case RequestKind.MIGRATE | RequestKind.RESTORE if (self.node is None) == (self.rank is None):
+            case RequestKind.MIGRATE | RequestKind.RESTORE | RequestKind.CHECK if (self.node is None) == (
+                self.rank is None
+            ):
                 return f"{self.kind} names either a node or a rank"
             case RequestKind.DEGRADE if self.node is None or self.rank is not None:
                 return f"{self.kind} names a node"

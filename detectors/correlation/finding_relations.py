@@ -13,7 +13,8 @@ DEPTH: tuple[frozenset[FindingKind], ...] = (
     frozenset({_K.XID, _K.SXID, _K.ROW_REMAP, _K.NVLINK_ERRORS, _K.NIC_DEGRADED, _K.PCIE_DEGRADED})
     | {_K.FAULT_LOCALIZED},
     frozenset({_K.GPU_RECOVERY_ACTION, _K.KERNEL_FAULT, _K.OUT_OF_MEMORY, _K.DISK_FULL, _K.HEALTH_REPORT}),
-    frozenset({_K.THERMAL_THROTTLE, _K.POWER_BRAKE, _K.CPU_CONTENTION, _K.MEMORY_LEAK, _K.CONGESTION}),
+    frozenset({_K.THERMAL_THROTTLE, _K.POWER_BRAKE, _K.CPU_CONTENTION, _K.MEMORY_LEAK, _K.CONGESTION})
+    | {_K.DEVICE_SLOW},
     frozenset({_K.SIGNAL_OUTLIER, _K.ECC_CORRECTED, _K.CLOCK_SKEW, _K.LEMON_NODE, _K.VALIDATION_FAILED})
     | {_K.MEMORY_BIT_FLIPS},
     frozenset({_K.PROCESS_EXIT, _K.COLLECTIVE_MISMATCH, _K.SDC_SUSPECT}),
@@ -36,7 +37,7 @@ SICKENS = frozenset({_K.NAN, _K.SDC_SUSPECT, _K.LOSS_SPIKE})
 """A bad value spreads with the next all-reduce."""
 SLOWS = frozenset(
     {_K.STRAGGLER, _K.CONGESTION, _K.NIC_DEGRADED, _K.NVLINK_ERRORS, _K.DATA_STALL, _K.CPU_CONTENTION}
-    | {_K.THERMAL_THROTTLE, _K.POWER_BRAKE, _K.PCIE_DEGRADED, _K.FAULT_LOCALIZED}
+    | {_K.THERMAL_THROTTLE, _K.POWER_BRAKE, _K.PCIE_DEGRADED, _K.FAULT_LOCALIZED, _K.DEVICE_SLOW}
 )
 """Each explains a slowdown of its job; two slow ranks on different nodes explain nothing of one another."""
 SHARED = frozenset(
@@ -56,7 +57,9 @@ _HOLDS = float("inf")
 _DEADLINE = 600.0
 """NCCL's time-out: what stopped a rank shows as a hang within it."""
 EXPLAINS: dict[FindingKind, dict[FindingKind, float]] = {
-    _K.STRAGGLER: dict.fromkeys((_K.THERMAL_THROTTLE, _K.POWER_BRAKE, _K.PCIE_DEGRADED, _K.CPU_CONTENTION), _HOLDS),
+    _K.STRAGGLER: dict.fromkeys(
+        (_K.THERMAL_THROTTLE, _K.POWER_BRAKE, _K.PCIE_DEGRADED, _K.CPU_CONTENTION, _K.DEVICE_SLOW), _HOLDS
+    ),
     _K.NONCOMM_HANG: dict.fromkeys(
         (
             *(_K.XID, _K.SXID, _K.GPU_LOST, _K.ECC_UNCORRECTABLE, _K.KERNEL_FAULT, _K.OUT_OF_MEMORY, _K.NODE_LOST),

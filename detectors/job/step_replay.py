@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from mainstay.detectors.base import EventDetector
-from mainstay.detectors.event_data import whole_number
+from mainstay.detectors.event_data import count_of, entries_of
 from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
 from mainstay.probes.recent import Recent
@@ -42,7 +42,7 @@ class StepReplayDetector(EventDetector):
         return self._judge(event) if event.kind is EventKind.STEP_REPLAY_FINISHED else self._close(event)
 
     def _judge(self, event: Event) -> list[Finding]:
-        culprits = [c for c in _listed(event.data.get("culprits")) if _count(c.get("rank")) is not None]
+        culprits = [c for c in entries_of(event.data.get("culprits")) if count_of(c.get("rank")) is not None]
         if event.data.get("outcome") != "found" or event.job is None:
             return []
         found = []
@@ -54,13 +54,13 @@ class StepReplayDetector(EventDetector):
         return found
 
     def _finding(self, event: Event, culprit: dict[str, Any], sure: float) -> Finding:
-        rank, node = _count(culprit["rank"]), culprit.get("node")
+        rank, node = count_of(culprit["rank"]), culprit.get("node")
         where = node if isinstance(node, str) and node else None
         listed = culprit.get("steps")
-        steps = [step for step in map(_count, listed) if step is not None] if isinstance(listed, list) else []
+        steps = [step for step in map(count_of, listed) if step is not None] if isinstance(listed, list) else []
         numbers = {
-            "replays": _count(culprit.get("replays")),
-            "shown": _count(culprit.get("shown")),
+            "replays": count_of(culprit.get("replays")),
+            "shown": count_of(culprit.get("shown")),
             "first_step": min(steps, default=None),
         }
         told = {name: float(value) for name, value in numbers.items() if value is not None}
@@ -90,13 +90,3 @@ class StepReplayDetector(EventDetector):
         mine = [key for key, finding in self._open.items() if finding.entity.job == event.job]
         evidence = Evidence(summary="The job ended.")
         return [replace(self._open.pop(key), time=event.time, active=False, evidence=evidence) for key in mine]
-
-
-def _listed(value: Any) -> list[dict[str, Any]]:
-    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
-
-
-def _count(value: Any) -> int | None:
-    """A whole number that can be a rank, a step or a count."""
-    count = whole_number(value)
-    return count if count is not None and 0 <= count < 2**53 else None

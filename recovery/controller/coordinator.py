@@ -127,7 +127,7 @@ class Coordinator:
             executor=self.executor,
             durability=self.durability,
             numerics=self.numerics,
-            replays=self.workflows.replays,
+            workflows=self.workflows,
             recorder=self.recorder,
         )
         self._server = CoordinatorServer(job, self, self.lease)

@@ -18,7 +18,7 @@ from mainstay.recovery.controller.monitors.numeric_monitor import NumericMonitor
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.retry_policy import RetryPolicy
 from mainstay.recovery.controller.state.events import RankMessage, RankMessageReceived
-from mainstay.recovery.controller.workflows.step_replay import StepReplayController
+from mainstay.recovery.controller.workflows.registry import Workflows
 from mainstay.recovery.membership.members import RankMember
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.protocol.messages import FromRank
@@ -32,6 +32,7 @@ from mainstay.recovery.protocol.worker_messages import (
     Replayed,
     Resumed,
     ScriptFailed,
+    SpeedMeasured,
     StepFailed,
     StepRecord,
     StepsTotal,
@@ -56,7 +57,7 @@ class RankMessageHandler:
         executor: RecoveryExecutor,
         durability: DurabilityMonitor,
         numerics: NumericMonitor,
-        replays: StepReplayController,
+        workflows: Workflows,
         recorder: FlightRecorderCollector,
     ) -> None:
         self._job = job
@@ -65,7 +66,7 @@ class RankMessageHandler:
         self._executor = executor
         self._durability = durability
         self._numerics = numerics
-        self._replays = replays
+        self._replays = workflows.replays
         self._retries = RetryPolicy()
         self._silent: set[int] = set()
         """Ranks that had not come to the last generation whose collectives failed."""
@@ -83,6 +84,7 @@ class RankMessageHandler:
             RankDone: self._apply,
             ScriptFailed: self._apply,
             FlightRecorderDump: lambda rank, answer: recorder.add_answer(rank.number, answer),
+            SpeedMeasured: lambda rank, answer: workflows.speeds.add_answer(rank.number, answer),
         }
 
     def handle(self, wrapped: FromRank) -> None:

@@ -49,6 +49,7 @@ from mainstay.recovery.protocol.messages import (
     FromRank,
     LauncherHello,
     LauncherWelcome,
+    MeasureSpeeds,
     NodeProgress,
     Prefetch,
     RegroupRank,
@@ -66,6 +67,7 @@ from mainstay.recovery.protocol.worker_messages import (
     DumpFlightRecorder,
     FenceRank,
     FromWorker,
+    MeasureSpeed,
     ProgressReport,
     Regroup,
 )
@@ -226,10 +228,11 @@ class Launcher:
         elif isinstance(message, DumpStacks):
             for rank in message.ranks:
                 self._spawn(self._dump_stacks(message.request, rank))
-        elif isinstance(message, DumpFlightRecorders):
+        elif isinstance(message, DumpFlightRecorders | MeasureSpeeds):
+            wanted = DumpFlightRecorder if isinstance(message, DumpFlightRecorders) else MeasureSpeed
             for worker in self._workers.holders():
                 if worker.rank in message.ranks:
-                    worker.send(DumpFlightRecorder(request=message.request))
+                    worker.send(wanted(request=message.request))
 
     # Ranks
 

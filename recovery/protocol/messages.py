@@ -300,6 +300,13 @@ class DumpFlightRecorders(WorkerMessage, frozen=True):
     ranks: tuple[int, ...]
 
 
+class MeasureSpeeds(WorkerMessage, frozen=True):
+    """Have these ranks answer with their speeds (``SpeedMeasured``)."""
+
+    request: int
+    ranks: tuple[int, ...]
+
+
 class CheckNode(WorkerMessage, frozen=True):
     """Check the devices of this node, or measure one side of a pair; no rank runs here."""
 
@@ -348,6 +355,7 @@ ToLauncher = (
     | TrainingResumed
     | DumpStacks
     | DumpFlightRecorders
+    | MeasureSpeeds
     | CheckNode
     | StopJob
     | CoordinatorHeartbeat

@@ -170,6 +170,16 @@ class FlightRecorderDump(WorkerMessage, frozen=True):
     """Why there is none."""
 
 
+class SpeedMeasured(WorkerMessage, frozen=True):
+    """Answer to ``MeasureSpeed``."""
+
+    request: int
+    seconds: dict[str, float] = {}
+    """Kernel -> seconds that one call takes."""
+    problem: str = ""
+    """Why there is no result."""
+
+
 class RankDone(WorkerMessage, frozen=True):
     """All steps are committed and the last snapshot is safe."""
 
@@ -197,6 +207,7 @@ FromWorker = (
     | StepsTotal
     | Replayed
     | FlightRecorderDump
+    | SpeedMeasured
     | RankDone
     | ScriptFailed
 )
@@ -280,4 +291,10 @@ class DumpFlightRecorder(WorkerMessage, frozen=True):
     request: int
 
 
-ToWorker = Assign | FenceRank | Regroup | AgentRestarted | DumpFlightRecorder
+class MeasureSpeed(WorkerMessage, frozen=True):
+    """After the present step, measure how long some kernels take; then train on."""
+
+    request: int
+
+
+ToWorker = Assign | FenceRank | Regroup | AgentRestarted | DumpFlightRecorder | MeasureSpeed

@@ -20,6 +20,7 @@ from mainstay.recovery.protocol.worker_messages import (
     Assign,
     DumpFlightRecorder,
     FenceRank,
+    MeasureSpeed,
     Regroup,
     ToWorker,
     WorkerMessage,
@@ -51,6 +52,8 @@ class LauncherClient:
         """Called in the listening thread when the launcher has gone; the thread ends then, if anything still lives."""
         self.agent_back = threading.Event()
         """Set when the node has another agent than at the start."""
+        self.speed_request: int | None = None
+        """Set when this rank is to measure its speed after the present step."""
         self.dropped = 0
         """Step records that the launcher was too busy to take."""
         threading.Thread(target=self._listen, name="mainstay-control", daemon=True).start()
@@ -126,6 +129,9 @@ class LauncherClient:
             return
         if isinstance(message, AgentRestarted):
             self.agent_back.set()
+            return
+        if isinstance(message, MeasureSpeed):
+            self.speed_request = message.request
             return
         if isinstance(message, DumpFlightRecorder):
             # Not in this thread: a fence must be heard even if torch takes long.

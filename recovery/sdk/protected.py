@@ -37,6 +37,7 @@ from mainstay.recovery.sdk.replica_check import require_equal
 from mainstay.recovery.sdk.run import Report, StepBlock
 from mainstay.recovery.sdk.shard_gather import PartError
 from mainstay.recovery.sdk.snapshot_session import RestoreError, SnapshotSession
+from mainstay.recovery.sdk.speed_check import measure_speed
 from mainstay.recovery.sdk.step_replay import StepReplay
 
 log = logging.getLogger("mainstay.sdk")
@@ -243,6 +244,9 @@ class ProtectedRun(MeteredRun):
         self._protection.save(self._epoch)
         self._meter.end(self.mesh.generation, self._epoch, digests=digests)
         self._send_records()
+        if self._link.speed_request is not None:
+            request, self._link.speed_request = self._link.speed_request, None
+            self._link.send(measure_speed(request, self._ballot.device))
 
     def _rehearse(self, replay: StepReplay) -> None:
         """A step of a replay has been made: continue, begin again from the same state, or tell and wait for a fence."""

@@ -30,7 +30,7 @@ KINDS: Final = frozenset(
         _K.GPU_LOST, _K.XID, _K.SXID, _K.ECC_UNCORRECTABLE, _K.ECC_CORRECTED, _K.ROW_REMAP, _K.THERMAL_THROTTLE,
         _K.POWER_BRAKE, _K.STRAGGLER, _K.PCIE_DEGRADED, _K.NVLINK_ERRORS, _K.NIC_DEGRADED, _K.FABRIC_DOWN,
         _K.KERNEL_FAULT, _K.LEMON_NODE, _K.HEALTH_REPORT, _K.VALIDATION_FAILED, _K.FAULT_LOCALIZED, _K.SDC_SUSPECT,
-        _K.MEMORY_BIT_FLIPS,
+        _K.MEMORY_BIT_FLIPS, _K.DEVICE_SLOW,
     )
 )  # fmt: skip
 """Findings about hardware: what a script does says nothing of how long its node lives."""

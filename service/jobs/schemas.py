@@ -168,9 +168,9 @@ class JobRequestCreate(Input):
 
     kind: RequestKind
     node: Name | None = None
-    """Whose ranks it is about: migrate, restore, degrade."""
+    """Whose ranks it is about: migrate, restore, degrade, check."""
     rank: Annotated[int, Field(ge=0, lt=MAX_RANK), JsonNumber] | None = None
-    """Instead of ``node``: migrate, restore."""
+    """Instead of ``node``: migrate, restore, check."""
     target: Name | None = None
     """Node that ranks should move to; the coordinator chooses if it is not given."""
     dp: Spares = 0

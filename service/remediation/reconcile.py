@@ -19,7 +19,7 @@ from mainstay.service.fleet import lifecycle_facts, return_to_service
 from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger, Owner
 from mainstay.service.fleet.models import MACHINE, NodeRow, TransitionRow
 from mainstay.service.fleet.transitions import THE_MACHINE, IllegalMoveError, NodeStateChangedError, propose
-from mainstay.service.remediation import rank_migration, repository, service
+from mainstay.service.remediation import rank_migration, repository, service, speed_checks
 from mainstay.service.remediation.fleet_view import JOB_SECONDS, FleetView
 from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.remediation.repository import Candidate
@@ -43,12 +43,14 @@ def reconcile(services: Services) -> None:
     settings = services.settings
     with services.database.reading() as session:
         found = _found(session, settings.remediation)
-        if not (found or repository.open_ones(session) or repository.draining(session)):
+        unsure = speed_checks.uncertain(session, settings.remediation, services.clock.now())
+        if not (found or unsure or repository.open_ones(session) or repository.draining(session)):
             return
     with _deciding(services) as survey:
         _empty(survey)
         _follow(survey)
         _supersede(survey, {(candidate.incident, candidate.node) for candidate in found})
+        speed_checks.request_checks(survey.session, survey.limits, survey.now)
     first: dict[str, str] = {}
     for start in range(0, len(found), BATCH):
         with _deciding(services) as survey:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.lib_job import Job
@@ -42,3 +48,25 @@ def finish(job: Job, seconds: float = 180.0) -> list[int]:
     """The story is over: the steps that are left are as fast as they can be. Exit codes of all launchers."""
     (job.directory / _FILE).unlink()
     return job.wait(seconds)
+
+
+@contextmanager
+def throttled(pid: int | None) -> Iterator[None]:
+    """Stop the process for two thirds of its time, as a power brake stops a GPU's clock."""
+    assert pid is not None
+    over = threading.Event()
+
+    def brake() -> None:
+        while not over.is_set():
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(0.008)
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.004)
+
+    thread = threading.Thread(target=brake)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -17,7 +17,7 @@ from bench.lib_job import Job
 from mainstay.recovery.checkpoint.catalog import find
 from mainstay.recovery.job_request import RequestKind, RequestState
 from tests.fork_server.processes import Warm
-from tests.scenarios.pace import FEW, finish, paced
+from tests.scenarios.pace import FEW, finish, paced, throttled
 from tests.scenarios.same_bits import assert_same_bits
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("training")]
@@ -54,6 +54,13 @@ def test_an_operator_asks_and_no_bit_is_lost(warm: Warm, tmp_path: Path) -> None
         saved = command(job, "save")
         assert find(tmp_path / "checkpoints").manifest.epoch == saved["step"]
         assert job.state()["generation"] == 1, "training continued"
+
+        checked = command(job, "check", "--rank", "1")
+        assert "rank 1 is" in checked["detail"]
+        with throttled(job.pids()[1]):
+            slow = job.request(RequestKind.CHECK, rank=1, reason="it gets half of its time")
+        assert "rank 1 is slow: " in slow.detail
+        assert job.state()["generation"] == 1, "no rank stopped"
 
         before = job.pids()
         restored = job.request(RequestKind.RESTORE, rank=1, reason="it looks slow")

@@ -16,6 +16,7 @@ from mainstay.recovery.controller.workflows.rank_restore import RankRestorer
 from mainstay.recovery.controller.workflows.reinstantiation import PipelineReinstantiation
 from mainstay.recovery.controller.workflows.reshape_controller import ReshapeController
 from mainstay.recovery.controller.workflows.save_request import SaveRequests
+from mainstay.recovery.controller.workflows.speed_check import SpeedChecker
 from mainstay.recovery.controller.workflows.step_replay import StepReplayController
 from mainstay.recovery.job_request import RequestKind
 
@@ -43,6 +44,7 @@ class Workflows:
             SaveRequests(job, checkpoints, inputs, durability, requests),
             RankRestorer(job, participation, requests),
         )
+        self.speeds = SpeedChecker(job, inputs, requests)
         executor.workflows |= {
             WorkflowName.REPLAY: self.replays,
             WorkflowName.MIGRATE: self.migrations,
@@ -58,6 +60,7 @@ class Workflows:
             RequestKind.DEGRADE: restorer,
             RequestKind.RESHAPE: self._reshaping,
             RequestKind.SAVE: saves,
+            RequestKind.CHECK: self.speeds,
         }
 
     def run_once(self) -> None:

@@ -26,6 +26,7 @@ from mainstay.recovery.protocol.messages import (
     FromRank,
     LauncherHeartbeat,
     LauncherHello,
+    MeasureSpeeds,
     NodeProgress,
     Prefetch,
     PrefetchResult,
@@ -109,6 +110,7 @@ class FakeNode:
         """Scripts take their time: ranks start, and say nothing yet."""
         self.brings: list[Prefetch] = []
         self.asked: list[DumpStacks] = []
+        self.measures: list[MeasureSpeeds] = []
         self._task = asyncio.create_task(self._serve())
 
     def send_report(self, rank: int, message: Any) -> None:
@@ -159,8 +161,8 @@ class FakeNode:
                     self._fence(message)
                 case RegroupRank():
                     self._regroup(message)
-                case DumpStacks():
-                    self._dump(message)
+                case DumpStacks() | MeasureSpeeds():
+                    self._look(message)
                 case ConfigureCheckpoint() | SaveCheckpointCommand():
                     self._disk(message)
                 case Prefetch():
@@ -227,7 +229,10 @@ class FakeNode:
         )
         self.stream.send(Fenced(generation=self.generation, inventory=inventory))
 
-    def _dump(self, message: DumpStacks) -> None:
+    def _look(self, message: DumpStacks | MeasureSpeeds) -> None:
+        if isinstance(message, MeasureSpeeds):
+            self.measures.append(message)
+            return
         self.asked.append(message)
         for rank in message.ranks if self.answers else ():
             stack = ThreadStack(thread="main", frames=("wait (work.py:3)", "main (train.py:9)"))

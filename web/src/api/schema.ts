@@ -2823,7 +2823,7 @@ export interface components {
          *     before.
          * @enum {string}
          */
-        EventKind: "job_started" | "job_finished" | "process_exit" | "node_lost" | "recovery_planned" | "action_started" | "action_finished" | "recovery_completed" | "recovery_failed" | "recovery_verified" | "migration_started" | "migration_finished" | "snapshot_corrupted" | "xid" | "sxid" | "gpu_lost" | "gpu_event" | "kernel_fault" | "link_down" | "link_up" | "node_stopping" | "node_started" | "health_report" | "stack_dump" | "flight_recorder" | "step_replay_finished" | "probe_unresponsive";
+        EventKind: "job_started" | "job_finished" | "process_exit" | "node_lost" | "recovery_planned" | "action_started" | "action_finished" | "recovery_completed" | "recovery_failed" | "recovery_verified" | "migration_started" | "migration_finished" | "snapshot_corrupted" | "xid" | "sxid" | "gpu_lost" | "gpu_event" | "kernel_fault" | "link_down" | "link_up" | "node_stopping" | "node_started" | "health_report" | "stack_dump" | "flight_recorder" | "step_replay_finished" | "speed_check_finished" | "probe_unresponsive";
         /**
          * EventPage
          * @description Events, newest first.
@@ -2919,7 +2919,7 @@ export interface components {
          * @description Kinds of findings. Kinds may be added; their meaning never changes.
          * @enum {string}
          */
-        FindingKind: "process_exit" | "node_lost" | "gpu_lost" | "xid" | "ecc_uncorrectable" | "row_remap" | "probe_unresponsive" | "comm_hang" | "noncomm_hang" | "collective_mismatch" | "thermal_throttle" | "power_brake" | "straggler" | "pcie_degraded" | "nvlink_errors" | "nic_degraded" | "congestion" | "cpu_contention" | "data_stall" | "memory_leak" | "nan" | "loss_spike" | "sdc_suspect" | "job_slowdown" | "lemon_node" | "signal_outlier" | "sxid" | "ecc_corrected" | "gpu_recovery_action" | "stalled_collective" | "kernel_fault" | "out_of_memory" | "disk_full" | "clock_skew" | "fabric_down" | "health_report" | "validation_failed" | "fault_localized" | "memory_bit_flips" | "stage_imbalance" | "sequence_imbalance" | "gc_jitter";
+        FindingKind: "process_exit" | "node_lost" | "gpu_lost" | "xid" | "ecc_uncorrectable" | "row_remap" | "probe_unresponsive" | "comm_hang" | "noncomm_hang" | "collective_mismatch" | "thermal_throttle" | "power_brake" | "straggler" | "device_slow" | "pcie_degraded" | "nvlink_errors" | "nic_degraded" | "congestion" | "cpu_contention" | "data_stall" | "memory_leak" | "nan" | "loss_spike" | "sdc_suspect" | "job_slowdown" | "lemon_node" | "signal_outlier" | "sxid" | "ecc_corrected" | "gpu_recovery_action" | "stalled_collective" | "kernel_fault" | "out_of_memory" | "disk_full" | "clock_skew" | "fabric_down" | "health_report" | "validation_failed" | "fault_localized" | "memory_bit_flips" | "stage_imbalance" | "sequence_imbalance" | "gc_jitter";
         /**
          * FindingPage
          * @description Findings, newest first.
@@ -4448,7 +4448,7 @@ export interface components {
          * @description What a job can be asked for. ``mainstay.recovery.controller.workflows`` carries each kind out.
          * @enum {string}
          */
-        RequestKind: "migrate" | "restore" | "degrade" | "reshape" | "save";
+        RequestKind: "migrate" | "restore" | "degrade" | "reshape" | "save" | "check";
         /**
          * RequestState
          * @description The state of a request. ``pending`` and ``accepted`` are open; the others are final.

@@ -95,6 +95,8 @@ export function eventText(event: Pick<FleetEvent, "kind" | "data">): string {
       return `Flight recorder: ${str(data.summary) ?? "no summary"}`;
     case "step_replay_finished":
       return str(data.sentence) ?? "Step replay finished";
+    case "speed_check_finished":
+      return `Speed check: ${str(data.summary) ?? "finished"}`;
     case "snapshot_corrupted":
       return `Snapshot memory: ${str(data.what) ?? "corruption found"}`;
     case "xid":
@@ -158,6 +160,7 @@ export function eventLook(event: Pick<FleetEvent, "kind" | "data">): { tone: Ton
       return { tone: "validating", glyph: "ring" };
     case "stack_dump":
     case "flight_recorder":
+    case "speed_check_finished":
       return { tone: "validating", glyph: "bars" };
     case "step_replay_finished":
       return event.data.outcome === "found"

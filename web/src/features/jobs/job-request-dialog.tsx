@@ -11,7 +11,7 @@ import { useToast } from "@/ui/toast";
 import { jobKeys } from "./queries";
 import { kinds, named, obstacleTo, type RequestKind, subjects } from "./request-model";
 
-const order: RequestKind[] = ["save", "migrate", "restore", "degrade", "reshape"];
+const order: RequestKind[] = ["save", "check", "migrate", "restore", "degrade", "reshape"];
 
 export function JobRequestDialog({ job, onClose }: { job: Job; onClose: () => void }) {
   const [kind, setKind] = useState<RequestKind>("save");

@@ -33,6 +33,12 @@ export const kinds: Record<
     about: "One of the next steps is written to the checkpoint directory.",
     names: "",
   },
+  check: {
+    label: "Compare the speed of ranks",
+    about:
+      "They and their peers on other nodes run the same kernels between two steps. Training pauses for about a second.",
+    names: "any",
+  },
 };
 
 /** What a request is about, in words. */

@@ -1,0 +1,91 @@
+"""A rank whose device or host runs the same kernels more slowly than its peers': a fact from a speed check of its job.
+
+The job compares (``mainstay.recovery.controller.workflows.speed_check``); this says what follows. A step time cannot
+tell a slow device from more work, nor, of two replicas, which is the slow one: the check can, so the finding is certain
+enough to move ranks. It holds until the job ends or another check of the rank on that node finds it fast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from mainstay.detectors.base import EventDetector
+from mainstay.detectors.event_data import count_of, entries_of, number, text
+from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
+from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
+from mainstay.probes.recent import Recent
+
+
+class SpeedCheckDetector(EventDetector):
+    """Says ``device_slow`` of every rank that a check found slow."""
+
+    name = "speed_check"
+    kinds = frozenset({FindingKind.DEVICE_SLOW})
+    reads = frozenset({EventKind.SPEED_CHECK_FINISHED, EventKind.JOB_FINISHED})
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Config:
+        remembered: int = 4096
+        """Event ids and findings that hold."""
+        confidence: float = 0.95
+        """Kernels and moment are the same; what is left is a neighbor that takes a share of the same host."""
+
+    config: Config
+
+    def reset(self) -> None:
+        super().reset()
+        self._open: Recent[str, Finding] = Recent(self.config.remembered)
+
+    def restore_findings(self, findings: Iterable[Finding]) -> None:
+        """Those that hold end with their job, also after a restart."""
+        for finding in findings:
+            if finding.kind in self.kinds:
+                self._open[finding.key] = finding
+
+    def _handle(self, event: Event) -> list[Finding]:
+        if event.kind is EventKind.JOB_FINISHED:
+            return self._close(event, None, "The job ended.")
+        return [finding for entry in entries_of(event.data.get("ranks")) for finding in self._judge(event, entry)]
+
+    def _judge(self, event: Event, entry: dict[str, Any]) -> list[Finding]:
+        rank, node, ratios = count_of(entry.get("rank")), text(entry.get("node")), entry.get("ratios")
+        if event.job is None or rank is None or node is None or not isinstance(ratios, dict):
+            return []
+        entity = Entity(job=event.job, rank=rank, node=node)
+        if entry.get("slow") is not True:
+            return self._close(event, entity, "Another check found it as fast as its peers.")
+        told = {name: number(value) for name, value in ratios.items()}
+        numbers = {name: value for name, value in told.items() if value is not None and 0 < value < math.inf}
+        if not numbers:
+            return []
+        finding = self._finding(event, entity, numbers)
+        if finding.key in self._open:
+            return []
+        self._open[finding.key] = finding
+        return [finding]
+
+    def _finding(self, event: Event, entity: Entity, ratios: dict[str, float]) -> Finding:
+        worst = max(ratios, key=ratios.__getitem__)
+        summary = (
+            f"Rank {entity.rank} on {entity.node} needs {ratios[worst]:.2f} times as long as its peers for the same "
+            f"{worst} kernel: its device or host is slow, not its work."
+        )
+        return Finding(
+            kind=FindingKind.DEVICE_SLOW,
+            entity=entity,
+            time=event.time,
+            severity=Severity.WARNING,
+            detector=self.name,
+            confidence=self.config.confidence,
+            evidence=Evidence(summary=summary, numbers=ratios),
+            event=event.id,
+            recommended_action=RecommendedAction.MIGRATE_RANKS,
+        )
+
+    def _close(self, event: Event, entity: Entity | None, why: str) -> list[Finding]:
+        """End what holds of a rank, or of all ranks of the job."""
+        mine = [k for k, one in self._open.items() if one.entity.job == event.job and entity in {None, one.entity}]
+        return [self._open.pop(key).ended(event.time, why) for key in mine]
