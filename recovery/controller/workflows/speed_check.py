@@ -109,7 +109,7 @@ class SpeedChecker:
         self._job.reporter.event(EventKind.SPEED_CHECK_FINISHED, generation=self._job.state.generation, data=data)
         self._requests.answer(request, RequestState.COMPLETED, summary)
 
-    async def _measure(self, asked: Collection[int]) -> str:
+    async def _measure(self, asked: set[int]) -> str:
         """Have the ranks measure; why there is no result, or nothing."""
         job, members = self._job, self._job.members
         self._number, self._answers = next(self._numbers), {}
@@ -119,7 +119,7 @@ class SpeedChecker:
                 job.send(node, MeasureSpeeds(request=self._number, ranks=mine))
         wait = ANSWER_SECONDS + STEPS * (self._inputs.step_seconds or 0.0)
         await job.until(lambda: job.state.over or asked <= self._answers.keys(), wait)
-        missing = sorted(set(asked) - self._answers.keys())
+        missing = sorted(asked - self._answers.keys())
         if missing:
             return f"ranks {missing} gave no answer within {wait:.0f} s"
         problems = [f"rank {rank}: {one.problem}" for rank, one in sorted(self._answers.items()) if one.problem]
