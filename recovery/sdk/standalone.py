@@ -31,6 +31,7 @@ from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.memory.shard import RestorableState
 from mainstay.recovery.protocol.worker_messages import Assign, RestoreOrder
 from mainstay.recovery.recovery_plan import RestoreSource
+from mainstay.recovery.sdk.job_reporter import JobReporter, topology
 from mainstay.recovery.sdk.snapshot_session import RestoreError, SnapshotSession
 
 log = logging.getLogger("mainstay.adapters")
@@ -39,6 +40,8 @@ _EPOCHS: Final = 8
 """Slots of a rank that an offer lists; an arena has two or three."""
 _ENDPOINT_WORDS: Final = 32
 """Of eight bytes: a host name has at most 253."""
+_NODE_WORDS: Final = 16
+"""Of eight bytes: a node name has at most 128."""
 _GONE: Final = -1
 
 
@@ -105,6 +108,7 @@ class StandaloneSession:
         self._protection: SnapshotSession | None = None
         self.epoch = 0
         """The newest that was saved or resumed."""
+        self._reporter = self._begin_reports()
 
     def register(self, state: RestorableState) -> None:
         """What is saved and put back from now on. Another layout than an earlier start's gives that one's slots up."""
@@ -182,6 +186,19 @@ class StandaloneSession:
             self._protection.close()
         if self._agent is not None:
             self._agent.close()
+        if self._reporter is not None:
+            self._reporter.close()
+
+    def _begin_reports(self) -> JobReporter | None:
+        """Tell the service of the job, where it is protected and a service is configured. Every rank names its node."""
+        if not self._anybody:
+            return None
+        rows = self._gather(_pack(standalone.node_name().encode(), _NODE_WORDS))
+        if self.rank:
+            return None
+        nodes = [_unpack(row) for row in rows]
+        where = topology(nodes, self._replicas)
+        return JobReporter.begin(standalone.job_name(), where, generation=self.generation, step=lambda: self.epoch)
 
     # Agreement
 
@@ -232,8 +249,7 @@ class StandaloneSession:
                 _degraded(self.rank, f"does not know what its agent holds: {error}")
         words = [*sorted(epochs, reverse=True)[:_EPOCHS]]
         words += [_GONE] * (_EPOCHS - len(words))
-        packed = endpoint.ljust(8 * _ENDPOINT_WORDS, b"\0")
-        words += [int.from_bytes(packed[i : i + 8], "little", signed=True) for i in range(0, len(packed), 8)]
+        words += _pack(endpoint, _ENDPOINT_WORDS)
         return [_offer(row) for row in self._gather(words)]
 
     def _restore(self, choice: ResumeChoice, offers: Sequence[EpochOffer]) -> bool:
@@ -306,10 +322,18 @@ def _degraded(rank: int, problem: str) -> None:
 
 
 def _offer(row: Sequence[int]) -> EpochOffer:
-    packed = b"".join(word.to_bytes(8, "little", signed=True) for word in row[_EPOCHS:])
-    return EpochOffer(
-        tuple(epoch for epoch in row[:_EPOCHS] if epoch >= 0), packed.rstrip(b"\0").decode(errors="replace")
-    )
+    return EpochOffer(tuple(epoch for epoch in row[:_EPOCHS] if epoch >= 0), _unpack(row[_EPOCHS:]))
+
+
+def _pack(text: bytes, words: int) -> list[int]:
+    """``text`` as ``words`` int64: collectives carry numbers."""
+    packed = text[: 8 * words].ljust(8 * words, b"\0")
+    return [int.from_bytes(packed[i : i + 8], "little", signed=True) for i in range(0, len(packed), 8)]
+
+
+def _unpack(words: Sequence[int]) -> str:
+    packed = b"".join(word.to_bytes(8, "little", signed=True) for word in words)
+    return packed.rstrip(b"\0").decode(errors="replace")
 
 
 def _device(group: dist.ProcessGroup | None) -> str:

@@ -34,11 +34,13 @@ class JobMigration:
     """It says that it can continue without ranks, and those on other nodes hold the whole model."""
     can_save: bool = False
     """It says that it can write a checkpoint."""
+    fixed: str = ""
+    """Why none of its ranks can move, as it says; empty: they can."""
 
     @property
     def request(self) -> RequestKind | None:
         """The best that it can be asked for; None: nothing."""
-        if self.standbys is None or self.standbys >= len(self.ranks):
+        if not self.fixed and (self.standbys is None or self.standbys >= len(self.ranks)):
             return RequestKind.MIGRATE
         if self.can_degrade:
             return RequestKind.DEGRADE
@@ -49,6 +51,8 @@ class JobMigration:
         """Why its ranks cannot move to standbys, and what it can do instead; or nothing."""
         if self.request is RequestKind.MIGRATE:
             return ""
+        if self.fixed:
+            return f"job {self.job} cannot move ranks ({self.fixed})"
         needed = f"job {self.job} needs {len(self.ranks)} free warm standby(s) on other healthy nodes"
         return f"{needed} and has {self.standbys} ({_INSTEAD[self.request]})"
 
@@ -84,6 +88,7 @@ def find_job_migrations(
                     standbys=standbys(job),
                     can_degrade=_can(job, RequestKind.DEGRADE) and _rest_holds_model(job, node),
                     can_save=_can(job, RequestKind.SAVE),
+                    fixed=(job.request_obstacles or {}).get(RequestKind.MIGRATE.value, ""),
                 )
             )
     return found

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server.processes import Warm, warm_process
-from tests.recovery.adapters.torchrun import EXAMPLES, Agents, agents, assert_same, protected, torchrun
+from tests.recovery.adapters.torchrun import BY_NODE, EXAMPLES, Agents, agents, assert_same, protected, torchrun
 
 pytestmark = pytest.mark.timeout(400)  # a torchrun or two, and frameworks to import
 
@@ -54,14 +54,6 @@ def test_what_torchrun_starts_again_goes_on_from_memory_bit_equal(warm: Warm, tm
         said = killed(name, tmp_path / "out", kept, warm=begun, ranks=ranks, env=env)
     assert re.search("all ranks resume epoch [67] from memory", said), said
     assert_same(tmp_path / "whole", tmp_path / "out")
-
-
-BY_NODE = """
-import os, runpy, sys
-os.environ["MAINSTAY_NODE"] = "ab"[int(os.environ["RANK"])]
-sys.argv = sys.argv[1:]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
 
 
 @pytest.mark.processes

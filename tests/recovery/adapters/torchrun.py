@@ -19,6 +19,13 @@ from tests.fork_server.processes import Warm
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "docs" / "adapters"
 SECONDS = 180
+BY_NODE = """
+import os, runpy, sys
+os.environ["MAINSTAY_NODE"] = "ab"[int(os.environ["RANK"])]
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""A script whose ranks stand on two nodes, a and b, by rank."""
 
 
 def protected(name: str, folder: Path) -> Path:
@@ -98,6 +105,21 @@ def torchrun(
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Run ``script`` to its end, on one node; with ``warm`` torchrun and the ranks that it starts are forks of that."""
+    with started(script, *words, warm=warm, ranks=ranks, restarts=restarts, env=env) as process:
+        out, err = process.communicate(timeout=SECONDS)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+@contextmanager
+def started(
+    script: Path,
+    *words: str,
+    warm: Warm | None,
+    ranks: int = 2,
+    restarts: int = 0,
+    env: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[str]]:
+    """The same, to be ended by the caller's word: SIGTERM, which torchrun hands on to its ranks."""
     python = str(warm.python) if warm else sys.executable
     command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     command += ["--max-restarts", str(restarts), str(script), *words]
@@ -106,9 +128,14 @@ def torchrun(
         # torch 2.13 shares the rendezvous store with the ranks, and restarted ranks then meet keys of the dead ones.
         # A store of their own stands on a port that was free a moment ago, so it is for those alone.
         own["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    return subprocess.run(
-        command, env={**os.environ, **own, **(env or {})}, capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    all_of_it = {**os.environ, **own, **(env or {})}
+    with subprocess.Popen(command, env=all_of_it, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.communicate(timeout=SECONDS)
 
 
 def parameters(folder: Path) -> dict[str, dict[str, np.ndarray]]:
