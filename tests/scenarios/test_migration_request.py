@@ -188,11 +188,11 @@ def test_a_slow_replica_is_compared_with_the_other_and_moves(warm: Warm, stack: 
     both = "sleep:rank=0,step=0,ms=20;sleep:rank=1,step=0,ms=20"
     words = [
         "--steps", "1000000", "--seed", "5", "--width", "64", "--batch", "2", "--dp", "2", "--pp", "1", "--layers", "2",
-        "--micro-batches", "2", "--faults", f"{both};sleep:rank=1,step=60,ms=10",
+        "--micro-batches", "2", "--faults", f"{both};sleep:rank=1,step=36,ms=10",
     ]  # fmt: skip
     known = options(stack, tmp_path)
     with warm.job(directory=tmp_path / "job", arguments=words, nodes=2, per_node=1, options=known) as job:
-        job.wait_step(50)
+        job.wait_step(30)
         job.until(lambda: api.get("/jobs/job")["topology"]["standbys"].get("node-0"), 60.0, "a warm standby")
         with throttled(job.pids()[1]):
             asked = lambda: api.get("/jobs/job/requests")["items"]  # noqa: E731

@@ -16,6 +16,7 @@ from mainstay.recovery.node_warning import NodeWarning
 from mainstay.recovery.options import CorruptionPolicy, RunOptions
 from mainstay.recovery.work_assignment import LossPolicy
 from tests.recovery.launcher.test_migration_controller import answered
+from tests.recovery.launcher.test_participation import trained_until
 
 SUSPECT = NodeWarning(reason="power brake on gpu-0", factor=10.0, since=1.0)
 CORDONED = NodeWarning(reason="it is draining: a fan is loose", factor=1.0, since=1.0, cordoned=True)
@@ -109,9 +110,8 @@ def test_a_migration_is_given_up_where_its_target_is_cordoned_once_the_ranks_sta
             world.coordinator.workflows.requests.submit([move("node-1", "one", "node-2")])
             world.coordinator.workflows.requests.run_once()
             await world.until(lambda: world.nodes[2].brings)
-            world.commit_all(6)
-            await world.until_state("running", 2)
-            world.commit_all(7)
+            await trained_until(world, (0, 1, 2), 6, 2)
+            world.commit_all(world.coordinator.job.state.committed + 1)
             answer = await answered(world, RequestState.FAILED)
             assert answer.detail.startswith("node-2 is not trusted now: ")
             assert homes(world)[1] == "node-1"
