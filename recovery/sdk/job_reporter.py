@@ -36,7 +36,7 @@ OBSTACLE: Final = (
 
 
 class JobReporter:
-    """One a job, in rank 0. ``begin`` makes it where a service is configured.
+    """One a job, in rank 0. ``start_reporting`` makes it where a service is configured.
 
     Args:
         job: id of the job.
@@ -60,7 +60,7 @@ class JobReporter:
         self._thread.start()
 
     @classmethod
-    def begin(
+    def start_reporting(
         cls,
         job: str,
         topology: dict[str, Any],

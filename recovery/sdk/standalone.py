@@ -198,7 +198,9 @@ class StandaloneSession:
             return None
         nodes = [_unpack(row) for row in rows]
         where = topology(nodes, self._replicas)
-        return JobReporter.begin(standalone.job_name(), where, generation=self.generation, step=lambda: self.epoch)
+        return JobReporter.start_reporting(
+            standalone.job_name(), where, generation=self.generation, step=lambda: self.epoch
+        )
 
     # Agreement
 

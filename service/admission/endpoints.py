@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Final
+
 from fastapi import APIRouter, Response
 
-from mainstay.service.admission import service
+from mainstay.service.admission import pauses, service
 from mainstay.service.admission.responses import encode
-from mainstay.service.admission.schemas import AdmissionIn, AdmissionRead
+from mainstay.service.admission.schemas import (
+    AdmissionIn,
+    AdmissionPauseBody,
+    AdmissionPauseList,
+    AdmissionPauseRead,
+    AdmissionRead,
+    AdmissionResumeBody,
+)
 from mainstay.service.auth.guard import Reader
 from mainstay.service.auth.tokens import Scope
 from mainstay.service.common.clock import Now
-from mainstay.service.common.db import after_commit
+from mainstay.service.common.db import Reading, after_commit
+from mainstay.service.common.openapi import problems
+from mainstay.service.operation import Acting
 from mainstay.service.services import ServicesDep
 
+_log: Final = logging.getLogger(__name__)
 router = APIRouter(prefix="/v1", tags=["admission"])
 
 
@@ -34,3 +47,29 @@ def admit(body: AdmissionIn, principal: Reader, services: ServicesDep, now: Now)
             answer = service.act(session, services, body, answer, now=now)
             after_commit(session, lambda: services.wakers.wake("orders"))
     return Response(encode(answer), media_type="application/json")
+
+
+@router.get("/admission/pauses", operation_id="list_admission_pauses")
+def list_pauses(_: Reader, session: Reading) -> AdmissionPauseList:
+    """Where admission of new work is paused."""
+    return AdmissionPauseList(items=[AdmissionPauseRead.from_row(row) for row in pauses.current(session)])
+
+
+@router.post("/admission:pause", operation_id="pause_admission")
+def pause(body: AdmissionPauseBody, acting: Acting) -> AdmissionPauseRead:
+    """Pause admission of new work to a rack, or to the whole fleet. Every node there is denied.
+
+    Running jobs continue, and a job that runs may restart there.
+    """
+    actor = acting.principal.name
+    row = pauses.pause(acting.session, body.rack, reason=body.reason, actor=actor, now=acting.now)
+    _log.info("%s paused admission to rack %s: %s", actor, body.rack or "(all)", body.reason)
+    return acting.remember(AdmissionPauseRead.from_row(row))
+
+
+@router.post("/admission:resume", operation_id="resume_admission", responses=problems(409))
+def resume(body: AdmissionResumeBody, acting: Acting) -> AdmissionPauseRead:
+    """End a pause of admission; returns what it was."""
+    row = pauses.resume(acting.session, body.rack)
+    _log.info("%s resumed admission to rack %s: %s", acting.principal.name, body.rack or "(all)", body.reason)
+    return acting.remember(AdmissionPauseRead.from_row(row))

@@ -14,6 +14,7 @@ from sqlalchemy import and_, case, or_, select
 
 from mainstay.detectors.finding import FindingKind
 from mainstay.probes.core_types import HealthState, Verdict
+from mainstay.service.admission import pauses
 from mainstay.service.admission.rules import AdmissionFacts, AdmissionRequest
 from mainstay.service.common.db import AnySession
 from mainstay.service.fleet.directory import FleetNode
@@ -73,6 +74,7 @@ class FactsQuery:
             if node is not None and device is not None:
                 lost.add((node, device))
         self._lost = Counter(node for node, _ in lost)
+        self._paused = pauses.by_rack(session, {one for jobs in self._busy.values() for one in jobs}, job)
         self._mine = (job,)
         self._special = {*self._pending, *self._evicting, *self._lost}
         """Nodes of which other tables have something to say; beside those that are busy."""
@@ -108,7 +110,12 @@ class FactsQuery:
         elsewhere = (name for name, jobs in self._busy.items() if jobs != self._mine)
         rows = map(self._columns.rows.get, {*self._special, *elsewhere})
         fine[[row for row in rows if row is not None]] = False
+        if self._paused:
+            fine &= [not self._pause_of(node) for node in self._columns.nodes]
         return fine
+
+    def _pause_of(self, node: FleetNode) -> str:
+        return self._paused.get(pauses.FLEET) or self._paused.get(node.rack, "")
 
     def _is_silent(self, node: FleetNode) -> bool:
         last = max(node.last_seen_at or 0.0, self._seen.get(node.name) or 0.0)
@@ -129,4 +136,5 @@ class FactsQuery:
             gpus=node.gpus - self._lost[node.name] if self._request.gpus is not None else None,
             evicting=self._evicting.get(node.name, ""),
             jobs=tuple(other for other in self._busy.get(node.name, ()) if other not in self._mine),
+            paused=self._pause_of(node),
         )

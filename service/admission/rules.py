@@ -41,6 +41,7 @@ class ReasonCode(StrEnum):
     BEING_VALIDATED = "being_validated"
     TOO_FEW_GPUS = "too_few_gpus"
     BUSY = "busy"
+    PAUSED = "paused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,8 @@ class AdmissionFacts:
     """The first active finding whose recommended action wants work off the node."""
     jobs: tuple[str, ...] = ()
     """Running jobs other than the one that asks."""
+    paused: str = ""
+    """Why no new work starts here; empty: it may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +164,11 @@ def _busy(known: AdmissionFacts, _: AdmissionRequest) -> Reason | None:
     return Reason(ReasonCode.BUSY, AdmissionDecision.ALLOW_DEGRADED, f"job {', '.join(known.jobs[:3])} runs on it")
 
 
-RULES: Final[Sequence[Rule]] = (_silent, _state, _finding, _verdict, _power, _age, _pending, _gpus, _busy)
+def _paused(known: AdmissionFacts, _: AdmissionRequest) -> Reason | None:
+    return Reason(ReasonCode.PAUSED, AdmissionDecision.DENY, known.paused) if known.paused else None
+
+
+RULES: Final[Sequence[Rule]] = (_paused, _silent, _state, _finding, _verdict, _power, _age, _pending, _gpus, _busy)
 """All rules are evaluated, so that an operator sees every reason at once."""
 
 

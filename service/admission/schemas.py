@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field, Strict
 
+from mainstay.service.admission.models import AdmissionPauseRow
 from mainstay.service.admission.responses import AdmissionResponse, NodeAdmissionResponse
 from mainstay.service.admission.rules import Reason
-from mainstay.service.common.schemas import Count, Input, JsonNumber, Name, Output, ShortText, fields_of
+from mainstay.service.common.schemas import Count, Input, JsonNumber, Name, Output, ShortText, UnixSeconds, fields_of
 
 MAX_NODES = 100_000
 
@@ -29,6 +30,43 @@ class AdmissionIn(Input):
     """Cancel validations that run on these nodes: each node releases its GPUs within 5 s."""
     preflight: Annotated[bool, Strict()] = False
     """Order the suite on every node that is denied for want of a valid check; ask again when they have ended."""
+
+
+class AdmissionPauseBody(Input):
+    """Pause admission of new work."""
+
+    rack: Name | None = None
+    """Null: the whole fleet."""
+    reason: Annotated[ShortText, Field(min_length=1)]
+
+
+class AdmissionResumeBody(Input):
+    """End a pause."""
+
+    rack: Name | None = None
+    """Null: that of the whole fleet; pauses of racks still hold."""
+    reason: Annotated[ShortText, Field(min_length=1)]
+
+
+class AdmissionPauseRead(Output):
+    """Admission of new work is paused; running jobs may still restart."""
+
+    rack: str | None
+    """Null: the whole fleet."""
+    reason: str
+    actor: str
+    created_at: UnixSeconds
+
+    @classmethod
+    def from_row(cls, row: AdmissionPauseRow) -> Self:
+        """What is stored."""
+        return cls(rack=row.rack or None, reason=row.reason, actor=row.actor, created_at=row.created_at)
+
+
+class AdmissionPauseList(Output):
+    """All pauses, that of the fleet first."""
+
+    items: list[AdmissionPauseRead]
 
 
 @fields_of(Reason)

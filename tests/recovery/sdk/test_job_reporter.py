@@ -67,10 +67,10 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     served.close()
 
 
-def begin(service: Service, **environ: str) -> JobReporter | None:
+def report_to(service: Service, **environ: str) -> JobReporter | None:
     where = topology(["a", "b"], [[1], [0]])
     environment = {"MAINSTAY_SERVICE": service.url} | environ
-    return JobReporter.begin("llm", where, generation=3, step=lambda: 7, environ=environment)
+    return JobReporter.start_reporting("llm", where, generation=3, step=lambda: 7, environ=environment)
 
 
 def test_the_job_its_places_and_why_none_can_move_are_reported(service: Service, tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_the_job_its_places_and_why_none_can_move_are_reported(service: Service,
     token.chmod(0o600)
     asked = {"id": "r1", "kind": "migrate", "node": "b", "reason": "hot"}
     service.answers = [(503, {}), (200, {"requests": [asked]})]
-    reporter = begin(service, MAINSTAY_SERVICE_TOKEN_FILE=str(token))
+    reporter = report_to(service, MAINSTAY_SERVICE_TOKEN_FILE=str(token))
     assert reporter is not None
     service.until(4)
     reporter.close()
@@ -100,7 +100,7 @@ def test_the_job_its_places_and_why_none_can_move_are_reported(service: Service,
 
 def test_a_service_that_refuses_the_job_is_not_asked_again(service: Service, caplog: Any) -> None:
     service.answers = [(422, {"title": "Invalid", "detail": "node: not a legal id"})]
-    reporter = begin(service)
+    reporter = report_to(service)
     assert reporter is not None
     service.until(1)
     reporter.close()
@@ -114,7 +114,7 @@ def test_what_keeps_reports_away_is_logged_once(
 ) -> None:
     monkeypatch.setattr(job_reporter, "Backoff", lambda **_: Backoff(base=0.01, cap=0.02))
     service.answers = 3 * [(403, {"title": "Forbidden", "detail": "the token is for another job"})]
-    reporter = begin(service)
+    reporter = report_to(service)
     assert reporter is not None
     service.until(4)
     reporter.close()
@@ -124,13 +124,13 @@ def test_what_keeps_reports_away_is_logged_once(
 
 def test_without_a_service_nothing_is_sent(service: Service, tmp_path: Path, caplog: Any) -> None:
     where = topology(["a"], [[]])
-    assert JobReporter.begin("llm", where, generation=1, step=lambda: 0, environ={}) is None
+    assert JobReporter.start_reporting("llm", where, generation=1, step=lambda: 0, environ={}) is None
     assert not caplog.text
     missing = tmp_path / "no-file"
-    assert begin(service, MAINSTAY_SERVICE_TOKEN_FILE=str(missing)) is None
+    assert report_to(service, MAINSTAY_SERVICE_TOKEN_FILE=str(missing)) is None
     assert f"MAINSTAY_SERVICE={service.url}" in caplog.text
     assert "no-file" in caplog.text
-    assert begin(service, MAINSTAY_SERVICE="not a url") is None
+    assert report_to(service, MAINSTAY_SERVICE="not a url") is None
 
 
 def test_replicas_stand_beside_each_other() -> None:

@@ -27,6 +27,68 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admission/pauses": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Pauses
+         * @description Where admission of new work is paused.
+         */
+        get: operations["list_admission_pauses"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admission:pause": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Pause
+         * @description Pause admission of new work to a rack, or to the whole fleet. Every node there is denied.
+         *
+         *     Running jobs continue, and a job that runs may restart there.
+         */
+        post: operations["pause_admission"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/admission:resume": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Resume
+         * @description End a pause of admission; returns what it was.
+         */
+        post: operations["resume_admission"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/auth/me": {
         parameters: {
             query?: never;
@@ -1891,6 +1953,38 @@ export interface components {
             /** Suite */
             suite?: string | null;
         };
+        /**
+         * AdmissionPauseBody
+         * @description Pause admission of new work.
+         */
+        AdmissionPauseBody: {
+            /** Rack */
+            rack?: string | null;
+            /** Reason */
+            reason: string;
+        };
+        /**
+         * AdmissionPauseList
+         * @description All pauses, that of the fleet first.
+         */
+        AdmissionPauseList: {
+            /** Items */
+            items: components["schemas"]["AdmissionPauseRead"][];
+        };
+        /**
+         * AdmissionPauseRead
+         * @description Admission of new work is paused; running jobs may still restart.
+         */
+        AdmissionPauseRead: {
+            /** Actor */
+            actor: string;
+            /** Created At */
+            created_at: number;
+            /** Rack */
+            rack: string | null;
+            /** Reason */
+            reason: string;
+        };
         /** AdmissionRead */
         AdmissionRead: {
             /** Allowed */
@@ -1910,6 +2004,16 @@ export interface components {
             reason: string;
             /** Spares */
             spares: string[];
+        };
+        /**
+         * AdmissionResumeBody
+         * @description End a pause.
+         */
+        AdmissionResumeBody: {
+            /** Rack */
+            rack?: string | null;
+            /** Reason */
+            reason: string;
         };
         /** AlternativeRead */
         AlternativeRead: {
@@ -4259,7 +4363,7 @@ export interface components {
          * @description A reason against a node, or for a degraded start.
          * @enum {string}
          */
-        ReasonCode: "unknown_node" | "silent" | "state" | "suspect" | "finding" | "never_validated" | "validation_failed" | "validation_unknown" | "validation_warned" | "validation_weak" | "validation_old" | "being_validated" | "too_few_gpus" | "busy";
+        ReasonCode: "unknown_node" | "silent" | "state" | "suspect" | "finding" | "never_validated" | "validation_failed" | "validation_unknown" | "validation_warned" | "validation_weak" | "validation_old" | "being_validated" | "too_few_gpus" | "busy" | "paused";
         /** ReasonRead */
         ReasonRead: {
             code: components["schemas"]["ReasonCode"];
@@ -5768,6 +5872,98 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_admission_pauses: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdmissionPauseList"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    pause_admission: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AdmissionPauseBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdmissionPauseRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    resume_admission: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AdmissionResumeBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AdmissionPauseRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Conflict */
+            409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
             422: components["responses"]["InvalidInput"];

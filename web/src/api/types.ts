@@ -74,6 +74,7 @@ export type Pair = Schemas["PairRead"];
 export type Round = Schemas["RoundRead"];
 export type Admission = Schemas["AdmissionRead"];
 export type NodeAdmission = Schemas["NodeAdmission"];
+export type AdmissionPause = Schemas["AdmissionPauseRead"];
 export type ValidationPlan = Schemas["ValidationPlanRead"];
 export type Simulation = Schemas["SimulationRead"];
 export type SimulationQuestion = Schemas["SimulationIn"];

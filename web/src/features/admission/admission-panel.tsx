@@ -1,4 +1,4 @@
-/** The admission check of a scheduler as a form. It changes nothing. */
+/** The admission check of a scheduler as a form, which changes nothing; and the pauses of admission. */
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { client, unwrap } from "@/api/client";
@@ -13,6 +13,7 @@ import { Empty, ErrorNotice } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
 import { Select } from "@/ui/select";
 import { Answer } from "./admission-results";
+import { Pauses } from "./pauses";
 
 const USUAL = "usual";
 
@@ -42,6 +43,9 @@ export function AdmissionPanel() {
 
   return (
     <div className="grid items-start gap-4 lg:grid-cols-[minmax(0,2fr)_minmax(0,3fr)]">
+      <div className="lg:col-span-2">
+        <Pauses />
+      </div>
       <Panel title="Admission check" about="uses stored results and changes nothing">
         <form onSubmit={submit} className="flex flex-col gap-4">
           <Field label="Job">

@@ -1,5 +1,6 @@
 /** The first page: active incidents, required actions, automated actions. */
 import { useQuery } from "@tanstack/react-query";
+import { PausedAdmission } from "@/features/admission/pauses";
 import { isWaiting } from "@/features/remediation/model";
 import { recentRemediationsQuery } from "@/features/remediation/queries";
 import { usePolling } from "@/lib/live";
@@ -29,6 +30,7 @@ export function OverviewPage() {
           <ErrorNotice error={query.error} onRetry={retry} />
         ))}
       {!overview && !query.isError && <SkeletonRows rows={8} />}
+      <PausedAdmission />
       {overview && (
         <>
           <Headline overview={overview} proposals={remediations.data ? proposals.length : null} />

@@ -22,7 +22,11 @@ const tabs: { value: ValidationTab; label: string; title?: string }[] = [
   { value: "suites", label: "Suites and criteria" },
   { value: "localization", label: "Fault localization", title: "Find a slow node, link, or switch" },
   { value: "compare", label: "Before and after", title: "Compare results before and after an update" },
-  { value: "admission", label: "Admission check", title: "Check whether a job may start on nodes" },
+  {
+    value: "admission",
+    label: "Admission",
+    title: "Check whether a job may start on nodes, and pause admission",
+  },
   { value: "plans", label: "Validation plan", title: "Choose benchmarks for nodes before a job" },
 ];
 
