@@ -1,4 +1,4 @@
-"""A job that torchrun starts, beside standalone agents: the service knows it, and says why none of its ranks can move."""
+"""A job that torchrun starts beside standalone agents: the service knows it, and says why no rank can move."""
 
 from __future__ import annotations
 
