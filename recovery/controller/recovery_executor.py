@@ -176,7 +176,7 @@ class RecoveryExecutor:
             return
         if not await self.fencing.wait_for_survivors(recovery, waiting):
             return
-        if self._job.state.formed_once:
+        if self._may_have_trained():
             alternative = self._decide(recovery, victims)
             if alternative is None:
                 return
@@ -194,6 +194,17 @@ class RecoveryExecutor:
         await self._go_on(recovery, epoch)
         await self._verify(recovery, epoch)
         await self.participation.come_back()
+
+    def _may_have_trained(self) -> bool:
+        """Whether ranks have changed their tensors: they form before this coordinator has heard of all.
+
+        A rank that begins again from nothing beside one that has made a step would train on other parameters.
+        """
+        job = self._job
+        told = [rank.ready for rank in job.members.present if rank.ready is not None]
+        return job.state.formed_once or any(
+            ready.newest_epoch > job.begun_at or (ready.live_epoch is None and not job.begun_at) for ready in told
+        )
 
     # Decide
 
