@@ -332,7 +332,7 @@ class ProtectedRun(MeteredRun):
         restore = order.restore
         if restore is None:
             if self._live != 0:
-                changed = RestoreError(f"its tensors are not those of the start any more, but of step {self._live}")
+                changed = ValueError(f"its tensors are not those of the start any more, but of step {self._live}")
                 self._link.send(_resumed(order, 0, 0.0, 0, changed))
                 return False
             self._protection.save(0)
