@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 from mainstay.recovery.accept_gpu.contract import AcceptanceCheck, CheckFigure, CheckResult, CheckSettings
 from mainstay.recovery.accept_gpu.training_job import TrainingJob, ranks_of
 
-_STEPS_AFTER: Final = 120
+_STEPS_AFTER: Final = 30
 """Steps that follow those before the fault: at the pace of a job that waits for its fault they last six seconds, and
 the recovery is seen in its midst."""
 
@@ -79,7 +79,7 @@ class HangRecoveryCheck(RecoveryCheck):
     name: ClassVar[str] = "hang"
     proves: ClassVar[str] = "a job survives the hang of a rank without a changed bit"
     fault: ClassVar[str] = "hung"
-    fault_step: ClassVar[int] = 300
+    fault_step: ClassVar[int] = 75
     """15 s or more: by then the coordinator has learned how long this job may be quiet."""
 
     def disturb(self, job: TrainingJob, rank: int) -> float:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 MOST_RANKS: Final = 8
 _EXAMPLE: Final = Path(__file__).parents[1] / "examples" / "train.py"
-_PACE_MS: Final = 25
+_PACE_MS: Final = 100
 """A paced step lasts two of these and computes little, so that a fault comes in the midst of a run."""
 _POLL_SECONDS: Final = 0.02
 _PATIENCE_SECONDS: Final = 150.0

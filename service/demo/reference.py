@@ -6,7 +6,7 @@ import filecmp
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,13 +22,15 @@ def examples_dir() -> Path:
     return Path(mainstay.recovery.__path__[0]) / "examples"
 
 
-def start_reference(children: Children, directory: Path, *, port: int, steps: int, seed: int) -> str:
+def start_reference(
+    children: Children, directory: Path, *, port: int, steps: int, seed: int, words: Sequence[str] = ()
+) -> str:
     """Start the plain script on every rank with the environment that torchrun would give; return the child's name."""
     directory.mkdir(parents=True, exist_ok=True)
     environment = {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(WORLD_SIZE), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    arguments = ["--steps", str(steps), "--seed", str(seed), "--save", str(directory)]
+    arguments = ["--steps", str(steps), "--seed", str(seed), "--save", str(directory), *words]
     children.start("reference", [sys.executable, "-m", "mainstay.service.demo.reference", *arguments], environment)
     return "reference"
 

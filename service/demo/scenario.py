@@ -16,11 +16,16 @@ from mainstay.probes.transport import TransportError
 from mainstay.service.demo.client import Json
 from mainstay.service.demo.processes import ChildFailedError
 from mainstay.service.demo.reference import compare_parameters, start_reference
-from mainstay.service.demo.stack import JOB, NODES, Stack, free_port
+from mainstay.service.demo.stack import JOB, NODES, RANKS_PER_NODE, Stack, free_port
 from mainstay.service.demo.timeline import DemoTimeline
 
 _SECONDS_A_STEP = 5.0
 """More than a step takes even on a machine that is busy with other things."""
+_RANKS = len(NODES) * RANKS_PER_NODE
+_PACE = ";".join(f"sleep:rank={rank},step=0,ms=25" for rank in range(_RANKS))
+"""All ranks alike, so that none is a straggler: the kill comes in the midst of the steps, also on a fast machine."""
+_SMALL = ("--batch", "1", "--micro-batches", "2", "--faults", _PACE)
+"""Of both runs: a step lasts a while and computes little."""
 
 
 class DemoError(RuntimeError):
@@ -77,7 +82,7 @@ class Scenario:
         for node in NODES:
             self.stack.start_node(node)
         options = self.options
-        self.stack.start_job(steps=options.steps, seed=options.seed, save=options.directory / "job")
+        self.stack.start_job(steps=options.steps, seed=options.seed, save=options.directory / "job", words=_SMALL)
         self.story.add_line("two nodes train a small transformer: data parallel 2 × pipeline 2", "act")
         target = options.kill_at_step
         self._until(lambda: (self._job().get("last_step") or 0) >= target, 120.0, f"step {target}")
@@ -133,7 +138,9 @@ class Scenario:
         directory, children = self.options.directory / "reference", self.stack.children
         started = time.monotonic()
         options = self.options
-        name = start_reference(children, directory, port=free_port(), steps=options.steps, seed=options.seed)
+        name = start_reference(
+            children, directory, port=free_port(), steps=options.steps, seed=options.seed, words=_SMALL
+        )
         patience = 60.0 + _SECONDS_A_STEP * self.options.steps
         self._until(lambda: self._ended([name]), patience, "the end of the undisturbed run")
         if children.exit_code(name):

@@ -9,7 +9,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -83,8 +83,19 @@ class Stack:
         options = ["--service", self.api.url, "--name", name, "--join-token", join, "--data-dir", str(data)]
         self.children.start(f"node-{name}", mainstay_command("node", *options), self.env)
 
-    def start_job(self, *, steps: int, seed: int, save: Path, options: Mapping[str, object] | None = None) -> None:
-        """Two launchers on this host, as if they were two nodes: data parallel 2 × pipeline 2."""
+    def start_job(
+        self,
+        *,
+        steps: int,
+        seed: int,
+        save: Path,
+        options: Mapping[str, object] | None = None,
+        words: Sequence[str] = (),
+    ) -> None:
+        """Two launchers on this host, as if they were two nodes: data parallel 2 × pipeline 2.
+
+        ``options`` are the launchers' own, ``words`` more of the training script's.
+        """
         token = self._job_token()
         rdzv = f"127.0.0.1:{free_port()}"
         for number, node in enumerate(NODES):
@@ -102,7 +113,7 @@ class Stack:
                 **(options or {}),
             }
             line = [str(part) for pair in flags.items() for part in pair]
-            script = [str(examples_dir() / "train.py"), "--steps", steps, "--seed", seed, "--save", save]
+            script = [str(examples_dir() / "train.py"), "--steps", steps, "--seed", seed, "--save", save, *words]
             self.children.start(f"run-{node}", mainstay_command("run", *line, *map(str, script)), self.env)
 
     def _job_token(self) -> Path:

@@ -83,11 +83,11 @@ def test_a_clean_start_takes_seconds_longer(warm: Warm, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("busy")
 def test_checks_of_a_busy_machine_refuse_no_node() -> None:
-    command = [sys.executable, "-m", "tests.scenarios.repeated_preflight", "2x5", "4x3"]
+    command = [sys.executable, "-m", "tests.scenarios.repeated_preflight", "2x2", "4x1"]
     environment = {**os.environ, "MAINSTAY_JOB_TOKEN": "test"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=270)
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(one["nodes"], one["bad"]) for one in found] == [(2, {})] * 5 + [(4, {})] * 3, done.stderr
+    assert [(one["nodes"], one["bad"]) for one in found] == [(2, {})] * 2 + [(4, {})], done.stderr
     assert "slow or broken" not in done.stderr
     for nodes in (2, 4):
         seconds = [one["seconds"] for one in found if one["nodes"] == nodes]

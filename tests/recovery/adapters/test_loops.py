@@ -14,7 +14,10 @@ from tests.recovery.adapters.torchrun import BY_NODE, EXAMPLES, Agents, agents, 
 pytestmark = pytest.mark.timeout(400)  # a torchrun or two, and frameworks to import
 
 EXAMPLE_NAMES = sorted(path.stem for path in EXAMPLES.glob("*.diff"))
-FRAMEWORKS = ("torch", "transformers.trainer", "lightning.pytorch", "torch.distributed.elastic.agent.server.api")
+FRAMEWORKS = (
+    "torch", "transformers.trainer", "lightning.pytorch", "torch.distributed.elastic.agent.server.api",
+    "torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

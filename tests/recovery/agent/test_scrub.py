@@ -183,19 +183,29 @@ def test_a_doubt_about_what_is_not_here_changes_nothing(cluster: Cluster) -> Non
     assert service.scrubber.counts.found == 0
 
 
-def test_the_thread_scrubs_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def settings(monkeypatch: pytest.MonkeyPatch, **changed: float) -> None:
+    """Agents that a cluster makes from now on scrub by themselves."""
     from bench import lib_agents
 
     real = lib_agents.AgentSettings
-    monkeypatch.setattr(
-        lib_agents, "AgentSettings", lambda **words: replace(real(**words), scrub_pause=0.05, drill_seconds=0.1)
-    )
+    monkeypatch.setattr(lib_agents, "AgentSettings", lambda **words: replace(real(**words), **changed))
+
+
+def test_the_thread_scrubs_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No drill: one that reads the damaged slot before it is scrubbed doubts good parity."""
+    settings(monkeypatch, scrub_pause=0.05, drill_seconds=0.0)
     with Cluster(3, parse("xor", 3)) as cluster:
         cluster.step(1)
         arena = cluster.arenas[0]
         flip(arena, data_at(arena) + 1)
         until(lambda: cluster.agents[0].client.inventory().scrub.repaired >= 1, "the repair")
         assert whole(cluster, 0)
+
+
+def test_the_thread_drills_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings(monkeypatch, scrub_pause=0.05, drill_seconds=0.1)
+    with Cluster(3, parse("xor", 3)) as cluster:
+        cluster.step(1)
         until(lambda: cluster.agents[0].client.inventory().scrub.drills > 0, "a drill")
 
 
