@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -19,17 +20,19 @@ import xxhash
 
 from mainstay.recovery.agent.encoder import answer_row
 from mainstay.recovery.agent.errors import AgentError
-from mainstay.recovery.agent.messages import ScrubState
+from mainstay.recovery.agent.messages import Rebuild, ScrubState
 from mainstay.recovery.agent.node import AgentNode
 from mainstay.recovery.agent.parity_store import ParityRowKey
 from mainstay.recovery.agent.peer_messages import Ack, ParityMismatch, ReadRow
 from mainstay.recovery.agent.periodic_thread import PeriodicThread
+from mainstay.recovery.agent.rebuild import MAX_STREAMS, query_members
 from mainstay.recovery.agent.slot_reconstruction import reconstruct_slot
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.errors import ArenaError
 from mainstay.recovery.memory.records import NO_EPOCH, SlotRecord, SlotState, Word
 from mainstay.recovery.memory.repair import RecordShadow, repair_static
+from mainstay.recovery.protection_scheme import SchemeKind, parse
 
 CHUNK: Final = 4 * 1024 * 1024
 """Digested at once, then the pause that the rate asks for."""
@@ -235,6 +238,8 @@ class Scrubber(PeriodicThread):
             return False
         if not arena.unchanged(record) or arena.word(Word.PARITY_EPOCH) != record.epoch:
             return None  # a newer epoch is protected by now: what was compared is gone
+        if wrong and not self._data_is_whole(rank, arena, record):
+            return None
         for place in sorted(wrong):
             self._doubt(rank, record.epoch, place)
         stale = f"drill: parity of rank {rank} epoch {record.epoch} from members {sorted(wrong)} is stale"
@@ -249,6 +254,22 @@ class Scrubber(PeriodicThread):
             for piece in reconstruct_slot(self._node, rank, record, thorough=True)
             if not np.array_equal(piece.data, data[piece.offset : piece.offset + len(piece.data)])
         }
+
+    def _data_is_whole(self, rank: int, arena: Arena, record: SlotRecord) -> bool:
+        """Whether the slots that were compared still have their digests, here and at the members that decoded.
+
+        One that was damaged since it was last checked would accuse good parity; made again from that slot, the parity
+        could not repair it any more. The node that has it scrubs it.
+        """
+        if self._digest(arena, record) != record.digest:
+            return False
+        config = self._node.store.config
+        if parse(config.scheme).kind is SchemeKind.COPIES:
+            return True
+        order = Rebuild(rank=rank, epoch=record.epoch, group=config.group_of(rank))
+        with ThreadPoolExecutor(MAX_STREAMS, "mainstay-recall") as pool:
+            held = query_members(self._node, pool, order, config.generation)
+        return all(member.head is not None and member.head.present for member in held.values())
 
     def _doubt(self, rank: int, epoch: int, place: int) -> None:
         config = self._node.store.config

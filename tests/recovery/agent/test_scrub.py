@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bench.lib_agents import Cluster, contents, until
 from bench.lib_slots import read_slot
+from mainstay.recovery.agent import slot_reconstruction
 from mainstay.recovery.agent.parity_store import ParityRowKey
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.records import CELL_BYTES, PAGE, Word, cell_at
@@ -183,6 +185,40 @@ def test_a_doubt_about_what_is_not_here_changes_nothing(cluster: Cluster) -> Non
     assert service.scrubber.counts.found == 0
 
 
+@pytest.mark.parametrize("text", ["xor", "rs:2", "copies:2"])
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_a_slot_that_is_damaged_since_it_was_checked_accuses_no_parity(
+    monkeypatch: pytest.MonkeyPatch, text: str, damaged: int
+) -> None:
+    """The own slot, or one that members decode from: parity that is made again from it could not repair it."""
+    with Cluster(4, parse(text, 4)) as cluster:
+        cluster.step(1)
+        real, arena = slot_reconstruction.query_members, cluster.arenas[damaged]
+
+        def damage() -> None:
+            for part in range(4):  # some of it is in every stripe
+                flip(arena, data_at(arena) + part * arena.find(1).nbytes // 4 + 1)
+
+        def checked(*given: Any) -> Any:
+            held = real(*given)
+            damage()
+            return held
+
+        if damaged and text != "copies:2":
+            monkeypatch.setattr(slot_reconstruction, "query_members", checked)
+        else:
+            damage()
+        drilled = cluster.agents[0].service.scrubber.drill()
+        assert drilled is (True if damaged and text == "copies:2" else None)
+        monkeypatch.undo()
+        assert not any("drill" in w for agent in cluster.agents for w in agent.client.inventory().degraded)
+        assert [arena.word(Word.PARITY_FLOOR) for arena in cluster.arenas.values()] == [1] * 4, "nothing is made again"
+        scrubber = cluster.agents[damaged].service.scrubber
+        scrubber.scan()
+        assert (scrubber.counts.repaired, scrubber.counts.lost) == (1, 0)
+        assert whole(cluster, damaged)
+
+
 def settings(monkeypatch: pytest.MonkeyPatch, **changed: float) -> None:
     """Agents that a cluster makes from now on scrub by themselves."""
     from bench import lib_agents
@@ -191,21 +227,14 @@ def settings(monkeypatch: pytest.MonkeyPatch, **changed: float) -> None:
     monkeypatch.setattr(lib_agents, "AgentSettings", lambda **words: replace(real(**words), **changed))
 
 
-def test_the_thread_scrubs_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No drill: one that reads the damaged slot before it is scrubbed doubts good parity."""
-    settings(monkeypatch, scrub_pause=0.05, drill_seconds=0.0)
+def test_the_thread_scrubs_and_drills_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings(monkeypatch, scrub_pause=0.05, drill_seconds=0.1)
     with Cluster(3, parse("xor", 3)) as cluster:
         cluster.step(1)
         arena = cluster.arenas[0]
         flip(arena, data_at(arena) + 1)
         until(lambda: cluster.agents[0].client.inventory().scrub.repaired >= 1, "the repair")
         assert whole(cluster, 0)
-
-
-def test_the_thread_drills_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings(monkeypatch, scrub_pause=0.05, drill_seconds=0.1)
-    with Cluster(3, parse("xor", 3)) as cluster:
-        cluster.step(1)
         until(lambda: cluster.agents[0].client.inventory().scrub.drills > 0, "a drill")
 
 
