@@ -144,6 +144,14 @@ def target(lasting_service: Any, any_report: dict[str, Any]) -> Any:
     made.session.close()
 
 
+def shorten(case: Any) -> None:
+    """Let a simulation be of one day where its days are no bound that is tried: the usual 54 days say no more."""
+    if case.operation.definition.raw["operationId"] == "run_simulation" and isinstance(case.body, dict):
+        usual = DOCUMENT["components"]["schemas"]["SimulationIn"]["properties"]["days"]["default"]
+        if case.body.get("days") == usual:
+            case.body = case.body | {"days": 1}
+
+
 def refusals_are_documented_problems(_context: Any, response: Any, case: Any) -> None:
     """A refusal is a problem document whose status the operation declares by name (any path may be asked wrongly)."""
     status = response.status_code
@@ -177,6 +185,7 @@ def check(target: Target) -> Callable[[Any], None]:
     """Send a case, compare the answer with the document, and see whether the service stands."""
 
     def send(case: Any) -> None:
+        shorten(case)
         allowed = case.meta.generation.mode is schemathesis.GenerationMode.POSITIVE
         if allowed and zlib.crc32(repr((case.path_parameters, case.query, case.body)).encode("utf-8", "replace")) % 2:
             target.aim(case)

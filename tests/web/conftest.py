@@ -14,6 +14,7 @@ from tests.web.job_timeline import put_job
 QUIET = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
+    "--js-flags=--no-opt --no-maglev",  # no page lives so long that compiling its scripts again would pay
 ]  # fmt: skip
 expect.set_options(timeout=20_000)  # the default, 5 s, is short for a page beside three training jobs on two cores
 

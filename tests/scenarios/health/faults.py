@@ -56,7 +56,7 @@ def _fault(
     return keep
 
 
-def _busy(stage: Stage, seconds: int = 120, *, pace: int = CALM_PACE_S) -> None:
+def _busy(stage: Stage, seconds: int = 80, *, pace: int = CALM_PACE_S) -> None:
     for node in stage.nodes.values():
         node.load(1.0)
     stage.run(seconds, pace=pace)
@@ -211,14 +211,14 @@ def port_down(stage: Stage) -> Onset:
 
 @_fault("a node dies without a word", ["node_lost"], within=10.0, evicts=None)
 def node_dies(stage: Stage) -> Onset:
-    _busy(stage, pace=1)  # how soon a silence is noticed is learned, too
+    _busy(stage, 120, pace=1)  # how soon a silence is noticed is learned, too
     stage.vanish(stage.nodes["n03"])
     return Onset((("n03", None),))
 
 
 @_fault("a leaf switch dies: a rack stops reporting at once", ["node_lost"], within=10.0, evicts=None, count=8)
 def rack_falls_silent(stage: Stage) -> Onset:
-    _busy(stage, pace=1)  # how soon a silence is noticed is learned, too
+    _busy(stage, 120, pace=1)  # how soon a silence is noticed is learned, too
     rack = [node for node in stage.nodes.values() if node.rack == "r1"]
     for node in rack:
         stage.vanish(node)

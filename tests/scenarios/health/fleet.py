@@ -7,7 +7,7 @@ sampler does, and are missing in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,7 +33,7 @@ _TEN_SECONDS = (
     "gpu_nvlink_crc_errors_total",
 )  # fmt: skip
 _COUNTERS = {s: np.array([r for n, r in _WIDE_ROW.items() if SIGNALS[n].source is s], np.intp) for s in SignalSource}
-"""Where the counters of a source stand. Whole rows are written at once: a story is some hundred thousand of them."""
+"""Where the counters of a source stand. Whole rows are written at once."""
 _SLOW = np.array([_ROW[name] for name in _TEN_SECONDS if name in _ROW])
 _SLOW_WIDE = frozenset(_WIDE_ROW[name] for name in _TEN_SECONDS if name in _WIDE_ROW)
 _QUICK = np.array([row for row in _COUNTERS[SignalSource.GPU].tolist() if row not in _SLOW_WIDE], np.intp)
@@ -54,9 +54,11 @@ _HOST_SAYS = {
     "clock_error_seconds": 1e-4, "fabric_manager_up": 1.0,
 }  # fmt: skip
 _HOST_ROWS, _HOST_VALUES = np.array([_ROW[name] for name in _HOST_SAYS]), np.array([*_HOST_SAYS.values()])
+_PORT_ROWS = np.array([_ROW["nic_link_up"], _ROW["nic_rate_bits_per_second"]])
+_PORT_VALUES = np.array([1.0, 400e9])
 _JITTER = np.array([6.0, 0.01, 0.8, 0.8])
-"""Of a busy card's power, utilization and two temperatures, in this order."""
-_IDLE_JITTER = np.array([6.0, 0.8, 0.8])
+"""Of a card's power, utilization (when busy) and two temperatures, in this order."""
+_DIGEST = CATALOG.digest
 Narrow = NDArray[np.float32]
 Wide = NDArray[np.int64]
 
@@ -93,61 +95,17 @@ class Gpu(Thing):
         """Hold its clocks down for ``share`` of each second from now on."""
         self.rates[f"gpu_throttle_{cause}_nanoseconds_total"] = share * 1e9
 
-    def narrow(self, row: Narrow, second: int, chance: np.random.Generator) -> None:
-        """What the driver says now."""
-        share = 0.9 * self.load if self.power_share is None else self.power_share
-        if self.load:
-            watts, used, core, memory = chance.normal(0.0, _JITTER).tolist()
-        else:
-            watts, core, memory = chance.normal(0.0, _IDLE_JITTER).tolist()
-            used = 0.0
-        held = sum(
-            self.rates.get(f"gpu_throttle_{c}_nanoseconds_total", 0.0) for c in ("power_brake", "hardware_thermal")
-        )
-        busy = bool(self.load)
-        row[_GPU_SAYS] = (
-            min(max(self.load + used, 0.0), 1.0),
-            max(40.0, IDLE_W + share * (LIMIT_W - IDLE_W) + watts),
-            round(32.0 + 34.0 * share + core),
-            round(36.0 + 38.0 * share + memory),
-            round(55.0 - 34.0 * share),
-            (1.98e9 if busy else 345e6) * (1.0 - 0.6 * min(held / 1e9, 1.0)),
-            70e9 if busy else 0.5e9,
-            0.0 if busy else 1.0,
-            5.0 if busy else 1.0,
-            self.links,
-            self.links,
-            *_ALWAYS,
-        )
-        for name, value in self.gauges.items():
-            row[_ROW[name]] = value
-        if second % 10 != self.index % 10:
-            row[_SLOW] = np.nan
-        if second % 60 == self.index:
-            row[_ROW["gpu_processes"]] = busy
-
-    def wide(self, row: Wide, second: int) -> None:
-        due = second % 10 == self.index % 10
-        row[_COUNTERS[SignalSource.GPU] if due else _QUICK] = 0
-        for name, total in self.totals.items():
-            place = _WIDE_ROW[name]
-            if due or place not in _SLOW_WIDE:
-                row[place] = int(total)
+    def held(self) -> float:
+        """Nanoseconds of each second in which a brake or heat holds its clocks down."""
+        if not self.rates:
+            return 0.0
+        causes = ("power_brake", "hardware_thermal")
+        return sum(self.rates.get(f"gpu_throttle_{cause}_nanoseconds_total", 0.0) for cause in causes)
 
 
 @dataclass
 class Port(Thing):
     """A network port at 400 Gbit/s."""
-
-    def narrow(self, row: Narrow) -> None:
-        row[_ROW["nic_link_up"]], row[_ROW["nic_rate_bits_per_second"]] = 1.0, 400e9
-        for name, value in self.gauges.items():
-            row[_ROW[name]] = value
-
-    def wide(self, row: Wide) -> None:
-        row[_COUNTERS[SignalSource.NIC]] = 0
-        for name, total in self.totals.items():
-            row[_WIDE_ROW[name]] = int(total)
 
 
 @dataclass
@@ -178,41 +136,85 @@ class Node:
         for thing in self.things():
             thing.totals = {name: total for name, total in thing.totals.items() if "aggregate" in name}
 
-    def host_says(self, narrow: Narrow, wide: Wide, t: float) -> None:
-        narrow[_HOST_ROWS] = _HOST_VALUES
-        narrow[_ROW["uptime_seconds"]] = t - self.booted_at
-        for name, value in self.host.gauges.items():
-            narrow[_ROW[name]] = value
-        wide[_COUNTERS[SignalSource.HOST]] = 0
-        for name, total in self.host.totals.items():
-            wide[_WIDE_ROW[name]] = int(total)
 
-    def frame(self, t: float, chance: np.random.Generator) -> Frame:
-        """One second of everything that answers, counters advanced by that second."""
-        things = self.things()
-        narrow = np.full((len(things), len(CATALOG.narrow), 1), np.nan, "<f4")
-        wide = np.full((len(things), len(CATALOG.wide), 1), WIDE_MISSING, "<i8")
-        for row, thing in enumerate(things):
-            thing.advance()
-            if thing.answers:
-                self._say(thing, narrow[row, :, 0], wide[row, :, 0], t, chance)
-        self.sequence += 1
-        values, big = narrow.tobytes(), wide.tobytes()
-        return Frame(
-            version=1, subject=self.name, axis=Axis.TIME, stream="sim", sequence=self.sequence, t0=t, dt=1.0,
-            catalog=CATALOG.digest, entities=tuple(thing.id for thing in things), samples=1, values=values,
+def frames(nodes: Sequence[Node], t: float, chance: np.random.Generator) -> list[Frame]:
+    """One second of everything that answers, counters advanced by that second: a frame of each node.
+
+    All nodes speak at once: a story is some hundred thousand cards and seconds.
+    """
+    things = [thing for node in nodes for thing in node.things()]
+    narrow = np.full((len(things), len(CATALOG.narrow)), np.nan, "<f4")
+    wide = np.full((len(things), len(CATALOG.wide)), WIDE_MISSING, "<i8")
+    for thing in things:
+        thing.advance()
+    spoken = [(row, thing) for row, thing in enumerate(things) if thing.answers]
+    cards = [(row, thing) for row, thing in spoken if isinstance(thing, Gpu)]
+    if cards:
+        rows = np.array([row for row, _ in cards])
+        turn = np.array([card.index for _, card in cards])
+        narrow[np.ix_(rows, _GPU_SAYS)] = _cards_say([card for _, card in cards], chance)
+        for row, card in cards:
+            if card.index == int(t) % 60:
+                narrow[row, _ROW["gpu_processes"]] = bool(card.load)
+        wide[np.ix_(rows, _QUICK)] = 0
+        wide[np.ix_(rows[int(t) % 10 == turn % 10], _COUNTERS[SignalSource.GPU])] = 0
+    ports = np.array([row for row, thing in spoken if isinstance(thing, Port)], np.intp)
+    narrow[np.ix_(ports, _PORT_ROWS)] = _PORT_VALUES
+    wide[np.ix_(ports, _COUNTERS[SignalSource.NIC])] = 0
+    hosts = np.array([row for row, thing in spoken if thing.id == HOST_DEVICE], np.intp)
+    narrow[np.ix_(hosts, _HOST_ROWS)] = _HOST_VALUES
+    booted = {id(node.host): node.booted_at for node in nodes}
+    narrow[hosts, _ROW["uptime_seconds"]] = [t - booted[id(things[row])] for row in hosts]
+    wide[np.ix_(hosts, _COUNTERS[SignalSource.HOST])] = 0
+    for row, thing in spoken:
+        _special(thing, narrow[row], wide[row], int(t))
+    made, end = [], 0
+    for node in nodes:
+        mine = slice(end, end := end + len(node.things()))
+        node.sequence += 1
+        values, big = narrow[mine].tobytes(), wide[mine].tobytes()
+        made.append(Frame(
+            version=1, subject=node.name, axis=Axis.TIME, stream="sim", sequence=node.sequence, t0=t, dt=1.0,
+            catalog=_DIGEST, entities=tuple(thing.id for thing in things[mine]), samples=1, values=values,
             wide=big, crc32=checksum(values, big),
-        )  # fmt: skip
+        ))  # fmt: skip
+    return made
 
-    def _say(self, thing: Thing, narrow: Narrow, wide: Wide, t: float, chance: np.random.Generator) -> None:
-        if isinstance(thing, Gpu):
-            thing.narrow(narrow, int(t), chance)
-            thing.wide(wide, int(t))
-        elif isinstance(thing, Port):
-            thing.narrow(narrow)
-            thing.wide(wide)
-        else:
-            self.host_says(narrow, wide, t)
+
+def _cards_say(cards: list[Gpu], chance: np.random.Generator) -> NDArray[np.float64]:
+    """What the driver says now of healthy cards under their load: [card, ``_GPU_SAYS``]."""
+    load = np.array([card.load for card in cards])
+    share = np.array([0.9 * card.load if card.power_share is None else card.power_share for card in cards])
+    held = np.array([card.held() for card in cards])
+    links = np.array([card.links for card in cards])
+    busy = load > 0
+    watts, used, core, memory = chance.normal(0.0, _JITTER, (len(cards), len(_JITTER))).T
+    said = np.empty((len(cards), len(_GPU_SAYS)))
+    said[:, 0] = np.where(busy, np.clip(load + used, 0.0, 1.0), 0.0)
+    said[:, 1] = np.maximum(40.0, IDLE_W + share * (LIMIT_W - IDLE_W) + watts)
+    said[:, 2] = np.round(32.0 + 34.0 * share + core)
+    said[:, 3] = np.round(36.0 + 38.0 * share + memory)
+    said[:, 4] = np.round(55.0 - 34.0 * share)
+    said[:, 5] = np.where(busy, 1.98e9, 345e6) * (1.0 - 0.6 * np.minimum(held / 1e9, 1.0))
+    said[:, 6] = np.where(busy, 70e9, 0.5e9)
+    said[:, 7] = ~busy
+    said[:, 8] = np.where(busy, 5.0, 1.0)
+    said[:, 9] = said[:, 10] = links
+    said[:, -len(_ALWAYS) :] = _ALWAYS
+    return said
+
+
+def _special(thing: Thing, narrow: Narrow, wide: Wide, second: int) -> None:
+    """What a story says of it, its counters, and the silence of slow tiers."""
+    late = isinstance(thing, Gpu) and second % 10 != thing.index % 10
+    for name, value in thing.gauges.items():
+        narrow[_ROW[name]] = value
+    if late:
+        narrow[_SLOW] = np.nan
+    for name, total in thing.totals.items():
+        place = _WIDE_ROW[name]
+        if not (late and place in _SLOW_WIDE):
+            wide[place] = int(total)
 
 
 def make_nodes(count: int, racks: int, booted_at: float) -> Iterator[Node]:

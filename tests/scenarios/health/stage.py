@@ -36,14 +36,14 @@ from mainstay.service.settings import Settings
 from mainstay.service.telemetry.catalogs import compile_catalog
 from mainstay.service.telemetry.frame_batch import join
 from tests.fakes.clock import ManualClock
-from tests.scenarios.health.fleet import CATALOG, Node, Thing, make_nodes
+from tests.scenarios.health.fleet import CATALOG, Node, Thing, frames, make_nodes
 from tests.shared_statements import share_statements
 
 share_statements()
 START = 1_800_000_000.0
 _COMPILED = compile_catalog(CATALOG)
 _SETTLED_S = 86_400.0
-CALM_PACE_S = 10
+CALM_PACE_S = 20
 """Between passes of the loops in quiet times: telemetry comes each second, but the detection loop is late, as in a
 busy service is. Detectors do not care how a chunk is cut (``tests/detectors/test_conformance.py``); stories about nodes
 that stop reporting turn each second, because how soon a silence stands out is learned from the turns."""
@@ -146,7 +146,7 @@ class Stage:
         """A second of every node that is up, side by side, as a relay brings them."""
         up = [node for node in self.nodes.values() if node.up]
         if up:
-            self.services.ingest.keep(join([node.frame(self.now, self.chance) for node in up], _COMPILED))
+            self.services.ingest.keep(join(frames(up, self.now, self.chance), _COMPILED))
             self.services.seen.note_all([node.name for node in up], self.now)
 
     def _turn(self) -> None:
