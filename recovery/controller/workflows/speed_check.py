@@ -11,6 +11,7 @@ import itertools
 import logging
 import math
 import statistics
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -71,15 +72,17 @@ class SpeedChecker:
         self._job.spawn(self._compare(request, suspects, peers))
 
     def _peers(self, suspects: Collection[int]) -> list[int]:
-        """Others, first those on other nodes, and of these one on each before a second."""
+        """Others: first of the same role, whose devices are alike; on other nodes; one on each before a second."""
         members = self._job.members
-        own = {members.ranks[number].node for number in suspects}
-        seen: dict[str, int] = {}
+        assert members.shape is not None
+        role = {rank.number: members.shape.place(rank.number)[1:] for rank in members.present}
+        own, roles = {members.ranks[number].node for number in suspects}, {role[number] for number in suspects}
+        seen = Counter[str]()
         order = []
         for rank in members.present:
             if rank.number not in suspects:
-                seen[rank.node] = seen.get(rank.node, 0) + 1
-                order.append((rank.node in own, seen[rank.node], rank.number))
+                seen[rank.node] += 1
+                order.append((role[rank.number] not in roles, rank.node in own, seen[rank.node], rank.number))
         return [number for *_, number in sorted(order)[:PEERS]]
 
     def add_answer(self, rank: int, answer: SpeedMeasured) -> None:
@@ -88,6 +91,7 @@ class SpeedChecker:
             self._answers[rank] = answer
 
     async def _compare(self, request: JobRequest, suspects: Collection[int], peers: list[int]) -> None:
+        nodes = {number: self._job.members.ranks[number].node for number in suspects}  # a rank may move meanwhile
         try:
             problem = await self._measure({*suspects, *peers})
         finally:
@@ -100,7 +104,7 @@ class SpeedChecker:
             self._requests.answer(request, RequestState.FAILED, "the ranks measured no kernel in common")
             return
         ranks = [
-            {"rank": rank, "node": self._job.members.ranks[rank].node, "slow": slow(ratios), "ratios": ratios}
+            {"rank": rank, "node": nodes[rank], "slow": slow(ratios), "ratios": ratios}
             for rank, ratios in found.items()
         ]
         summary = "; ".join(describe(rank, ratios) for rank, ratios in found.items())

@@ -41,7 +41,7 @@ def test_a_slow_rank_is_found_and_reported(options: RunOptions, play: Any, runni
             assert event["data"] == {
                 "summary": found.detail,
                 "reason": "it is slow",
-                "peers": [0, 1, 2],
+                "peers": [1, 0, 2],
                 "ranks": [
                     {"rank": 3, "node": "node-1", "slow": True, "ratios": {"copy": 1.0, "host": 1.0, "matmul": 1.9}}
                 ],
@@ -94,6 +94,20 @@ def test_what_is_not_measured_is_not_judged(
             assert found.state is RequestState.FAILED
             assert found.detail.startswith("ranks [0, 2, 3] gave no answer within ")
             assert world.events("speed_check_finished") == []
+
+    play(work())
+
+
+def test_peers_are_replicas_on_other_nodes_where_there_are_any(options: RunOptions, play: Any, running: Any) -> None:
+    """Ranks 0 and 1 (node-0), 2 and 3 (node-1): a replica of two stages on each node."""
+
+    async def work() -> None:
+        async with running(options) as world:
+            peers = world.coordinator.workflows.speeds._peers
+            assert peers({0}) == [2, 3, 1]
+            assert peers({3}) == [1, 0, 2]
+            assert peers({2, 3}) == [0, 1]
+            assert peers({0, 1, 2, 3}) == []
 
     play(work())
 
