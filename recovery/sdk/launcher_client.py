@@ -52,8 +52,7 @@ class LauncherClient:
         """Called in the listening thread when the launcher has gone; the thread ends then, if anything still lives."""
         self.agent_back = threading.Event()
         """Set when the node has another agent than at the start."""
-        self.speed_request: int | None = None
-        """Set when this rank is to measure its speed after the present step."""
+        self._speed_request = 0
         self.dropped = 0
         """Step records that the launcher was too busy to take."""
         threading.Thread(target=self._listen, name="mainstay-control", daemon=True).start()
@@ -81,6 +80,11 @@ class LauncherClient:
             self._socket.send(encode(message), socket.MSG_DONTWAIT)
         except OSError:
             self.dropped += 1
+
+    def take_speed_request(self) -> int:
+        """Number of the request to measure this rank's speed, once; 0: there is none."""
+        request, self._speed_request = self._speed_request, 0
+        return request
 
     def wait_assignment(self) -> Assign:
         self.assignment = self._assignments.get()
@@ -131,7 +135,7 @@ class LauncherClient:
             self.agent_back.set()
             return
         if isinstance(message, MeasureSpeed):
-            self.speed_request = message.request
+            self._speed_request = message.request
             return
         if isinstance(message, DumpFlightRecorder):
             # Not in this thread: a fence must be heard even if torch takes long.

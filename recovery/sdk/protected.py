@@ -244,8 +244,7 @@ class ProtectedRun(MeteredRun):
         self._protection.save(self._epoch)
         self._meter.end(self.mesh.generation, self._epoch, digests=digests)
         self._send_records()
-        if self._link.speed_request is not None:
-            request, self._link.speed_request = self._link.speed_request, None
+        if request := self._link.take_speed_request():
             self._link.send(measure_speed(request, self._ballot.device))
 
     def _rehearse(self, replay: StepReplay) -> None:
@@ -331,13 +330,11 @@ class ProtectedRun(MeteredRun):
         self._meter.training = order.replay_request is None
         restore = order.restore
         if restore is None:
-            if self._live != 0:
-                changed = ValueError(f"its tensors are not those of the start any more, but of step {self._live}")
-                self._link.send(_resumed(order, 0, 0.0, 0, changed))
-                return False
-            self._protection.save(0)
-            self._link.send(_resumed(order, 0, 0.0, 0))
-            return True
+            changed = None if self._live == 0 else ValueError(f"its tensors are of step {self._live}, not of the start")
+            if changed is None:
+                self._protection.save(0)
+            self._link.send(_resumed(order, 0, 0.0, 0, changed))
+            return changed is None
         begun = time.perf_counter()
         self._live = None
         try:

@@ -46,6 +46,7 @@ OTHER_VARIABLES: Final = {
     "MAINSTAY_JOB_TOKEN": "token that the launchers of one job share",
     "MAINSTAY_LAUNCHER_SOCKET": "set by the launcher for a worker: socket to connect to",
     "MAINSTAY_LAUNCHER_TOKEN": "set by the launcher for a worker: token for that socket",
+    "MAINSTAY_SERVICE_TOKEN_FILE": "a job of another launcher: file with the token that reports it to MAINSTAY_SERVICE",
     "MAINSTAY_RESUME": "0: an adapter ignores the snapshots that agents hold",
     "MAINSTAY_SHM_DIR": "directory of snapshot memory instead of /dev/shm",
     "MAINSTAY_EXAMPLE_FAULTS": "faults that the example scripts inject into themselves",

@@ -26,4 +26,4 @@ def test_an_order_to_begin_from_the_start_is_refused_once_tensors_have_changed(l
     assert (answer.generation, answer.epoch, answer.ok) == (2, 0, ok)
     assert saved == ([0] if ok else [])
     if not ok:
-        assert answer.reason == f"its tensors are not those of the start any more, but of step {live}"
+        assert answer.reason == f"its tensors are of step {live}, not of the start"
