@@ -8,18 +8,16 @@ enough to move ranks. It holds until the job ends or another check of the rank o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from mainstay.detectors.base import EventDetector
 from mainstay.detectors.event_data import count_of, entries_of, number, text
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
+from mainstay.detectors.job.held_findings import HeldFindings
 from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
-from mainstay.probes.recent import Recent
 
 
-class SpeedCheckDetector(EventDetector):
+class SpeedCheckDetector(HeldFindings):
     """Says ``device_slow`` of every rank that a check found slow."""
 
     name = "speed_check"
@@ -35,19 +33,9 @@ class SpeedCheckDetector(EventDetector):
 
     config: Config
 
-    def reset(self) -> None:
-        super().reset()
-        self._open: Recent[str, Finding] = Recent(self.config.remembered)
-
-    def restore_findings(self, findings: Iterable[Finding]) -> None:
-        """Those that hold end with their job, also after a restart."""
-        for finding in findings:
-            if finding.kind in self.kinds:
-                self._open[finding.key] = finding
-
     def _handle(self, event: Event) -> list[Finding]:
         if event.kind is EventKind.JOB_FINISHED:
-            return self._close(event, None, "The job ended.")
+            return self._close(event, "The job ended.")
         return [finding for entry in entries_of(event.data.get("ranks")) for finding in self._judge(event, entry)]
 
     def _judge(self, event: Event, entry: dict[str, Any]) -> list[Finding]:
@@ -56,16 +44,10 @@ class SpeedCheckDetector(EventDetector):
             return []
         entity = Entity(job=event.job, rank=rank, node=node)
         if entry.get("slow") is not True:
-            return self._close(event, entity, "Another check found it as fast as its peers.")
+            return self._close(event, "Another check found it as fast as its peers.", entity)
         told = {name: number(value) for name, value in ratios.items()}
         numbers = {name: value for name, value in told.items() if value is not None and 0 < value < math.inf}
-        if not numbers:
-            return []
-        finding = self._finding(event, entity, numbers)
-        if finding.key in self._open:
-            return []
-        self._open[finding.key] = finding
-        return [finding]
+        return self._hold(self._finding(event, entity, numbers)) if numbers else []
 
     def _finding(self, event: Event, entity: Entity, ratios: dict[str, float]) -> Finding:
         worst = max(ratios, key=ratios.__getitem__)
@@ -84,8 +66,3 @@ class SpeedCheckDetector(EventDetector):
             event=event.id,
             recommended_action=RecommendedAction.MIGRATE_RANKS,
         )
-
-    def _close(self, event: Event, entity: Entity | None, why: str) -> list[Finding]:
-        """End what holds of a rank, or of all ranks of the job."""
-        mine = [k for k, one in self._open.items() if one.entity.job == event.job and entity in {None, one.entity}]
-        return [self._open.pop(key).ended(event.time, why) for key in mine]

@@ -8,17 +8,16 @@ clean later does not take it back, since the rank has another device by then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from mainstay.detectors.base import EventDetector
 from mainstay.detectors.event_data import count_of, entries_of
 from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
+from mainstay.detectors.job.held_findings import HeldFindings
 from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
-from mainstay.probes.recent import Recent
 
 
-class StepReplayDetector(EventDetector):
+class StepReplayDetector(HeldFindings):
     """Says ``sdc_suspect`` of every culprit that replays named."""
 
     name = "step_replay"
@@ -34,24 +33,17 @@ class StepReplayDetector(EventDetector):
 
     config: Config
 
-    def reset(self) -> None:
-        super().reset()
-        self._open: Recent[str, Finding] = Recent(self.config.remembered)
-
     def _handle(self, event: Event) -> list[Finding]:
-        return self._judge(event) if event.kind is EventKind.STEP_REPLAY_FINISHED else self._close(event)
+        if event.kind is EventKind.JOB_FINISHED:
+            return self._close(event, "The job ended.")
+        return self._judge(event)
 
     def _judge(self, event: Event) -> list[Finding]:
         culprits = [c for c in entries_of(event.data.get("culprits")) if count_of(c.get("rank")) is not None]
         if event.data.get("outcome") != "found" or event.job is None:
             return []
-        found = []
-        for culprit in culprits:
-            finding = self._finding(event, culprit, self.config.sure / len(culprits))
-            if finding.key not in self._open:
-                self._open[finding.key] = finding
-                found.append(finding)
-        return found
+        sure = self.config.sure / max(1, len(culprits))
+        return [one for culprit in culprits for one in self._hold(self._finding(event, culprit, sure))]
 
     def _finding(self, event: Event, culprit: dict[str, Any], sure: float) -> Finding:
         rank, node = count_of(culprit["rank"]), culprit.get("node")
@@ -85,8 +77,3 @@ class StepReplayDetector(EventDetector):
             recommended_action=RecommendedAction.INSPECT_NODE,
             cause=Cause.SILENT_CORRUPTION,
         )
-
-    def _close(self, event: Event) -> list[Finding]:
-        mine = [key for key, finding in self._open.items() if finding.entity.job == event.job]
-        evidence = Evidence(summary="The job ended.")
-        return [replace(self._open.pop(key), time=event.time, active=False, evidence=evidence) for key in mine]

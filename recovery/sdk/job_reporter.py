@@ -110,9 +110,7 @@ class JobReporter:
     def _hear(self, answer: Any) -> None:
         """Requests to the job are answered: none can be carried out."""
         for request in read(answer):
-            self._rejected[request.id] = JobRequestResult(
-                id=request.id, state=RequestState.REJECTED, detail=OBSTACLE[:500]
-            )
+            self._rejected[request.id] = JobRequestResult(id=request.id, state=RequestState.REJECTED, detail=OBSTACLE)
 
     def _report(self, *, over: bool) -> dict[str, Any]:
         return {
