@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, fields
+from inspect import get_annotations
 from pathlib import Path
 from typing import Any
 
@@ -212,7 +213,7 @@ def _check_entries(raw: dict[str, Any], parts: dict[str, tuple[type, type | None
 
 
 def _refuse_unknown(raw: dict[str, Any], known: type, where: str) -> None:
-    names = [f.name for f in fields(known)]
+    names = list(get_annotations(known))
     unknown = next((key for key in raw if key not in names), None)
     if unknown is not None:
         raise ValueError(f"{where}{unknown}: unknown field; known are {', '.join(names)}")

@@ -6,10 +6,14 @@ indexed for the strategies, with the failed ranks placed on nodes.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from itertools import accumulate
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
+
+import msgspec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +49,7 @@ class MachineCosts:
                 raise ValueError(f"cost {f.name} must be positive, not {getattr(self, f.name)}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankPlacement:
+class RankPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One rank of the job. Ranks of equal (pp, tp) and different dp hold the same state."""
 
     rank: int
@@ -56,8 +59,7 @@ class RankPlacement:
     tp: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldSlot:
+class HeldSlot(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A snapshot in an agent's memory."""
 
     node: str
@@ -67,8 +69,7 @@ class HeldSlot:
     """Only a slot whose digest the agent has checked is worth anything."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldParity:
+class HeldParity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A member's parity rows in memory: any ``parity`` of ``ranks`` come back from the others' rows and slots."""
 
     node: str
@@ -80,8 +81,7 @@ class HeldParity:
     """Losses that the group outlives."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldCheckpoint:
+class HeldCheckpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A rank's checkpoint on disk; ``node`` is None where every node can read it."""
 
     rank: int
@@ -150,13 +150,14 @@ class PlannerInput:
             )
         if len(self.state_bytes) != size:
             raise ValueError(f"state_bytes has {len(self.state_bytes)} entries for {size} ranks")
-        _check_known("failed_ranks", self.failed_ranks, range(size))
-        _check_known("live", self.live, range(size))
-        _check_known("away", self.away, range(size))
-        _check_known("slots", (slot.rank for slot in self.slots), range(size))
-        _check_known("parity", (rank for row in self.parity for rank in row.ranks), range(size))
-        _check_known("disk", (entry.rank for entry in self.disk), range(size))
-        _check_known("lost_nodes", self.lost_nodes, self.nodes)
+        known = frozenset(range(size))
+        _check_known("failed_ranks", self.failed_ranks, known)
+        _check_known("live", self.live, known)
+        _check_known("away", self.away, known)
+        _check_known("slots", [slot.rank for slot in self.slots], known)
+        _check_known("parity", [rank for row in self.parity for rank in row.ranks], known)
+        _check_known("disk", [entry.rank for entry in self.disk], known)
+        _check_known("lost_nodes", self.lost_nodes, self.nodes if self.lost_nodes else frozenset())
         if not self.step_seconds >= 0.0 or min(self.state_bytes) < 0:
             raise ValueError("step_seconds and state_bytes must not be negative")
 
@@ -166,10 +167,26 @@ class PlannerInput:
         return frozenset(place.node for place in self.ranks) | self.standbys.keys() | self.cold.keys()
 
 
-def _check_known(what: str, values: Iterable[object], known: range | frozenset[str]) -> None:
-    for value in values:
-        if value not in known:
-            raise ValueError(f"{what} names {value!r}, which the job does not have")
+def _check_known(what: str, values: Iterable[object], known: frozenset[object]) -> None:
+    if not known.issuperset(values):
+        unknown = next(value for value in values if value not in known)
+        raise ValueError(f"{what} names {unknown!r}, which the job does not have")
+
+
+_Held = TypeVar("_Held", HeldSlot, HeldCheckpoint)
+
+
+class _ByRank(Generic[_Held]):
+    """What is held of each rank: one sorted list. A list for each of thousands of ranks would take twice the time."""
+
+    def __init__(self, held: Iterable[_Held]) -> None:
+        self._held: list[_Held] = sorted(held, key=attrgetter("rank"))
+        self._counts = Counter([each.rank for each in self._held])
+        self._first = dict(zip(self._counts, accumulate(self._counts.values(), initial=0), strict=False))
+
+    def __getitem__(self, rank: int) -> list[_Held]:
+        first = self._first.get(rank, 0)
+        return self._held[first : first + self._counts[rank]]
 
 
 class FailureCase:
@@ -181,17 +198,15 @@ class FailureCase:
         self.closed = self.lost.union(situation.cordoned)
         """Nodes on which no rank can run."""
         away = frozenset(situation.away)
-        gone = {place.rank for place in situation.ranks if place.node in self.lost}.union(situation.failed_ranks)
+        gone = frozenset(situation.failed_ranks)
+        if self.lost:
+            gone |= {place.rank for place in situation.ranks if place.node in self.lost}
         self.failed: tuple[int, ...] = tuple(sorted(gone - away))
         absent = gone | away
-        self.survivors = tuple(place.rank for place in situation.ranks if place.rank not in absent)
-        self._roles: dict[tuple[int, int], list[int]] = {}
-        for place in situation.ranks:
-            self._roles.setdefault((place.pp, place.tp), []).append(place.rank)
-        self._slots: dict[int, dict[int, list[str]]] = {}
-        for slot in situation.slots:
-            if slot.verified and slot.node not in self.lost:
-                self._slots.setdefault(slot.rank, {}).setdefault(slot.epoch, []).append(slot.node)
+        self.survivors = tuple([rank for rank in range(len(situation.ranks)) if rank not in absent])
+        self._roles: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        self._slots = _ByRank(slot for slot in situation.slots if slot.verified and slot.node not in self.lost)
+        self._disk = _ByRank(held for held in situation.disk if held.node not in self.lost)
         living = [row for row in situation.parity if row.node not in self.lost]
         self.has_parity = bool(living)
         """Whether a living node keeps any."""
@@ -199,11 +214,7 @@ class FailureCase:
         for row in living:
             for rank in frozenset(row.ranks):
                 self._rows.setdefault(rank, {}).setdefault(row.ranks, {}).setdefault(row.epoch, []).append(row)
-        self._disk: dict[int, list[tuple[int, str | None]]] = {}
-        for held in situation.disk:
-            if held.node not in self.lost:
-                self._disk.setdefault(held.rank, []).append((held.epoch, held.node))
-        self.live = {rank: situation.live[rank] for rank in self.survivors if rank in situation.live}
+        self.live = {rank: epoch for rank, epoch in situation.live.items() if rank not in absent}
         """Survivor -> epoch that its own tensors hold."""
         self.newest = max((situation.step, *self.live.values()))
         self.node = [place.node for place in situation.ranks]
@@ -217,19 +228,22 @@ class FailureCase:
     def peers(self, rank: int) -> list[int]:
         """Ranks of the same role, itself included."""
         place = self.situation.ranks[rank]
+        if not self._roles:
+            for each in self.situation.ranks:
+                self._roles[each.pp, each.tp].append(each.rank)
         return self._roles[place.pp, place.tp]
 
-    def slots(self, rank: int) -> dict[int, list[str]]:
-        """Epoch -> living nodes with a verified slot of the rank."""
-        return self._slots.get(rank, {})
+    def slots(self, rank: int) -> Sequence[HeldSlot]:
+        """Verified slots of the rank on living nodes."""
+        return self._slots[rank]
 
     def rows(self, rank: int) -> dict[tuple[int, ...], dict[int, list[HeldParity]]]:
         """Group of the rank -> epoch -> its parity rows on living nodes."""
         return self._rows.get(rank, {})
 
-    def disk(self, rank: int) -> list[tuple[int, str | None]]:
-        """Epoch and node of each checkpoint of the rank that no lost node keeps."""
-        return self._disk.get(rank, [])
+    def disk(self, rank: int) -> Sequence[HeldCheckpoint]:
+        """Checkpoints of the rank that no lost node keeps."""
+        return self._disk[rank]
 
     def _place(self) -> None:
         """Give every failed rank a node. Ranks of lost nodes choose first: the others can start cold where they are.

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+import msgspec
+
 LISTED: Final = 2048
 """Restores of one alternative that an event lists."""
 
@@ -54,8 +56,7 @@ class RestoreSource(StrEnum):
     DISK = "disk"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankRestore:
+class RankRestore(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One rank's part of a plan."""
 
     rank: int

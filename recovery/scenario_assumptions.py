@@ -150,10 +150,10 @@ def _held(case: FailureCase, gone: int) -> RollbackCosts:
     """
     situation, ranks = case.situation, case.failed
     home = {rank: situation.ranks[rank].node for rank in ranks}
-    own = {rank: [e for e, nodes in case.slots(rank).items() if home[rank] in nodes] for rank in ranks}
+    own = {rank: [slot.epoch for slot in case.slots(rank) if slot.node == home[rank]] for rank in ranks}
     elsewhere = {rank: _elsewhere(case, rank, home[rank]) for rank in ranks}
     parity = {rank: [e for rows in case.rows(rank).values() for e in rows] for rank in ranks}
-    disk = {rank: [epoch for epoch, _ in case.disk(rank)] for rank in range(len(situation.ranks))}
+    disk = {rank: [held.epoch for held in case.disk(rank)] for rank in range(len(situation.ranks))}
     return RollbackCosts(
         local_s=_age(case, own),
         peer_s=_age(case, elsewhere),
@@ -167,10 +167,10 @@ def _held(case: FailureCase, gone: int) -> RollbackCosts:
 def _elsewhere(case: FailureCase, rank: int, home: str) -> list[int]:
     """Epochs of the rank's slots on other nodes than its own, its replicas' among them."""
     return [
-        epoch
+        slot.epoch
         for peer in (case.peers(rank) if case.situation.replicated else [rank])
-        for epoch, nodes in case.slots(peer).items()
-        if peer != rank or set(nodes) != {home}
+        for slot in case.slots(peer)
+        if peer != rank or slot.node != home
     ]
 
 

@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 GENERATED: Final = "<!-- `make docs` writes this page from the code. Edit the code instead. -->"
 MANY: Final = 40
 """Keys of a mapping that a table shows; the page counts the keys of a larger one."""
@@ -107,8 +109,7 @@ def _assigned(node: ast.stmt) -> str | None:
 
 
 def field_table(model: type, head: str = "field", limits: dict[str, str] | None = None) -> str:
-    """Return the fields of a data class with default and description."""
-    assert is_dataclass(model)
+    """Return the fields of a dataclass or struct with default and description."""
     described = field_descriptions(model)
     rows = [
         (
@@ -117,16 +118,17 @@ def field_table(model: type, head: str = "field", limits: dict[str, str] | None 
             *([(limits or {}).get(f.name, "")] if limits else []),
             sentence(described.get(f.name)),
         )
-        for f in fields(model)
+        for f in (msgspec.structs.fields(model) if issubclass(model, msgspec.Struct) else fields(model))
     ]
     return table((head, "default", *(["limits"] if limits else []), "description"), rows)
 
 
-def default_text(field: Field[Any]) -> str:
+def default_text(field: Field[Any] | msgspec.structs.FieldInfo) -> str:
     """Return the default of a field, or *required*."""
-    if field.default is not MISSING:
+    none = (MISSING, msgspec.NODEFAULT)
+    if field.default not in none:
         return plain(field.default)
-    if field.default_factory is not MISSING:
+    if field.default_factory not in none:
         return plain(field.default_factory())
     return "*required*"
 

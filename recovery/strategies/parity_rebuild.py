@@ -54,7 +54,7 @@ class ParityRebuild(RecoveryStrategy):
         nodes: list[str] = []
         for place, other in enumerate(ranks):
             if other != rank:
-                slots = case.slots(other).get(epoch, ())
+                slots = {slot.node for slot in case.slots(other) if slot.epoch == epoch}
                 both = sorted(r.node for r in held if r.node in slots and _is_of(r, place, nodes))
                 nodes.extend(both[:1])
         needed = max(1, len(ranks) - held[0].parity)

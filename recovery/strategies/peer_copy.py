@@ -34,10 +34,10 @@ class PeerCopy(RecoveryStrategy):
         """Per epoch the best source: on the same node, else the peer with the lowest number on the first node."""
         here, best = case.node[rank], dict[int, tuple[bool, int, str]]()
         for peer in case.peers(rank) if case.situation.replicated else [rank]:
-            for epoch, nodes in case.slots(peer).items():
-                for node in nodes:
-                    if peer != rank or node != here:
-                        best[epoch] = min(best.get(epoch, (True, peer, node)), (node != here, peer, node))
+            for slot in case.slots(peer):
+                if peer != rank or slot.node != here:
+                    found = slot.node != here, peer, slot.node
+                    best[slot.epoch] = min(best.get(slot.epoch, found), found)
         return {
             epoch: RestoreOption(RestoreSource.PEER_COPY, from_rank=peer, from_nodes=(node,))
             for epoch, (_, peer, node) in best.items()

@@ -47,14 +47,9 @@ def placement_problem(case: FailureCase) -> str | None:
 
 def _choose(offers: AllRankOptions, own: Mapping[int, Offers]) -> tuple[int | None, str]:
     """The newest epoch that every rank offers and at least one has from the strategy's own source; else the reason."""
-    common: set[int] | None = None
-    kinds = offers.kinds()
-    for place, (_, held) in enumerate(kinds):
-        met = held.keys() if common is None else common & held.keys()
-        if not met:
-            return None, _disagreement(kinds, place)
-        common = set(met)
-    assert common is not None
+    common = offers.common()
+    if not common:
+        return None, _disagreement(offers)
     if own:
         common &= {epoch for rank in own for epoch in own[rank] if offers[rank].get(epoch) == own[rank][epoch]}
     if not common:
@@ -93,11 +88,19 @@ def restore_together(
     return infeasible(name, why_not) if epoch is None else _evaluate(name, reason(epoch), epoch, offers)
 
 
-def _disagreement(kinds: Sequence[tuple[int, Offers]], place: int) -> str:
-    rank, held = kinds[place]
+def _disagreement(offers: AllRankOptions) -> str:
+    """Name the first rank, in order, that has none of the epochs that all before it share."""
+    common: set[int] | None = None
+    rank, held = 0, cast("Offers", {})
+    for rank in offers.ranks():
+        held = offers[rank]
+        common = set(held) if common is None else common & held.keys()
+        if not common:
+            break
     if not held:
         return f"Rank {rank} has no whole state in memory and no verified snapshot on its node."
-    other = next(((r, offers) for r, offers in kinds[:place] if not offers.keys() & held.keys()), None)
+    before = ((r, offers[r]) for r in offers.ranks() if r < rank)
+    other = next(((r, has) for r, has in before if not has.keys() & held.keys()), None)
     if other is None:
         return f"No step is held by all of ranks 0 to {rank}."
     return f"No step is held by all ranks: rank {other[0]} has {_steps(other[1])}, rank {rank} {_steps(held)}."

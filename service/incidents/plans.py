@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+import msgspec
 
 from mainstay.probes.core_types import validate_name
 from mainstay.recovery.recovery_plan import RecoveryPlan
-
-PLAN: Final = TypeAdapter(RecoveryPlan)
 
 
 class PlanError(ValueError):
@@ -23,13 +21,12 @@ def read_plan(data: dict[str, Any]) -> RecoveryPlan:
         PlanError: it is missing or not one.
     """
     try:
-        plan = PLAN.validate_python(data.get("plan"))
+        plan = msgspec.convert(data.get("plan"), RecoveryPlan)
         validate_name(plan.id, "plan id")
         validate_name(plan.job, "plan job")
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in ("plan", *first["loc"]))
-        raise PlanError(f"{where}: {first['msg']}") from error
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at ")
+        raise PlanError(f"{where.strip('`').replace('$', 'plan', 1) or 'plan'}: {what}") from error
     except ValueError as error:
         raise PlanError(str(error)) from error
     return plan

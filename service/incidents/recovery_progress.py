@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 from sqlalchemy import select
 
 from mainstay.detectors.finding import FindingKind
@@ -20,7 +21,7 @@ from mainstay.service.incidents import repository, stacks
 from mainstay.service.incidents.lifecycle import IncidentState, IncidentTrigger
 from mainstay.service.incidents.models import ActionRow, IncidentRow, PlanRow
 from mainstay.service.incidents.opening import open_incident
-from mainstay.service.incidents.plans import PLAN, PlanError, read_plan
+from mainstay.service.incidents.plans import PlanError, read_plan
 from mainstay.service.incidents.service import Context, add_timeline_entry, propose
 from mainstay.service.jobs import strategy_decisions
 from mainstay.service.jobs.models import RecoveryRow
@@ -108,7 +109,7 @@ def _store_plan(context: Context, event: Event, plan: RecoveryPlan, incident: In
             job=plan.job,
             generation=plan.generation,
             created_at=event.time,
-            body=PLAN.dump_python(plan, mode="json"),
+            body=msgspec.to_builtins(plan),
             incident_id=None if incident is None else incident.id,
         )
     )

@@ -168,7 +168,7 @@ def test_a_survivor_one_step_ahead_goes_back_to_its_slot() -> None:
 
 
 def test_an_unverified_slot_is_worth_nothing() -> None:
-    slots = tuple(replace(s, verified=not (s.rank == 3 and s.epoch == 41)) for s in running().slots)
+    slots = tuple(msgspec.structs.replace(s, verified=not (s.rank == 3 and s.epoch == 41)) for s in running().slots)
     assert priced(plan_recovery(killed(3, slots=slots)), N.LOCAL_SLOT).feasible is True
     assert priced(plan_recovery(killed(3, slots=slots)), N.LOCAL_SLOT).epoch is not None
     assert priced(plan_recovery(killed(3, slots=slots)), N.LOCAL_SLOT).epoch == 40

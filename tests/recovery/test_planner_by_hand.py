@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.planner import _order, _price, _runs, plan_recovery
+from mainstay.recovery.planner import _order, _price, plan_recovery
 from mainstay.recovery.planner_input import (
     FailureCase,
     HeldCheckpoint,
@@ -21,11 +21,6 @@ from mainstay.recovery.recovery_plan import Alternative, RestoreStrategyName
 from tests.recovery.test_planner import killed, running
 
 N = RestoreStrategyName
-
-
-def test_ranks_that_hold_one_epoch_are_told_as_runs() -> None:
-    assert _runs({0: 5, 1: 5, 2: 6, 4: 6, 5: 6}) == [(0, 1, 5), (2, 2, 6), (4, 5, 6)]
-    assert _runs({}) == []
 
 
 def test_a_plans_id_is_a_uuid_of_version_eight() -> None:
@@ -119,12 +114,12 @@ def test_a_case_knows_who_holds_what() -> None:
     )
     case = FailureCase(running(lost_nodes=("b",), away=(3,), parity=rows, disk=disk, slots=slots, live={0: 43, 2: 50}))
     assert (case.failed, case.survivors, case.newest) == ((2,), (0, 1), 43)
-    assert case.slots(0) == {40: ["a"], 41: ["a"]}
-    assert case.slots(2) == {}
+    assert [(slot.epoch, slot.node) for slot in case.slots(0)] == [(40, "a"), (41, "a")]
+    assert not case.slots(2)
     assert case.peers(2) == [0, 2]
     assert case.rows(2) == {(0, 2): {40: [rows[0]]}}
     assert case.has_parity
-    assert case.disk(0) == [(20, None)]
+    assert [(held.epoch, held.node) for held in case.disk(0)] == [(20, None)]
     assert (case.node[2], case.warm, case.unplaced) == ("a", {2}, None)
     assert not FailureCase(running(lost_nodes=("b",), parity=rows[1:])).has_parity
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from statistics import median
+from typing import Any
 
 from mainstay.recovery.agent.messages import Group, GroupMember
 from mainstay.recovery.controller.checkpointing import CheckpointManager
@@ -111,26 +111,28 @@ class PlannerInputBuilder:
         """
         # One pass on purpose: all parts of a situation must be of the same moment, so nothing here may await or cache.
         # Each source (live, slots, parity, disk) has a filter of its own, which is what the branches are.
-        members = self._job.members
-        live = {r.number: r.ready.live_epoch for r in members.ranks if r.ready and r.ready.live_epoch is not None}
+        members, nodes = self._job.members, self._job.members.alive()
         limit = _FOR_EVER if before is None else before
-        whole = before is None and not unlike
-
-        def sound(hold: HeldSlot | HeldCheckpoint) -> bool:
-            return hold.epoch <= limit and hold.rank not in unlike
-
-        newest = max((r.ready.newest_epoch for r in members.ranks if r.ready), default=0)
-        stateless = tuple(r.number for r in members.ranks if r.number in victims or r.ready is None or not r.live)
-        return replace(
-            self._base(),
-            standbys={node.name: node.warm for node in members.alive() if node.warm},
-            step=max(newest, self._job.state.committed),
-            failed_ranks=stateless,
-            live={r: epoch for r, epoch in live.items() if use_live and r not in stateless and epoch <= limit},
-            slots=tuple(h for node in members.alive() for h in self._slots(node, bad) if whole or sound(h)),
-            parity=tuple(hold for node in members.alive() for hold in _parity(node, bad) if hold.epoch <= limit),
-            # A newer file than what is committed is of a future that the job has gone back from.
-            disk=tuple(h for h in self._disk(bad) if sound(h) and h.epoch <= max(newest, self._job.state.committed)),
+        newest = max([rank.ready.newest_epoch for rank in members.ranks if rank.ready], default=0)
+        step = max(newest, self._job.state.committed)
+        stateless = {r.number for r in members.ranks if r.number in victims or r.ready is None or not r.live}
+        live = {
+            r.number: r.ready.live_epoch
+            for r in members.ranks
+            if use_live and r.ready and r.ready.live_epoch is not None and r.ready.live_epoch <= limit
+        }
+        slots = [hold for node in nodes for hold in self._slots(node, bad)]
+        disk = [hold for hold in self._disk(bad) if hold.epoch <= min(limit, step) and hold.rank not in unlike]
+        if before is not None or unlike:
+            slots = [hold for hold in slots if hold.epoch <= limit and hold.rank not in unlike]
+        return self._input(
+            standbys={node.name: node.warm for node in nodes if node.warm},
+            step=step,
+            failed_ranks=tuple(sorted(stateless)),
+            live={rank: epoch for rank, epoch in live.items() if rank not in stateless},
+            slots=tuple(slots),
+            parity=tuple([hold for node in nodes for hold in _parity(node, bad) if hold.epoch <= limit]),
+            disk=tuple(disk),  # a newer file than what is committed is of a future that the job has gone back from
         )
 
     def minority_ranks(self, odd: frozenset[int]) -> set[int]:
@@ -181,8 +183,7 @@ class PlannerInputBuilder:
         lost = {rank.node for rank in members.ranks if not members.nodes[rank.node].alive}
         cordoned = sorted(node.name for node in members.by_trust().cordoned)
         return FailureCase(
-            replace(
-                self._base(),
+            self._input(
                 failed_ranks=tuple(sorted(victims)),
                 lost_nodes=tuple(sorted(lost)),
                 away=tuple(sorted(unplaced)),
@@ -203,25 +204,27 @@ class PlannerInputBuilder:
                 moved[number] = best
         return moved
 
-    def _base(self) -> PlannerInput:
+    def _input(self, **known: Any) -> PlannerInput:
+        """What every situation has, and ``known`` of this one."""
         job, members = self._job, self._job.members
         shape = members.shape or MeshShape(dp=len(members.ranks), pp=1)
         room = members.rooms()
         warm = {node.name: min(node.standbys, room[node.name]) for node in members.alive()}
-        return PlannerInput(
-            job=job.options.job,
-            generation=max(0, job.state.generation - 1),
-            step=job.state.committed,
-            step_seconds=self.step_seconds,
-            ranks=self._places(shape),
-            state_bytes=tuple(r.attached.state_bytes if r.attached else 0 for r in members.ranks),
-            standbys={name: count for name, count in warm.items() if count},
-            cold={name: room[name] - warm[name] for name in room if room[name] > warm[name]},
-            replicated=bool(self._job.state.replicated) and not self._job.options.shard_snapshots,
-            away=tuple(rank.number for rank in members.ranks if rank.away),
-            sharded=self._job.options.shard_snapshots and shape.dp > 1,
-            costs=self.costs,
-        )
+        base: dict[str, Any] = {
+            "job": job.options.job,
+            "generation": max(0, job.state.generation - 1),
+            "step": job.state.committed,
+            "step_seconds": self.step_seconds,
+            "ranks": self._places(shape),
+            "state_bytes": tuple([r.attached.state_bytes if r.attached else 0 for r in members.ranks]),
+            "standbys": {name: count for name, count in warm.items() if count},
+            "cold": {name: room[name] - warm[name] for name in room if room[name] > warm[name]},
+            "replicated": bool(self._job.state.replicated) and not self._job.options.shard_snapshots,
+            "away": tuple([rank.number for rank in members.ranks if rank.away]),
+            "sharded": self._job.options.shard_snapshots and shape.dp > 1,
+            "costs": self.costs,
+        }
+        return PlannerInput(**base | known)
 
     def _places(self, shape: MeshShape) -> tuple[RankPlacement, ...]:
         """Of 16,384 ranks a loss moves eight: those that did not move keep theirs."""
@@ -244,6 +247,8 @@ class PlannerInputBuilder:
             if self._job.history.holds(entry.epoch, entry.generation)
         ]
         known = (*self._checkpoints.holds(), *held, *self._checkpoints.stand_ins(held))
+        if not bad:
+            return known
         return tuple(h for h in known if BadSource(h.rank, h.epoch, RestoreSource.DISK) not in bad)
 
     def _slots(self, node: NodeMember, bad: set[BadSource]) -> list[HeldSlot]:
