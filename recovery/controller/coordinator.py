@@ -72,6 +72,7 @@ from mainstay.recovery.telemetry.reporter import Reporter
 
 log = logging.getLogger("mainstay.coordinator")
 
+_REPORT_SECONDS: Final = 0.1  # thousands of ranks start at once: not every new process is a report of all ranks
 _FUTILE: Final = 3
 """Failures of the script's own in a row without a single committed step: what failed will fail again."""
 
@@ -133,6 +134,7 @@ class Coordinator:
         self._server = CoordinatorServer(job, self, self.lease)
         self._futile = 0
         self._resigned = False
+        self._report_due = False
         self._epoch_at_failure = -1
 
     async def start(self, host: str, port: int) -> int:
@@ -168,6 +170,7 @@ class Coordinator:
 
     def report(self) -> None:
         """Tell where the job stands, once ranks and their places are known."""
+        self._report_due = False
         if self.job.members.ranks and not self.job.state.inheriting and not self._resigned:
             self.job.reporter.job(job_report(self.job, self.durability.report(), self.workflows.requests))
 
@@ -332,8 +335,9 @@ class Coordinator:
         self.job.apply(LauncherMessageReceived(node=node.name, message=message))
         if isinstance(message, AgentUp):
             self._agent_up(node)
-        elif isinstance(message, WorkerUp):
-            self.report()
+        elif isinstance(message, WorkerUp) and not self._report_due:
+            self._report_due = True
+            asyncio.get_running_loop().call_later(_REPORT_SECONDS, self.report)
 
     def _handle_answer(self, node: NodeMember, message: Saved | PrefetchResult | NodeChecked) -> None:
         if isinstance(message, Saved):

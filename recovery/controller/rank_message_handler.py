@@ -19,7 +19,7 @@ from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.retry_policy import RetryPolicy
 from mainstay.recovery.controller.state.events import RankMessage, RankMessageReceived
 from mainstay.recovery.controller.workflows.registry import Workflows
-from mainstay.recovery.membership.members import RankMember
+from mainstay.recovery.membership.members import AllRanks, RankMember
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.protocol.messages import FromRank
 from mainstay.recovery.protocol.worker_messages import (
@@ -68,6 +68,7 @@ class RankMessageHandler:
         self._numerics = numerics
         self._replays = workflows.replays
         self._retries = RetryPolicy()
+        self._all_joined, self._all_resumed = AllRanks(), AllRanks()
         self._silent: set[int] = set()
         """Ranks that had not come to the last generation whose collectives failed."""
         self._handlers: dict[type, Callable[[RankMember, Any], None]] = {
@@ -117,7 +118,8 @@ class RankMessageHandler:
             return
         self._apply(rank, message)
         # Replacements get their order from recovery; at the first start the last one to come starts it.
-        if self._forming and all(r.joined == job.state.generation for r in job.members.ranks):
+        current = job.state.generation
+        if self._forming and self._all_joined.have(job.members.ranks, lambda r: r.joined == current):
             self._commands.regroup({})
 
     def _ready(self, rank: RankMember, message: Ready) -> None:
@@ -132,7 +134,9 @@ class RankMessageHandler:
         if not message.ok and self._forming:
             job.control.fail(f"rank {rank.number} cannot continue from step {message.epoch}: {message.reason}")
             return
-        if self._forming and all(r.resumed is not None and r.resumed.ok for r in job.members.ranks):
+        if self._forming and self._all_resumed.have(
+            job.members.ranks, lambda r: r.resumed is not None and r.resumed.ok
+        ):
             self._executor.formed()
 
     def _step(self, rank: RankMember, message: StepRecord) -> None:

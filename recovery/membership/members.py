@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from mainstay.recovery.agent.messages import Inventory
@@ -101,6 +103,25 @@ class RankMember:
         if self.lost:
             return "lost"
         return "running" if (self.live or self.finished) and not self.away else "restoring"
+
+
+class AllRanks:
+    """Whether something holds for all ranks, asked after each message of one of them.
+
+    It begins with the rank for which it did not hold the last time: thousands of ranks are not looked at thousands of
+    times.
+    """
+
+    def __init__(self) -> None:
+        self._missing = 0
+
+    def have(self, ranks: Sequence[RankMember], done: Callable[[RankMember], bool]) -> bool:
+        """Whether ``done`` holds for each."""
+        begin = self._missing if self._missing < len(ranks) else 0
+        places = chain(range(begin, len(ranks)), range(begin))
+        missing = next((place for place in places if not done(ranks[place])), None)
+        self._missing = missing or 0
+        return missing is None
 
 
 class NodesByTrust(NamedTuple):
@@ -199,6 +220,13 @@ class Members:
 
     def on(self, node: str) -> list[RankMember]:
         return [rank for rank in self.ranks if rank.node == node]
+
+    def alive_with_ranks(self) -> list[tuple[NodeMember, list[RankMember]]]:
+        """Living nodes, each with the ranks on it: one look at the ranks for all nodes."""
+        here: dict[str, list[RankMember]] = {}
+        for rank in self.ranks:
+            here.setdefault(rank.node, []).append(rank)
+        return [(node, here.get(node.name, [])) for node in self.alive()]
 
     def can_run(self, node: str) -> bool:
         """Whether a rank may get a process there, if only as a last resort."""

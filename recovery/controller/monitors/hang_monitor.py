@@ -205,8 +205,8 @@ class HangMonitor:
         why = findings[0].evidence.summary
         self._asked[request] = (why, set(suspects), set(asked))
         self._debugged -= asked
-        for node in self._job.members.alive():
-            mine = tuple(rank.number for rank in self._job.members.on(node.name) if rank.number in asked and rank.pid)
+        for node, here in self._job.members.alive_with_ranks():
+            mine = tuple(rank.number for rank in here if rank.number in asked and rank.pid)
             if mine:
                 self._job.send(node, DumpStacks(request=request, ranks=mine))
         self._job.spawn(self._recorder.diagnose(why, suspects))

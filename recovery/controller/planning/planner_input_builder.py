@@ -13,7 +13,7 @@ from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.launcher_commands import LauncherCommands
 from mainstay.recovery.controller.recovery_record import BadSource
 from mainstay.recovery.controller.state.events import ReplicasCompared
-from mainstay.recovery.membership.members import NodeMember, RankMember
+from mainstay.recovery.membership.members import AllRanks, NodeMember, RankMember
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.planner_input import (
     FailureCase,
@@ -43,6 +43,7 @@ class PlannerInputBuilder:
         self._checkpoints = checkpoints
         self._commands = commands
         self._step_times: list[float] = []
+        self._all_told = AllRanks()
         self._known: dict[MeshShape, tuple[RankPlacement, ...]] = {}
 
     # What was measured
@@ -65,13 +66,15 @@ class PlannerInputBuilder:
     def compare_replicas(self, epoch: int) -> None:
         """Before the first failure: learn whether peers are replicas, once all have told their digest of ``epoch``."""
         shape, ranks = self._job.members.shape, self._job.members.ranks
-        if self._job.state.replicated is not None or shape is None or not all(epoch in rank.digests for rank in ranks):
+        if self._job.state.replicated is not None or shape is None:
             return
-        told = dict(enumerate(ranks))
-        equal = shape.dp > 1 and not shape.depths and all(_equal_peers(shape, told, r.number, epoch) for r in ranks)
+        if not self._all_told.have(ranks, lambda rank: epoch in rank.digests):
+            return
+        parts = shape.parts() if shape.dp > 1 and not shape.depths else []
+        equal = bool(parts) and all(len({ranks[peer].digests[epoch] for peer in peers}) == 1 for peers in parts)
         # Running statistics of a batch norm are each replica's own: a copy of a peer's would not be the rank's.
-        buffers = all(ranks[p].buffers[epoch] == r.buffers[epoch] for r in ranks for p in shape.dp_peers(r.number))
-        self._job.apply(ReplicasCompared(parameters_equal=equal, replicated=equal and buffers))
+        buffers = equal and all(len({ranks[peer].buffers[epoch] for peer in peers}) == 1 for peers in parts)
+        self._job.apply(ReplicasCompared(parameters_equal=equal, replicated=buffers))
         self._checkpoints.configure()  # equal replicas may share the writing
         self._commands.replicate_state()
 
@@ -87,7 +90,8 @@ class PlannerInputBuilder:
             return None
         epoch = max(common)
         told = {rank.number: rank for rank in ranks}
-        return all(_equal_peers(shape, told, rank.number, epoch) for rank in ranks)
+        parts = [[told[peer] for peer in peers if peer in told] for peers in shape.parts()]
+        return all(len({rank.digests[epoch] for rank in part}) <= 1 for part in parts)
 
     # Situations
 
@@ -326,10 +330,6 @@ def _parity(node: NodeMember, bad: set[BadSource]) -> list[HeldParity]:
         for row in held  # of a step that is not complete too: what counts is whether there is enough of it
         if not any((rank, row.epoch) in spoiled for rank in row.ranks)
     ]
-
-
-def _equal_peers(shape: MeshShape, ranks: Mapping[int, RankMember], number: int, epoch: int) -> bool:
-    return len({ranks[peer].digests[epoch] for peer in shape.dp_peers(number) if peer in ranks}) == 1
 
 
 def _model_of(peers: list[int], odd: frozenset[int]) -> int:

@@ -235,10 +235,10 @@ def _generation_begun(state: JobState, _: GenerationBegun) -> None:
 def _generation_fenced(state: JobState, event: GenerationFenced) -> Effects:
     members, exclude = state.members, set(event.exclude)
     fences: Effects = []
-    for node in members.alive():
+    for node, here in members.alive_with_ranks():
         # A lost rank may have no place and a process that lives: on a node that is left.
-        doomed = tuple(rank.number for rank in members.on(node.name) if rank.number in event.homes or rank.lost)
-        excluded = tuple(rank.number for rank in members.on(node.name) if rank.number in exclude)
+        doomed = tuple(rank.number for rank in here if rank.number in event.homes or rank.lost)
+        excluded = tuple(rank.number for rank in here if rank.number in exclude)
         node.inventory, node.warm = None, node.standbys
         node.excluded += len(excluded)
         fence = FenceNode(generation=state.generation, kill=doomed, exclude=excluded)
@@ -262,8 +262,8 @@ def _last_save_begun(state: JobState, _: LastSaveBegun) -> Effects:
 
 def _end_all(state: JobState, *, last: bool = False) -> Effects:
     members, effects = state.members, Effects()
-    for node in members.alive():
-        doomed = tuple(rank.number for rank in members.on(node.name))
+    for node, here in members.alive_with_ranks():
+        doomed = tuple(rank.number for rank in here)
         fence = FenceNode(generation=state.generation, kill=doomed, last=last)
         effects.append(SendToLauncher(node=node.name, message=fence))
     return effects

@@ -117,8 +117,8 @@ class SpeedChecker:
         """Have the ranks measure; why there is no result, or nothing."""
         job, members = self._job, self._job.members
         self._number, self._answers = next(self._numbers), {}
-        for node in members.alive():
-            mine = tuple(rank.number for rank in members.on(node.name) if rank.number in asked)
+        for node, here in members.alive_with_ranks():
+            mine = tuple(rank.number for rank in here if rank.number in asked)
             if mine:
                 job.send(node, MeasureSpeeds(request=self._number, ranks=mine))
         wait = ANSWER_SECONDS + STEPS * (self._inputs.step_seconds or 0.0)
