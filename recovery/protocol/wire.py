@@ -15,6 +15,8 @@ from mainstay.probes.decoding import UNREADABLE
 from mainstay.recovery.protocol.messages import FromLauncher, ToLauncher
 from mainstay.recovery.protocol.worker_messages import MAX_MESSAGE_BYTES, FromWorker, ToWorker, WorkerMessage
 
+MAX_STREAM_BYTES: Final = 16 * 1024 * 1024
+"""Of a message on a TCP connection, whose sides know each other: the state of a job of 16,384 ranks has 1.1 MB."""
 _LENGTH: Final = struct.Struct("<I")
 _encoder = msgspec.msgpack.Encoder()
 
@@ -30,15 +32,15 @@ class WireError(ConnectionError):
     """Not a message of this protocol; says what was wrong."""
 
 
-def encode(message: WorkerMessage) -> bytes:
-    """One message.
+def encode(message: WorkerMessage, most: int = MAX_MESSAGE_BYTES) -> bytes:
+    """One message of at most ``most`` bytes; as many as a packet of a Unix socket carries, if not told otherwise.
 
     Raises:
         WireError: larger than a message may be.
     """
     body = _encoder.encode(message)
-    if len(body) > MAX_MESSAGE_BYTES:
-        raise WireError(f"{type(message).__name__} has {len(body)} bytes, allowed are {MAX_MESSAGE_BYTES}")
+    if len(body) > most:
+        raise WireError(f"{type(message).__name__} has {len(body)} bytes, allowed are {most}")
     return body
 
 
@@ -56,7 +58,7 @@ class MessageStream(Generic[T]):
         """Queue ``message``; a broken connection shows at the next ``receive``."""
         if self._writer.is_closing():
             return
-        body = encode(message)
+        body = encode(message, MAX_STREAM_BYTES)
         self._writer.write(_LENGTH.pack(len(body)) + body)
 
     async def receive(self) -> T | None:
@@ -67,11 +69,11 @@ class MessageStream(Generic[T]):
         """
         try:
             (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
-            body = await self._reader.readexactly(length) if length <= MAX_MESSAGE_BYTES else None
+            body = await self._reader.readexactly(length) if length <= MAX_STREAM_BYTES else None
         except (asyncio.IncompleteReadError, OSError):
             return None
         if body is None:
-            raise WireError(f"a message of {length} bytes, allowed are {MAX_MESSAGE_BYTES}")
+            raise WireError(f"a message of {length} bytes, allowed are {MAX_STREAM_BYTES}")
         try:
             return self._decoder.decode(body)
         except UNREADABLE as error:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstay.recovery.protocol.messages import LauncherHeartbeat, LauncherWelcome, StandbysReady
+from mainstay.recovery.protocol.messages import FromRank, LauncherHeartbeat, LauncherWelcome, StandbysReady
 from mainstay.recovery.protocol.wire import (
+    MAX_STREAM_BYTES,
     MessageStream,
     WireError,
     coordinator_side,
@@ -20,7 +21,7 @@ from mainstay.recovery.protocol.wire import (
     launcher_side,
     to_worker,
 )
-from mainstay.recovery.protocol.worker_messages import MAX_MESSAGE_BYTES, FenceRank
+from mainstay.recovery.protocol.worker_messages import MAX_MESSAGE_BYTES, FenceRank, ScriptFailed
 
 
 async def streams() -> tuple[MessageStream, MessageStream, asyncio.Server]:
@@ -64,7 +65,7 @@ def test_both_ways() -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        struct.pack("<I", MAX_MESSAGE_BYTES + 1),
+        struct.pack("<I", MAX_STREAM_BYTES + 1),
         struct.pack("<I", 3) + b"abc",
         struct.pack("<I", 8) + msgspec.msgpack.encode({"a": 1})[:8].ljust(8, b"\0"),
         struct.pack("<I", len(encode(LauncherWelcome(world_size=1))))
@@ -80,6 +81,16 @@ def test_what_is_no_message_is_an_error(raw: bytes) -> None:
     run(work)
 
 
+def test_a_connection_carries_what_no_packet_carries() -> None:
+    large = FromRank(rank=0, pid=1, message=ScriptFailed(error="x" * MAX_MESSAGE_BYTES, traceback=""))
+
+    async def work(near: MessageStream, far: MessageStream) -> None:
+        near.send(large)
+        assert await far.receive() == large
+
+    run(work)
+
+
 def test_a_message_cut_short_is_the_end() -> None:
     async def work(near: MessageStream, far: MessageStream) -> None:
         near._writer.write(struct.pack("<I", 100) + b"abc")
@@ -91,8 +102,6 @@ def test_a_message_cut_short_is_the_end() -> None:
 
 
 def test_a_message_that_is_too_large_is_not_sent() -> None:
-    from mainstay.recovery.protocol.worker_messages import ScriptFailed
-
     with pytest.raises(WireError, match="allowed are"):
         encode(ScriptFailed(error="x" * MAX_MESSAGE_BYTES, traceback=""))
 
