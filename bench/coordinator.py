@@ -38,6 +38,7 @@ FEW, MANY, PER_NODE = 64, 16_384, 8
 STEPS: Final = 5
 STEP, LOSSES, PLAN_MS = 41, 16, 20.0
 PP, TP = 16, 8
+START: Final = 512
 GROWTH: Final = 2.0
 """Times that a record may cost more among many ranks: their tables do not fit the processor's caches."""
 
@@ -87,6 +88,33 @@ async def microseconds(coordinator: Coordinator) -> float:
             await coordinator.handle_message(nodes[record.rank // PER_NODE], record)
         best = min(best, time.process_time() - begun)
     return best / ranks * 1e6
+
+
+async def formation_microseconds(ranks: int) -> float:
+    """Processor time for each rank from its process to its first step, which says that replicas are equal."""
+    coordinator = make_coordinator(ranks)
+    nodes, generation = list(coordinator.job.members.nodes.values()), coordinator.job.state.generation
+    rounds: list[Any] = [
+        Joined(generation=generation, dp=ranks // (PP * TP), pp=PP, tp=TP),
+        Attached(state_bytes=10**10, slots=2, protected=True),
+        Resumed(generation=generation, epoch=0, source=None, seconds=0.0, nbytes=0, ok=True),
+        StepRecord(
+            generation=generation, epoch=1, step_time=1.0, compute_time=0.9, snapshot_blocked=0.0, end_ns=1, digest=7,
+            buffers=7,
+        ),
+    ]  # fmt: skip
+    begun = time.process_time()
+    for rank in range(ranks):
+        await coordinator.handle_message(nodes[rank // PER_NODE], WorkerUp(rank=rank, pid=1000 + rank))
+    for message in rounds:
+        for rank in range(ranks):
+            said = FromRank(rank=rank, pid=1000 + rank, message=message)
+            await coordinator.handle_message(nodes[rank // PER_NODE], said)
+    assert coordinator.job.state.formed_once
+    assert coordinator.job.state.replicated
+    seconds = time.process_time() - begun
+    await coordinator.close()
+    return seconds / ranks * 1e6
 
 
 async def measure() -> tuple[float, float, float]:
@@ -156,6 +184,7 @@ def plan_row(held: str, *, disks: bool) -> Row:
 
 def main() -> None:
     few, many, recorded = asyncio.run(measure())
+    few_start, start = (asyncio.run(formation_microseconds(ranks)) for ranks in (START, MANY))
     rows = [
         Row(
             claim=f"processor time of a step record among {MANY:,} ranks",
@@ -177,6 +206,17 @@ def main() -> None:
             kind="live",
             baseline=f"{many:.1f} µs without",
             n=STEPS,
+        ),
+        Row(
+            claim=f"processor time of a rank's start, from its process to its first step, among {MANY:,} ranks",
+            figure=start,
+            unit="µs",
+            target=f"<= {GROWTH:g} times that among {START}",
+            holds=start <= GROWTH * few_start,
+            kind="live",
+            baseline=f"{few_start:.0f} µs among {START} ranks",
+            n=MANY,
+            note=f"{start * MANY / 1e6:.1f} s of processor time until all ranks have made the first step",
         ),
         plan_row("snapshots in memory", disks=False),
         plan_row("the same, and a checkpoint of each rank on its node's disk", disks=True),
