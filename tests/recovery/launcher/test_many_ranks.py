@@ -26,12 +26,12 @@ def test_a_job_that_begins_is_not_reported_once_for_each_rank(
 
     monkeypatch.setattr(coordinator, "job_report", job_report)
 
-    async def story() -> None:
+    async def begin_job() -> None:
         async with running(replace(options, nproc=32), steps=1) as world:
             await world.until(lambda: all(rank["pid"] for rank in reports[-1]["topology"]["ranks"]))
             assert len(reports) < 16, "64 ranks have begun"
 
-    play(story())
+    play(begin_job())
 
 
 @pytest.mark.parametrize("in_order", [True, False])
