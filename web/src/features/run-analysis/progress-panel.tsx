@@ -46,7 +46,7 @@ export function ProgressPanel({ job, children, aside }: Props) {
           progress.ranks.length === 0 && progress.state === "unknown" ? (
             <Empty title={job.finished_at === null ? "No progress reports." : "The job has ended."}>
               {job.finished_at === null &&
-                "The training SDK reports progress automatically. Check that the job uses it."}
+                "Under mainstay run, a script with the SDK reports progress automatically. A job under torchrun reports only its steps."}
             </Empty>
           ) : (
             <Body job={job} progress={progress}>
