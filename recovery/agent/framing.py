@@ -1,7 +1,8 @@
-"""Messages on a stream socket: 4 bytes of length (little-endian), then msgpack, 1 MiB at most.
+"""Messages on a stream socket: 4 bytes of length (little-endian), then msgpack.
 
-Every receive has a deadline and a bound known beforehand, so neither a slow nor a hostile peer can hold memory or a
-thread for long. A broken frame ends the connection; nothing is guessed.
+A message has 1 MiB at most, on a Unix socket, whose other side is a process of this job on this node, 16 MiB. Every
+receive has a deadline and a bound known beforehand, so neither a slow nor a hostile peer can hold memory or a thread
+for long. A broken frame ends the connection; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from mainstay.recovery.agent.errors import AgentGoneError, ProtocolError
 from mainstay.recovery.agent.peer_messages import WireMessage
 
 MAX_MESSAGE_BYTES: Final = 1024 * 1024
+MAX_LOCAL_BYTES: Final = 16 * 1024 * 1024
+"""The parity groups of a job of 16,384 ranks, which every launcher gives to its agent, have 1.1 MB."""
 CHUNK: Final = 1024 * 1024
 """Raw bytes handed to the kernel at once; also the unit in which the receiver works on them."""
 
@@ -32,9 +35,9 @@ def send(sock: socket.socket, message: WireMessage) -> None:
         ProtocolError: it is larger than a message may be.
         AgentGoneError: the connection broke or stood still beyond its time-out.
     """
-    body = _encoder.encode(message)
-    if len(body) > MAX_MESSAGE_BYTES:
-        raise ProtocolError(f"{type(message).__name__} has {len(body)} bytes, allowed are {MAX_MESSAGE_BYTES}")
+    body, most = _encoder.encode(message), _most_bytes(sock)
+    if len(body) > most:
+        raise ProtocolError(f"{type(message).__name__} has {len(body)} bytes, allowed are {most}")
     try:
         sock.sendall(_LENGTH.pack(len(body)) + body)
     except OSError as error:
@@ -50,15 +53,19 @@ def receive(sock: socket.socket, decoder: msgspec.msgpack.Decoder[M]) -> M:
     """
     head = bytearray(_LENGTH.size)
     _receive_into(sock, memoryview(head))
-    (length,) = _LENGTH.unpack(head)
-    if not 0 < length <= MAX_MESSAGE_BYTES:
-        raise ProtocolError(f"a message of {length} bytes; allowed are 1 to {MAX_MESSAGE_BYTES}")
+    (length,), most = _LENGTH.unpack(head), _most_bytes(sock)
+    if not 0 < length <= most:
+        raise ProtocolError(f"a message of {length} bytes; allowed are 1 to {most}")
     body = bytearray(length)
     _receive_into(sock, memoryview(body))
     try:
         return decoder.decode(body)
     except UNREADABLE as error:
         raise ProtocolError(f"not a message: {error}") from error
+
+
+def _most_bytes(sock: socket.socket) -> int:
+    return MAX_LOCAL_BYTES if sock.family == socket.AF_UNIX else MAX_MESSAGE_BYTES
 
 
 def _receive_into(sock: socket.socket, out: memoryview) -> None:

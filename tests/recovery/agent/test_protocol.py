@@ -19,6 +19,7 @@ from mainstay.recovery.agent.messages import (
     Drop,
     Fence,
     Fetch,
+    GroupMember,
     Hello,
     Inventory,
     OpenArena,
@@ -64,6 +65,18 @@ def _closed_after(agent, data: bytes) -> bytes:
         except OSError:  # closed before the end: as good an answer
             pass
     return said
+
+
+def test_an_agent_takes_the_groups_of_a_job_of_sixteen_thousand_ranks(agents):
+    client = agents().client()
+    members = [
+        GroupMember(node=f"gpu-{r // 8:04}.cluster.example.org", endpoint=f"10.20.{r // 256}.1:29411", rank=r)
+        for r in range(16_384)
+    ]
+    groups = tuple(tuple(members[first::2048]) for first in range(2048))
+    assert len(msgspec.msgpack.encode(groups)) > MAX_MESSAGE_BYTES
+    client.configure_parity(groups, 1)
+    client.ping()
 
 
 STRANGERS = [
