@@ -11,6 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +32,7 @@ MAX_RANK: Final = 1_000_000
 logger = logging.getLogger("mainstay.agent")
 
 
-class ArenaStoreState(msgspec.Struct, frozen=True, kw_only=True):
+class ArenaStoreState(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What survives a restart beside the arenas."""
 
     fence: int = 0
@@ -44,9 +45,12 @@ class ArenaStoreState(msgspec.Struct, frozen=True, kw_only=True):
 
     def group_of(self, rank: int) -> Group:
         """Those that protect ``rank``, itself included; none if nothing does."""
-        if not self.every:
-            return ()
-        return next((g for g in self.groups if len(g) > 1 and any(m.rank == rank for m in g)), ())
+        return self._by_rank.get(rank, ()) if self.every else ()
+
+    @cached_property
+    def _by_rank(self) -> dict[int, Group]:
+        """It is asked for in every round of the encoder, and a job may have thousands of groups."""
+        return {member.rank: group for group in self.groups if len(group) > 1 for member in group}
 
 
 def arena_path(directory: Path, rank: int) -> Path:
