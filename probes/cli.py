@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from mainstay.probes.command_options import (
     fail,
     parse,
 )
+from mainstay.probes.stop_signal import stop_at_signal
 
 if TYPE_CHECKING:  # commands import what they need when they run
     from mainstay.probes.daemon import NodeDaemon
@@ -55,8 +55,7 @@ def node(words: Sequence[str]) -> None:
         daemon = _daemon(options)
     except (ValueError, OSError, SpoolError) as error:
         fail("node", str(error))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: daemon.stop())
+    stop_at_signal(daemon.stop)
     give_up = time.monotonic() + _ONCE_S
     daemon.run(until=lambda d: options.once and (_sent(d) or time.monotonic() > give_up))
     if options.once and not _sent(daemon):

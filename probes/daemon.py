@@ -186,7 +186,7 @@ class NodeDaemon:
         return delivered
 
     def stop(self) -> None:
-        """Ask for an orderly stop; safe in a signal handler and from any thread."""
+        """Ask for an orderly stop, from any thread."""
         self._stopping.set()
         self.supervisor.wake()
 

@@ -7,11 +7,9 @@ database, so a lost message costs one tick. Messages are JSON, never pickle.
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import FrameType
 from typing import Any, Final
 
 from celery import Celery
@@ -20,6 +18,7 @@ from celery.worker import WorkController
 from kombu.exceptions import OperationalError as BrokerError
 from sqlalchemy.exc import OperationalError
 
+from mainstay.probes.stop_signal import stop_at_signal
 from mainstay.service.common.shared_wakeups import SharedWakeups
 from mainstay.service.services import Services
 from mainstay.service.settings import CelerySettings
@@ -159,11 +158,7 @@ def run(services: Services, *, tasks: bool, beat: bool, concurrency: int) -> Non
     """``mainstay worker``: until a signal ends it."""
     stop = threading.Event()
 
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
+    stop_at_signal(stop.set)
     app = make_app(services.settings.celery)
     with (
         SharedWakeups(services.database, services.wakers),

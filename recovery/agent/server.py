@@ -14,7 +14,6 @@ import json
 import logging
 import math
 import os
-import signal
 import socket
 import ssl
 import struct
@@ -28,6 +27,7 @@ from typing import Final
 import msgspec
 
 from mainstay.probes.data_dir import read_secret
+from mainstay.probes.stop_signal import stop_at_signal
 from mainstay.recovery.agent import standalone
 from mainstay.recovery.agent.errors import AgentError, FailureKind, ProtocolError, StaleGenerationError
 from mainstay.recovery.agent.framing import parse_endpoint, receive, send
@@ -238,8 +238,7 @@ def _run(arguments: argparse.Namespace) -> int:
     server = AgentServer(service)
     unix, tcp = listen_unix(arguments.socket), listen_tcp(arguments.listen)
     ended = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ended.set())
+    stop_at_signal(ended.set)
     service.start()
     server.listen(unix)
     server.listen(tcp)
