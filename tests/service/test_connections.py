@@ -29,7 +29,7 @@ def settings(make_settings: Callable[..., Settings]) -> Callable[..., Settings]:
 
 
 def read_to_end(sock: socket.socket) -> bytes:
-    """Read until the peer closes. It resets the connection where bytes reach it after that: what it sent is read first."""
+    """Read until the peer closes, or resets the connection since bytes reached it later: what it sent is read first."""
     sock.settimeout(60)
     found = b""
     with suppress(ConnectionResetError):

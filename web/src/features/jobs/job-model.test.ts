@@ -1,6 +1,13 @@
 import { describe, expect, it } from "vitest";
 import type { Job, Steps } from "@/api/types";
-import { durabilityFacts, protectionFacts, rankFacts, rankLines, rankValues } from "./job-model";
+import {
+  durabilityFacts,
+  placementFacts,
+  protectionFacts,
+  rankFacts,
+  rankLines,
+  rankValues,
+} from "./job-model";
 
 const rank = (n: number) => ({
   rank: n,
@@ -93,6 +100,19 @@ it("names the run, and what the protection does not cover", () => {
   expect(facts.slice(3)).toEqual([
     { name: "Run", value: "0199-7c1e" },
     { name: "Not covered", value: "the loss of failure domain rack-7 affects 2 ranks" },
+  ]);
+});
+
+it("says where ranks are, and which nodes wait without ranks", () => {
+  const placement = { name: "Placement", value: "4 ranks on 1 node" };
+  expect(placementFacts(job)).toEqual([placement]);
+  const withStandbys = (standbys: Record<string, number>) =>
+    placementFacts({ ...job, topology: { ...job.topology, standbys } });
+  expect(withStandbys({ n: 0 })).toEqual([placement, { name: "Spare nodes", value: "none" }]);
+  expect(withStandbys({ n: 1, "n-10": 0, "n-9": 2 })).toEqual([
+    placement,
+    { name: "Spare nodes", value: "n-9 (2 warm standbys), n-10 (0 warm standbys)" },
+    { name: "Standbys beside ranks", value: "n (1 warm standby)" },
   ]);
 });
 

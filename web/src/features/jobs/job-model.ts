@@ -79,6 +79,27 @@ export function rankFacts(job: Job, steps: Steps | undefined, rank: number): Ran
   };
 }
 
+/** Where the ranks are, and which nodes of the job wait without ranks. */
+export function placementFacts(job: Job): { name: string; value: string }[] {
+  const { ranks, standbys, world_size } = job.topology;
+  const used = new Set(ranks.map((rank) => rank.node));
+  const placement = {
+    name: "Placement",
+    value: `${plural(world_size, "rank")} on ${plural(used.size, "node")}`,
+  };
+  if (!standbys) return [placement];
+  const listed = (nodes: [string, number][]) =>
+    nodes.map(([node, count]) => `${node} (${plural(count, "warm standby")})`).join(", ");
+  const nodes = Object.entries(standbys).sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
+  const spare = nodes.filter(([node]) => !used.has(node));
+  const beside = nodes.filter(([node, count]) => used.has(node) && count > 0);
+  return [
+    placement,
+    { name: "Spare nodes", value: spare.length > 0 ? listed(spare) : "none" },
+    ...(beside.length > 0 ? [{ name: "Standbys beside ranks", value: listed(beside) }] : []),
+  ];
+}
+
 /** Return the protection of a job as names and values. */
 export function protectionFacts(job: Job): { name: string; value: string }[] {
   const { slots, parity_every, parity_group, disk_every, run, warnings } = job.protection;

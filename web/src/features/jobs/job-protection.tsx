@@ -2,13 +2,12 @@ import type { Job } from "@/api/types";
 import { bytes } from "@/lib/format";
 import { Facts } from "@/ui/facts";
 import { Panel } from "@/ui/panel";
-import { durabilityFacts, protectionFacts, stateBytes } from "./job-model";
+import { durabilityFacts, placementFacts, protectionFacts, stateBytes } from "./job-model";
 
 /** The protection and durability of the job. */
 export function JobProtection({ job }: { job: Job }) {
   const { total, most } = stateBytes(job);
   const durability = durabilityFacts(job);
-  const nodes = new Set(job.topology.ranks.map((rank) => rank.node)).size;
   return (
     <div className="flex flex-col gap-4">
       <Panel title="Protection">
@@ -16,10 +15,7 @@ export function JobProtection({ job }: { job: Job }) {
           facts={[
             ...protectionFacts(job),
             { name: "State", value: `${bytes(total)} total, at most ${bytes(most)} per rank` },
-            {
-              name: "Placement",
-              value: `${job.topology.world_size} ranks on ${nodes} ${nodes === 1 ? "node" : "nodes"}`,
-            },
+            ...placementFacts(job),
           ]}
         />
       </Panel>
