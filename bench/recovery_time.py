@@ -43,17 +43,16 @@ class Size(NamedTuple):
     restarts: int
     faster: float
     """Than a full restart, as promised."""
+    beyond: float | None = None
+    """Seconds that recovery may add to a step, as promised; a restart must add four times as many."""
 
     @property
     def arguments(self) -> list[str]:
         return ["--width", str(self.width), "--batch", str(self.batch)]
 
 
-SIZES: Final = (Size(12, 198, 4, 20, 3, 10.0), Size(240, 896, 1, 12, 4, 4.0))
+SIZES: Final = (Size(12, 198, 4, 20, 3, 10.0), Size(240, 896, 1, 12, 4, 4.0, 0.3))
 LOST_NODES: Final = 20
-LARGE: Final = 240
-BEYOND: Final = 0.3
-"""Seconds that recovery may add to a step where a rank has ``LARGE`` megabytes."""
 DETECTED: Final = 0.1
 """Seconds from the SIGKILL until the coordinator acts."""
 
@@ -216,13 +215,13 @@ def rows_of(run: Run, cold: list[float], size: Size) -> list[Row]:
 
 def _beyond_rows(recovery: float, restart: float, size: Size, note: str, count: int) -> list[Row]:
     """What recovery adds to the step that is made in any case, and what a restart adds."""
-    promised, recovery = size.megabytes >= LARGE, max(recovery, 0.01)
+    limit, recovery = size.beyond, max(recovery, 0.01)  # less than that no clock here tells from nothing
     what = f"SIGKILL of a rank with {size.megabytes} MB: beyond the next step's own time"
     return [
-        Row(claim=f"{what}, p50", figure=recovery, unit="s", target=f"<= {BEYOND:g}" if promised else "",
-            holds=recovery <= BEYOND if promised else None, kind="live", n=count, note=note),
+        Row(claim=f"{what}, p50", figure=recovery, unit="s", target=f"<= {limit:g}" if limit else "",
+            holds=recovery <= limit if limit else None, kind="live", n=count, note=note),
         Row(claim=f"{what}, against a full restart beyond its first step", figure=restart / recovery, unit="x",
-            target=">= 4" if promised else "", holds=restart / recovery >= 4 if promised else None, kind="live",
+            target=">= 4" if limit else "", holds=restart / recovery >= 4 if limit else None, kind="live",
             baseline=f"a full restart takes {restart:.2f} s beyond its first step", n=count, note=note),
     ]  # fmt: skip
 
