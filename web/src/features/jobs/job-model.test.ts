@@ -108,12 +108,18 @@ it("says where ranks are, and which nodes wait without ranks", () => {
   expect(placementFacts(job)).toEqual([placement]);
   const withStandbys = (standbys: Record<string, number>) =>
     placementFacts({ ...job, topology: { ...job.topology, standbys } });
-  expect(withStandbys({ n: 0 })).toEqual([placement, { name: "Spare nodes", value: "none" }]);
+  expect(withStandbys({ n: 0 })).toEqual([
+    placement,
+    { name: "Spare nodes", value: "none" },
+    { name: "Warm standbys", value: "none" },
+  ]);
   expect(withStandbys({ n: 1, "n-10": 0, "n-9": 2 })).toEqual([
     placement,
-    { name: "Spare nodes", value: "n-9 (2 warm standbys), n-10 (0 warm standbys)" },
-    { name: "Standbys beside ranks", value: "n (1 warm standby)" },
+    { name: "Spare nodes", value: "n-9, n-10" },
+    { name: "Warm standbys", value: "3 on 2 nodes" },
   ]);
+  const many = withStandbys(Object.fromEntries(Array.from({ length: 1000 }, (_, i) => [`n-${i}`, 0])));
+  expect(many[1]?.value).toBe("n-0, n-1, n-2, n-3, and 996 more");
 });
 
 const scrub = {

@@ -2,7 +2,7 @@
 import type { Job, Steps } from "@/api/types";
 import type { Line } from "@/charts/chart-options";
 import { median, newest, ratioToPeers } from "@/charts/rank-layout";
-import { bytes, plural } from "@/lib/format";
+import { bytes, integer, plural } from "@/lib/format";
 import type { RankMetric } from "./search";
 
 type Scrubbing = NonNullable<NonNullable<Job["protection"]["durability"]>["scrub"]>;
@@ -79,7 +79,9 @@ export function rankFacts(job: Job, steps: Steps | undefined, rank: number): Ran
   };
 }
 
-/** Where the ranks are, and which nodes of the job wait without ranks. */
+const NAMED_NODES = 4;
+
+/** Where the ranks are, and what of the job waits to take some. */
 export function placementFacts(job: Job): { name: string; value: string }[] {
   const { ranks, standbys, world_size } = job.topology;
   const used = new Set(ranks.map((rank) => rank.node));
@@ -88,15 +90,19 @@ export function placementFacts(job: Job): { name: string; value: string }[] {
     value: `${plural(world_size, "rank")} on ${plural(used.size, "node")}`,
   };
   if (!standbys) return [placement];
-  const listed = (nodes: [string, number][]) =>
-    nodes.map(([node, count]) => `${node} (${plural(count, "warm standby")})`).join(", ");
-  const nodes = Object.entries(standbys).sort(([a], [b]) => a.localeCompare(b, "en", { numeric: true }));
-  const spare = nodes.filter(([node]) => !used.has(node));
-  const beside = nodes.filter(([node, count]) => used.has(node) && count > 0);
+  const spare = Object.keys(standbys).filter((node) => !used.has(node));
+  spare.sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+  const more = spare.length - NAMED_NODES;
+  const named = spare.slice(0, NAMED_NODES).join(", ") + (more > 0 ? `, and ${integer(more)} more` : "");
+  const waiting = Object.values(standbys).filter((count) => count > 0);
+  const total = waiting.reduce((sum, count) => sum + count, 0);
   return [
     placement,
-    { name: "Spare nodes", value: spare.length > 0 ? listed(spare) : "none" },
-    ...(beside.length > 0 ? [{ name: "Standbys beside ranks", value: listed(beside) }] : []),
+    { name: "Spare nodes", value: named || "none" },
+    {
+      name: "Warm standbys",
+      value: total > 0 ? `${integer(total)} on ${plural(waiting.length, "node")}` : "none",
+    },
   ];
 }
 
