@@ -107,10 +107,12 @@ class Chaos(Load):
             if number % 5 == 0 and self.slow:
                 relay, node = self.slow.pop()
                 relay.samples.sick, self.oracle.holds[node] = node, "power_brake"
+                print(f"{time.time():.1f} power_brake {node}", flush=True)
             elif number % 5 == 2 and self.mute:
                 relay, node = self.mute.pop()
                 relay.silent.add(node)
                 self.oracle.holds[node] = "node_lost"
+                print(f"{time.time():.1f} silent {node}", flush=True)
             await asyncio.sleep(4.0)
 
     async def _inject(self, faults: int) -> None:
@@ -137,6 +139,7 @@ class Chaos(Load):
         fault: AsyncIterator[None] = getattr(self, f"_{kind}")(number)
         await anext(fault)
         began, node = time.monotonic(), self.fresh.pop()
+        print(f"{time.time():.1f} {kind} {number}", flush=True)
         probe = asyncio.create_task(self.detected(node, clients))
         async for _ in fault:
             raise AssertionError("a fault yields once")

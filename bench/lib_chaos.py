@@ -291,7 +291,8 @@ class Load:
         broken = len(self.oracle.events) + len(self.oracle.holds)
         self.row("acknowledged events not evaluated", events["lost"], "", 0.0, n=len(self.oracle.events))
         self.row("faults of nodes without exactly their finding", events["wrong"], "", 0.0, n=broken)
-        self.row("findings cleared while their fault held", events["cleared"], "", 0.0, n=broken)
+        history = "; ".join(cleared_history(self.oracle, self.server)) if events["cleared"] else ""
+        self.row("findings cleared while their fault held", events["cleared"], "", 0.0, n=broken, note=history)
         self.row("findings without a fault", events["invented"], "", 0.0, n=len(self.names))
         wrong, n = await self.wrong_charts(charts, seconds), len(charts) * len(self.people)
         self.row("charts that differ from what was sent", len(wrong), "", 0.0, n=n, note="; ".join(wrong[:3]))
@@ -356,3 +357,17 @@ def evaluate(oracle: Oracle, server: Postgres, names: Sequence[str]) -> Counter[
         names,
     )
     return oracle.compare_events([event for (event,) in events], findings, cleared)
+
+
+def cleared_history(oracle: Oracle, server: Postgres) -> list[str]:
+    """What happened, and when, to each finding that was cleared while the oracle holds its fault."""
+    rows = server.query(
+        "SELECT f.node, f.kind, f.time, f.evidence ->> 'summary', t.time, t.text FROM incident_timeline t"
+        " JOIN findings f ON f.id = t.data ->> 'finding' WHERE t.kind = 'finding_cleared' ORDER BY t.time"
+    )
+    holds = oracle.holds | dict.fromkeys(oracle.events.values(), "xid")
+    return [
+        f"{kind} of {node} at {opened:.1f} ({summary}) cleared at {cleared:.1f} ({text})"
+        for node, kind, opened, summary, cleared, text in rows
+        if holds.get(node) == kind
+    ]

@@ -1,0 +1,1 @@
+"""Notifications: routes from incidents to receivers, messages, and their delivery."""
