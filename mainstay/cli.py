@@ -25,6 +25,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "backup": ("mainstay.service.backup.cli:backup", "service", "Save the state of the service."),
     "restore": ("mainstay.service.backup.cli:restore", "service", "Restore the state of the service from a backup."),
     "config": ("mainstay.service.config.cli:config", "service", "Check and show the settings of the service."),
+    "notifications": (
+        "mainstay.service.notifications.cli:notifications",
+        "service",
+        "Configure messages about incidents.",
+    ),
     "token": ("mainstay.service.auth.cli:token", "service", "Manage tokens."),
     "node": ("mainstay.probes.cli:node", "node", "Run the node daemon."),
     "relay": ("mainstay.probes.cli:relay", "relay", "Run a rack relay."),

@@ -70,6 +70,9 @@ from mainstay.service.jobs import live_endpoints as live_jobs
 from mainstay.service.jobs.occupancy import Occupancy
 from mainstay.service.jobs.repository import world_size
 from mainstay.service.localization import endpoints as localizations
+from mainstay.service.notifications import endpoints as notifications
+from mainstay.service.notifications import loops as notification_loops
+from mainstay.service.notifications.metrics import collect as collect_notifications
 from mainstay.service.overview import endpoints as overview
 from mainstay.service.remediation import endpoints as remediation
 from mainstay.service.remediation import reconcile
@@ -117,6 +120,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     jobs.router,
     live_jobs.router,
     incidents.router,
+    notifications.router,
     remediation.router,
     policies.router,
     validation.router,
@@ -139,6 +143,7 @@ LOOPS: Final[tuple[Callable[[Services], list[Loop]], ...]] = (
     detection_loop.make_loops,
     lemon_scan.make_loops,
     reconcile.make_loops,
+    notification_loops.make,
     retention_loops.make,
     validation_loops.make,
     source_loops.make,
@@ -156,6 +161,7 @@ COLLECTORS: Final[tuple[Callable[[Services], Iterator[Metric]], ...]] = (
     collect_runs,
     collect_health,
     collect_remediation,
+    collect_notifications,
     remote_write.collect,
 )
 """What ``/metrics`` reads when it is asked; the first alone knows enough in a gateway."""

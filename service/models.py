@@ -13,6 +13,7 @@ import mainstay.service.fleet.models
 import mainstay.service.incidents.models
 import mainstay.service.jobs.models
 import mainstay.service.localization.models
+import mainstay.service.notifications.models
 import mainstay.service.remediation.models
 import mainstay.service.sources.models
 import mainstay.service.stream.models

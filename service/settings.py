@@ -13,7 +13,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from mainstay.service.config.setting_types import Address, NetworkList, ReceiverUrl, SettingsGroup, TextList
+from mainstay.service.config.outgoing_settings import NotificationSettings, RemoteWriteSettings
+from mainstay.service.config.setting_types import Address, NetworkList, SettingsGroup, TextList
 
 
 class AuthSettings(SettingsGroup):
@@ -227,21 +228,6 @@ class ExpositionSettings(SettingsGroup):
     """Age after which /metrics leaves out a value, in seconds. Choose more than any scrape interval."""
 
 
-class RemoteWriteSettings(SettingsGroup):
-    """Series of single devices, sent to a Prometheus remote-write receiver."""
-
-    url: ReceiverUrl = Field(default="", repr=False)
-    """URL of the receiver, such as https://prometheus.example/api/v1/write. Empty: nothing is sent."""
-    interval_seconds: int = Field(default=15, ge=5, le=300)
-    """Interval between two samples of a series, in seconds."""
-    token_file: Path | None = None
-    """File with the bearer token for the receiver."""
-    basic_auth_file: Path | None = None
-    """File with USER:PASSWORD for the receiver, instead of a token."""
-    ca_file: Path | None = None
-    """PEM file of authorities to trust for https, instead of those of the system."""
-
-
 class ValidationSettings(SettingsGroup):
     """Validations and sweeps."""
 
@@ -340,6 +326,7 @@ class Settings(BaseSettings):
     incidents: IncidentSettings = IncidentSettings()
     remediation: RemediationSettings = RemediationSettings()
     retention: RetentionSettings = RetentionSettings()
+    notifications: NotificationSettings = NotificationSettings()
     validation: ValidationSettings = ValidationSettings()
     admission: AdmissionSettings = AdmissionSettings()
     sources: SourceSettings = SourceSettings()
@@ -369,6 +356,14 @@ class Settings(BaseSettings):
     @property
     def history_url(self) -> str:
         return self.history.url or str(self.data_dir / "history")
+
+    @property
+    def dashboard_url(self) -> str:
+        return (self.notifications.dashboard_url or self.base_url).rstrip("/")
+
+    @property
+    def secrets_dir(self) -> Path:
+        return self.notifications.secrets_dir or self.data_dir / "secrets"
 
     @property
     def migrates(self) -> bool:

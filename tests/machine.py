@@ -1,4 +1,4 @@
-"""Finds, starts or installs what the tests need from the machine: PostgreSQL, Redis, Chromium.
+"""Finds, starts or installs what the tests need from the machine: PostgreSQL, Redis, Chromium, and a few programs.
 
 The order is the same for each: what the environment names, what answers on localhost, a private one from installed
 binaries, an apt install when we are root; otherwise one message that says exactly what to install. Only a private
@@ -22,7 +22,15 @@ from pathlib import Path
 import psycopg
 import redis
 
-_PROGRAMS = {"gcc": ("gcc", "libc6-dev"), "openssl": ("openssl",), "unshare": ("util-linux",), "ip": ("iproute2",)}
+_PROGRAMS = {
+    "gcc": ("gcc", "libc6-dev"),
+    "openssl": ("openssl",),
+    "unshare": ("util-linux",),
+    "ip": ("iproute2",),
+    "prometheus-alertmanager": ("prometheus-alertmanager",),
+    # The one SMTP server of Debian that runs as any user, from a folder, and takes no other one's place on a machine.
+    "chasquid": ("chasquid",),
+}
 """What tests call, and the Debian packages that have it."""
 _BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 Started = tuple[str, int]
@@ -43,6 +51,16 @@ def _apt_install(*packages: str) -> None:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
         if done.returncode:
             raise MissingError(f"{' '.join(command)} failed: {done.stderr.strip()[-300:]}")
+
+
+def program(name: str) -> str:
+    """Path of one of ``_PROGRAMS``."""
+    if not shutil.which(name):
+        _apt_install(*_PROGRAMS[name])
+    path = shutil.which(name)
+    if path is None:
+        raise MissingError(f"{' '.join(_PROGRAMS[name])} was installed but has no program {name}")
+    return path
 
 
 def free_port() -> int:
@@ -197,10 +215,8 @@ def main() -> int:
         if answering is None and not shutil.which("redis-server"):
             _apt_install("redis-server")
         print(f"redis       {answering or 'private, from ' + str(shutil.which('redis-server'))}")
-        for program, packages in _PROGRAMS.items():
-            if not shutil.which(program):
-                _apt_install(*packages)
-            print(f"{program:<12}{shutil.which(program)}")
+        for name in _PROGRAMS:
+            print(f"{name:<11} {program(name)}")
         if not shutil.which("prometheus"):
             with contextlib.suppress(MissingError):
                 _apt_install("prometheus")

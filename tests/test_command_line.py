@@ -14,7 +14,7 @@ from tests.commands import run_here
 ROOT = Path(__file__).resolve().parents[1]
 FROZEN = {
     "accept-gpu", "agent", "analyze-hang", "backup", "checkpoint", "cluster", "config", "criteria", "demo", "doctor",
-    "job", "localize", "node", "plan", "policy", "record", "relay", "replay", "replay-job", "restore",
+    "job", "localize", "node", "notifications", "plan", "policy", "record", "relay", "replay", "replay-job", "restore",
     "run", "select", "serve", "simulate", "superbench", "token", "up", "validate", "worker",
 }  # fmt: skip
 

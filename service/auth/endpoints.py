@@ -38,7 +38,7 @@ class TokenPage(Page[TokenRead]):
     """Tokens, newest first."""
 
 
-async def _throttled(request: Request, services: ServicesDep) -> str:
+async def limit_attempts(request: Request, services: ServicesDep) -> str:
     """Before any database work: refuse an address with too many failures. Another site's page counts for nothing."""
     if {"sec-fetch-site", "origin"} & set(request.headers.keys()):
         guard.require_same_origin(request)  # a browser request: another site must not sign a user in
@@ -59,7 +59,7 @@ def sign_in(
     body: SignIn,
     request: Request,
     *,
-    address: Annotated[str, Depends(_throttled)],
+    address: Annotated[str, Depends(limit_attempts)],
     services: ServicesDep,
     session: Writing,
     now: Now,

@@ -7,10 +7,13 @@ a moment before. Private IPv4 networks and loopback are allowed, because exporte
 from __future__ import annotations
 
 import socket
+import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import NewConnectionError
@@ -77,7 +80,7 @@ def _never(address: Address) -> str:
         "unspecified": address.is_unspecified or (address.version == 4 and address in _THIS_HOST),
         "reserved": address.is_reserved and not address.is_loopback and _embedded(address) is None,
     }
-    return next((f"no address of an exporter ({what})" for what, applies in rules.items() if applies), "")
+    return next((f"no address of a server ({what})" for what, applies in rules.items() if applies), "")
 
 
 _THIS_HOST: Final = ip_network("0.0.0.0/8")
@@ -101,27 +104,91 @@ def _embedded(address: Address) -> IPv4Address | None:
     return address.ipv4_mapped or address.sixtofour or (teredo[1] if teredo else None)
 
 
+class TimeLimit:
+    """Shuts a connection down when the time is over.
+
+    The timeouts of a socket limit each read, not a slow peer as a whole. A duplicate of the socket is shut down, since
+    a TLS handshake takes the descriptor from the original.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._deadline = time.monotonic() + seconds
+        self._timer = threading.Timer(seconds, self._shut_down)
+        self._timer.daemon = True
+        self._duplicate: socket.socket | None = None
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        if self._duplicate is not None:
+            self._duplicate.close()
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() >= self._deadline
+
+    @property
+    def remaining(self) -> float:
+        return max(0.001, self._deadline - time.monotonic())
+
+    def watch(self, sock: socket.socket) -> None:
+        """Shut down this connection too, at once where the time is over."""
+        self._duplicate = sock.dup()
+        if self.is_over:
+            self._shut_down()
+
+    def _shut_down(self) -> None:
+        if self._duplicate is not None:
+            with suppress(OSError):
+                self._duplicate.shutdown(socket.SHUT_RDWR)
+
+
+def connect(host: str, port: int, policy: AddressPolicy, limit: TimeLimit) -> socket.socket:
+    """Connect to the first address of a host that the policy allows and that answers.
+
+    Args:
+        host: a name, or a numeric address.
+        port: TCP port.
+        policy: the addresses that may be connected to.
+        limit: for the connection as a whole; resolving the name is the system's affair.
+
+    Raises:
+        OSError: no address answers, or the name has none.
+        RefusedAddressError: the policy refuses the last address.
+    """
+    failure: OSError | RefusedAddressError = OSError("the name has no address")
+    for family, kind, protocol, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            policy.check(str(place[0]))
+            sock.settimeout(limit.remaining)
+            sock.connect(place)
+        except (OSError, RefusedAddressError) as error:
+            failure = error
+            sock.close()
+        else:
+            sock.settimeout(limit.seconds)
+            limit.watch(sock)
+            return sock
+    raise failure
+
+
 class _Guarded(HTTPConnection):
     """Resolves, checks, and connects to what was checked."""
 
-    def __init__(self, *arguments: Any, policy: AddressPolicy, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._policy = policy
+    def __init__(self, *arguments: Any, policy: AddressPolicy, limit: TimeLimit, **options: Any) -> None:
+        super().__init__(*arguments, timeout=limit.seconds, **options)
+        self._policy, self._limit = policy, limit
 
     def _new_conn(self) -> socket.socket:
-        failure: Exception | None = None
-        for family, kind, protocol, _, place in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM):
-            sock = socket.socket(family, kind, protocol)
-            try:
-                self._policy.check(str(place[0]))
-                sock.settimeout(self.timeout)
-                sock.connect(place)
-            except (OSError, RefusedAddressError) as error:
-                failure = error
-                sock.close()
-            else:
-                return sock
-        raise NewConnectionError(self, str(failure)) from failure
+        try:
+            return connect(self.host, self.port, self._policy, self._limit)
+        except (OSError, RefusedAddressError) as error:
+            raise NewConnectionError(self, str(error)) from error
 
 
 class GuardedHTTPConnection(_Guarded):

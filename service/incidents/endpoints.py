@@ -18,7 +18,15 @@ from mainstay.service.incidents import findings, repository, service
 from mainstay.service.incidents import serializers as incidents_serializers
 from mainstay.service.incidents.lifecycle import IncidentState, IncidentTrigger
 from mainstay.service.incidents.models import FindingRow, IncidentRow, PlanRow
-from mainstay.service.incidents.schemas import FindingRead, IncidentDetail, IncidentRead, ReasonBody, RecoveryPlanRead
+from mainstay.service.incidents.schemas import (
+    AssignBody,
+    CommentBody,
+    FindingRead,
+    IncidentDetail,
+    IncidentRead,
+    ReasonBody,
+    RecoveryPlanRead,
+)
 from mainstay.service.operation import Acting, Operation
 
 router = APIRouter(prefix="/v1", tags=["incidents"])
@@ -77,11 +85,29 @@ def acknowledge_incident(incident_id: Id, body: ReasonBody, acting: Acting) -> I
     return _decide(acting, incident_id, IncidentTrigger.ACKNOWLEDGED, "Acknowledged", body.reason)
 
 
+@router.post("/incidents/{id}:assign", operation_id="assign_incident")  # noqa: FAST003 - Id is its alias
+def assign_incident(incident_id: Id, body: AssignBody, acting: Acting) -> IncidentRead:
+    """Assign the incident to a person or team, or hand it over; the comment is for who takes over."""
+    row = service.require(acting.session, incident_id)
+    context = service.Context(acting.session, acting.services.settings, acting.now)
+    service.assign(context, row, body.assignee, actor=acting.principal.name, comment=body.comment)
+    return acting.remember(incidents_serializers.read(row))
+
+
+@router.post("/incidents/{id}:comment", operation_id="comment_on_incident")  # noqa: FAST003 - Id is its alias
+def comment_on_incident(incident_id: Id, body: CommentBody, acting: Acting) -> IncidentRead:
+    """Add a comment to the timeline."""
+    row = service.require(acting.session, incident_id)
+    context = service.Context(acting.session, acting.services.settings, acting.now)
+    service.comment(context, row, body.text, actor=acting.principal.name)
+    return acting.remember(incidents_serializers.read(row))
+
+
 def _decide(acting: Operation, incident_id: str, trigger: IncidentTrigger, done: str, reason: str) -> IncidentRead:
     row = service.require(acting.session, incident_id)
     text = f"{done} by {acting.principal.name}: {reason}"
     context = service.Context(acting.session, acting.services.settings, acting.now)
-    service.decide_by_hand(context, row, trigger, text=text, reason=reason)
+    service.decide_by_hand(context, row, trigger, text=text, reason=reason, actor=acting.principal.name)
     return acting.remember(incidents_serializers.read(row))
 
 

@@ -30,6 +30,11 @@ class IncidentRow(Base):
     recovered_at: Mapped[float | None] = mapped_column(UnixTime)
     verified_at: Mapped[float | None] = mapped_column(UnixTime)
     closed_at: Mapped[float | None] = mapped_column(UnixTime)
+    acknowledged_at: Mapped[float | None] = mapped_column(UnixTime)
+    """When a person took it over; empty again when it comes back after it had recovered."""
+    acknowledged_by: Mapped[str | None] = mapped_column(String(200))
+    assignee: Mapped[str | None] = mapped_column(String(200))
+    """Who works on it."""
     updated_at: Mapped[float] = mapped_column(UnixTime)
     """Time of the last finding or change, as correlation sees it."""
     due_at: Mapped[float | None] = mapped_column(UnixTime)

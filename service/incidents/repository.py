@@ -237,6 +237,11 @@ def has_recovery(session: AnySession, incident_id: str) -> bool:
     return session.scalar(select(RecoveryRow.id).where(RecoveryRow.incident_id == incident_id).limit(1)) is not None
 
 
+def newest_recovery(session: AnySession, incident_id: str) -> RecoveryRow | None:
+    statement = select(RecoveryRow).where(RecoveryRow.incident_id == incident_id)
+    return session.scalars(statement.order_by(RecoveryRow.failed_at.desc()).limit(1)).one_or_none()
+
+
 def recoveries_by_plan(session: AnySession, plans: Sequence[PlanRow]) -> dict[str, RecoveryRow]:
     """Plan id → what became of it."""
     ids = [plan.id for plan in plans]

@@ -23,6 +23,9 @@ class IncidentRead(Output):
     recovered_at: float | None
     verified_at: float | None
     closed_at: float | None
+    acknowledged_at: float | None
+    acknowledged_by: str | None
+    assignee: str | None
     job: str | None
     node: str | None
     device: str | None
@@ -110,3 +113,16 @@ class ReasonBody(Input):
     """The reason of an operator for closing or acknowledging an incident."""
 
     reason: Annotated[Text, Field(min_length=1, pattern=r"\S")]
+
+
+class CommentBody(Input):
+    """A note for everybody who looks at the incident."""
+
+    text: Annotated[Text, Field(min_length=1, max_length=4000, pattern=r"\S")]
+
+
+class AssignBody(Input):
+    """Who works on the incident from now on; null: none."""
+
+    assignee: Annotated[Text, Field(min_length=1, max_length=200, pattern=r"\S")] | None
+    comment: Annotated[Text, Field(max_length=4000)] = ""

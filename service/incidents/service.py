@@ -158,6 +158,8 @@ def _values(context: Context, incident: IncidentRow, decision: IncidentDecision,
     if decision.to.value != incident.state and decision.to in _STAMP:
         # A reporter's clock may lag ours; a state never begins before the incident did.
         values[_STAMP[decision.to]] = max(at, incident.opened_at)
+    if decision.to is IncidentState.OPEN and incident.state != IncidentState.OPEN:
+        values |= {"acknowledged_at": None, "acknowledged_by": None}  # who took it over saw it end
     planned = repository.has_recovery(context.session, incident.id)
     values["due_at"] = due_after(context, incident, decision.to, needs_operator=needs_operator, planned=planned)
     return values
@@ -194,7 +196,7 @@ def worse(one: str, other: str) -> str:
 
 
 def decide_by_hand(
-    context: Context, incident: IncidentRow, trigger: IncidentTrigger, *, text: str, reason: str
+    context: Context, incident: IncidentRow, trigger: IncidentTrigger, *, text: str, reason: str, actor: str
 ) -> None:
     """A transition by an operator; its findings are settled with it when the incident closes.
 
@@ -204,7 +206,26 @@ def decide_by_hand(
     decision = decide(_facts(context.session, incident, reason), trigger)
     if not decision.accepted:
         raise IllegalTransitionError(f"incident {incident.id} is {incident.state}: {decision.reason}")
+    if trigger is IncidentTrigger.ACKNOWLEDGED and incident.acknowledged_at is None:
+        amend(context.session, incident, acknowledged_at=context.now, acknowledged_by=actor)
     propose(context, incident, trigger, text=text, reason=reason)
     if decision.to is IncidentState.CLOSED:
         # If the fault starts again, it opens a new incident.
         repository.deactivate(context.session, incident.id, context.now)
+
+
+def assign(context: Context, incident: IncidentRow, assignee: str | None, *, actor: str, comment: str) -> None:
+    """Name who works on the incident from now on, or None."""
+    before = incident.assignee
+    amend(context.session, incident, assignee=assignee)
+    whom = f"assigned it to {assignee}" if assignee else "assigned it to no one"
+    text = f"{actor} {whom}{f' (before: {before})' if before and before != assignee else ''}."
+    data = {"actor": actor, "assignee": assignee}
+    said = f"{text} {comment}".strip()
+    add_timeline_entry(context.session, incident, time=context.now, kind="assigned", text=said, data=data)
+
+
+def comment(context: Context, incident: IncidentRow, text: str, *, actor: str) -> None:
+    """Add a note to the timeline."""
+    data = {"actor": actor}
+    add_timeline_entry(context.session, incident, time=context.now, kind="comment", text=f"{actor}: {text}", data=data)

@@ -17,6 +17,7 @@ from mainstay.service.incidents.lifecycle import IncidentState
 from mainstay.service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
 from mainstay.service.jobs.models import JobRequestRow, JobRow, RecoveryRow
 from mainstay.service.localization.models import LocalizationRow
+from mainstay.service.notifications.models import NotificationGroupRow, NotificationRow
 from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.remediation.schemas import UNDECIDED, RemediationState
 from mainstay.service.validation.models import NodeVerdictRow, SweepRunRow, ValidationRow
@@ -99,6 +100,8 @@ FORGET: Final[tuple[tuple[str, Forget], ...]] = (
     ("findings", findings),
     ("events", events),
     ("transitions", transitions),
+    ("notifications", _ended(NotificationRow.ended_at)),
+    ("notification groups", _ended(NotificationGroupRow.resolved_at)),
 )
 """After ``retention.days``. Incidents first: rows that they release can be deleted by the others."""
 _CURRENT_VERDICT: Final = ValidationRow.id.in_(select(NodeVerdictRow.validation_id))

@@ -14,6 +14,7 @@ from mainstay.service.common.db import Reading, Reporting, Writing, after_commit
 from mainstay.service.common.idempotency import Idempotency
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.outgoing import AddressPolicy, RefusedAddressError, is_address
+from mainstay.service.common.outgoing_request import check_url
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import UnprocessableError
 from mainstay.service.common.schemas import Name
@@ -23,7 +24,6 @@ from mainstay.service.incidents import service as incidents
 from mainstay.service.incidents.repository import findings_of
 from mainstay.service.services import ServicesDep
 from mainstay.service.sources import gpud, loops, nvsentinel, targets
-from mainstay.service.sources.dcgm.fetch import check_url
 from mainstay.service.sources.models import DcgmTargetRow
 from mainstay.service.sources.nvsentinel_export import AGENT, EmittedEvents, emit
 from mainstay.service.sources.schemas import (

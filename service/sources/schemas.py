@@ -20,8 +20,9 @@ from pydantic import (
     Tag,
 )
 
+from mainstay.service.common.outgoing_request import check_url
 from mainstay.service.common.schemas import Input, JsonNumber, Lenient, Name, Output, check_text
-from mainstay.service.sources.dcgm.fetch import MAX_URL, check_url
+from mainstay.service.sources.dcgm.fetch import MAX_URL
 
 MAX_EVENTS = 500
 MAX_STATES = 1000

@@ -5,16 +5,33 @@ A new kind of receiver costs two files: a module here, listed in ``receivers/__i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Protocol
+from urllib.parse import unquote, urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from mainstay.service.common.outgoing import AddressPolicy
+from mainstay.service.common.outgoing_request import DEFAULT_POLICY, check_url
 from mainstay.service.notifications.message import Message
 
 SecretName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 """Name of a file in the secrets directory. Its text is never stored, logged, or answered by the API."""
+
+
+def _check_url(url: str) -> str:
+    check_url(url)
+    return url
+
+
+HttpUrl = Annotated[str, Field(max_length=2000), AfterValidator(_check_url)]
+MAX_ANSWER: Final = 64 * 1024
+_SHORTEST_SECRET: Final = 6
+"""Shorter parts of a URL are words such as ``v2``, which no one has to hide."""
 
 
 class DeliveryError(Exception):
@@ -23,18 +40,35 @@ class DeliveryError(Exception):
     Args:
         reason: for the delivery log; never contains a secret.
         again: whether a later attempt can succeed.
+        after_seconds: how long the receiver asks to wait before it.
     """
 
-    def __init__(self, reason: str, *, again: bool) -> None:
+    def __init__(self, reason: str, *, again: bool, after_seconds: float | None = None) -> None:
         super().__init__(reason)
         self.again = again
+        self.after_seconds = after_seconds
+
+
+class HttpAnswer(NamedTuple):
+    """The answer of a receiver."""
+
+    status: int
+    body: bytes
+    """Its first bytes."""
+    retry_after: float | None = None
+    """Seconds."""
 
 
 class HttpPost(Protocol):
-    """POST to a URL that an administrator configured; addresses are checked when connecting, redirects not followed."""
+    """A request to a URL that an administrator configured.
 
-    def __call__(self, url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        """Status and the first bytes of the answer.
+    Addresses are checked when connecting; redirects are not followed.
+    """
+
+    def __call__(
+        self, url: str, body: bytes | None, headers: Mapping[str, str], *, max_bytes: int = MAX_ANSWER
+    ) -> HttpAnswer:
+        """POST the body, or GET where there is none.
 
         Raises:
             DeliveryError: no answer.
@@ -54,6 +88,10 @@ class Delivery:
     post: HttpPost
     secret: Callable[[str], str]
     """Text of a secret by its name. Raises DeliveryError where there is no such file."""
+    policy: AddressPolicy = DEFAULT_POLICY
+    """The addresses that receivers without HTTP may connect to."""
+    ca_file: Path | None = None
+    """Certificates that they trust together with the system's."""
 
     @property
     def repeated(self) -> bool:
@@ -78,21 +116,72 @@ class ReceiverConfig(BaseModel):
         raise NotImplementedError
 
 
-def check_status(status: int, answer: bytes) -> None:
-    """Judge an HTTP answer.
+JSON: dict[str, str] = {"Content-Type": "application/json", "User-Agent": "mainstay"}
+Payload = dict[str, Any]
+
+
+def encode(payload: object) -> bytes:
+    """JSON without spaces, in UTF-8."""
+    return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def request(
+    delivery: Delivery,
+    url: str,
+    body: bytes | None,
+    *,
+    headers: Mapping[str, str] = JSON,
+    secrets: Sequence[str] = (),
+    max_bytes: int = MAX_ANSWER,
+) -> bytes:
+    """POST the body, or GET where there is none, and judge the answer.
+
+    Args:
+        delivery: the attempt.
+        url: of the receiver; errors do not show its path and query.
+        body: of the request.
+        headers: of the request.
+        secrets: other texts that errors must not show.
+        max_bytes: of the answer.
+
+    Raises:
+        DeliveryError: no answer, or one that ``check_status`` refuses.
+    """
+    try:
+        check_url(url)
+    except ValueError as error:
+        raise DeliveryError(f"the URL {error}", again=True) from None
+    answer = delivery.post(url, body, headers, max_bytes=max_bytes)
+    check_status(answer, (*_secret_parts(url), *secrets))
+    return answer.body
+
+
+def check_status(answer: HttpAnswer, secrets: Sequence[str] = ()) -> None:
+    """Judge an answer.
 
     Raises:
         DeliveryError: the status is not 2xx. 408, 425, 429, and 5xx are worth another attempt.
     """
-    if 200 <= status < 300:
-        return
-    text = answer[:200].decode(errors="replace").strip()
-    raise DeliveryError(f"answers {status}: {text}" if text else f"answers {status}", again=_again(status))
+    if not 200 <= answer.status < 300:
+        again = answer.status in {408, 425, 429} or answer.status >= 500
+        text = f"answers {answer.status}{answer_text(answer.body, secrets)}"
+        raise DeliveryError(text, again=again, after_seconds=answer.retry_after)
 
 
-def _again(status: int) -> bool:
-    return status in {408, 425, 429} or status >= 500
+def answer_text(answer: bytes, secrets: Sequence[str]) -> str:
+    """The beginning of an answer after a colon, for an error; empty where it has none."""
+    text = " ".join(hide(answer.decode(errors="replace"), secrets).split())[:200]
+    return f": {text}" if text else ""
 
 
-JSON: dict[str, str] = {"Content-Type": "application/json", "User-Agent": "mainstay"}
-Payload = dict[str, Any]
+def hide(text: str, secrets: Sequence[str]) -> str:
+    """Replace secrets that a receiver repeats, such as the path of a URL on a page about an error."""
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return text
+
+
+def _secret_parts(url: str) -> list[str]:
+    parts = urlsplit(url)
+    words = [part for part in re.split(r"[/?&=]", f"{parts.path}?{parts.query}") if len(part) >= _SHORTEST_SECRET]
+    return [url, parts.path.strip("/"), parts.query, *words, *map(unquote, words)]

@@ -7,7 +7,8 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
-from mainstay.service.sources.dcgm.fetch import FetchError, check_url, fetch
+from mainstay.service.common.outgoing_request import check_url
+from mainstay.service.sources.dcgm.fetch import FetchError, fetch
 from tests.service.sources.exporter import Exporter, old_text
 
 

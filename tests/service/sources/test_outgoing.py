@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from mainstay.service.common.outgoing import AddressPolicy, RefusedAddressError
-from mainstay.service.sources.dcgm.fetch import FetchError, check_url, fetch
+from mainstay.service.common.outgoing_request import check_url
+from mainstay.service.sources.dcgm.fetch import FetchError, fetch
 from tests.service.sources.exporter import Exporter, old_text
 
 ALLOWED = ["127.0.0.1", "::1", "10.1.2.3", "172.16.0.9", "192.168.7.7", "192.0.2.4", "2001:db8::4"]
@@ -50,7 +51,7 @@ def test_a_closed_network_is_opened_by_name(address: str, network: str) -> None:
 
 @pytest.mark.parametrize("address", [a for a in NEVER if "%" not in a])
 def test_an_address_is_refused_when_the_target_is_made(address: str) -> None:
-    with pytest.raises(ValueError, match=r"metadata|no address of an exporter"):
+    with pytest.raises(ValueError, match=r"metadata|no address of a server"):
         check_url(f"http://{f'[{address}]' if ':' in address else address}/metrics")
 
 

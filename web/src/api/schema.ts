@@ -636,6 +636,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/incidents/{id}:assign": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Assign Incident
+         * @description Assign the incident to a person or team, or hand it over; the comment is for who takes over.
+         */
+        post: operations["assign_incident"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/incidents/{id}:close": {
         parameters: {
             query?: never;
@@ -650,6 +670,26 @@ export interface paths {
          * @description Close an incident manually. Its findings no longer count; if the fault starts again, a new incident opens.
          */
         post: operations["close_incident"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/incidents/{id}:comment": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Comment On Incident
+         * @description Add a comment to the timeline.
+         */
+        post: operations["comment_on_incident"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1115,6 +1155,90 @@ export interface paths {
          * @description Exchange a join token for the credential of one node.
          */
         post: operations["enroll_node"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/notifications": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Notifications
+         * @description The delivery log, newest first: each message to each receiver, its attempts, and why the last one failed.
+         */
+        get: operations["list_notifications"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/notifications/config": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Config
+         * @description The configuration in force, its routes and receivers, and whether the receivers can be reached.
+         */
+        get: operations["get_notification_config"];
+        /**
+         * Put Config
+         * @description Put a new configuration in force. Messages that wait keep their receivers.
+         */
+        put: operations["put_notification_config"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/notifications:acknowledge": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Acknowledge
+         * @description Acknowledge the incidents of a message by the link in it. A second time changes nothing.
+         */
+        post: operations["acknowledge_by_link"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/notifications:test": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Send Test
+         * @description Send a test message through the outbox; the delivery log tells whether it arrived.
+         */
+        post: operations["test_receiver"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1903,6 +2027,28 @@ export interface paths {
 export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
+        /** AcknowledgeRead */
+        AcknowledgeRead: {
+            /** Incidents */
+            incidents: components["schemas"]["AcknowledgedIncident"][];
+        };
+        /**
+         * AcknowledgeToken
+         * @description The token of a link in a message.
+         */
+        AcknowledgeToken: {
+            /** Token */
+            token: string;
+        };
+        /** AcknowledgedIncident */
+        AcknowledgedIncident: {
+            /** Acknowledged By */
+            acknowledged_by: string | null;
+            /** Id */
+            id: string;
+            /** Title */
+            title: string;
+        };
         /** ActionRead */
         ActionRead: {
             /** Detail */
@@ -2038,6 +2184,19 @@ export interface components {
             /** Steps Lost */
             steps_lost: number | null;
             strategy: components["schemas"]["RestoreStrategyName"];
+        };
+        /**
+         * AssignBody
+         * @description Who works on the incident from now on; null: none.
+         */
+        AssignBody: {
+            /** Assignee */
+            assignee: string | null;
+            /**
+             * Comment
+             * @default
+             */
+            comment: string;
         };
         /**
          * AutomatedAction
@@ -2240,6 +2399,14 @@ export interface components {
         CohortsRead: {
             /** Items */
             items: components["schemas"]["CohortSoftware"][];
+        };
+        /**
+         * CommentBody
+         * @description A note for everybody who looks at the incident.
+         */
+        CommentBody: {
+            /** Text */
+            text: string;
         };
         /** ComparisonRead */
         ComparisonRead: {
@@ -2509,6 +2676,11 @@ export interface components {
          * @enum {string}
          */
         Defect: "compute" | "thermal" | "gpu_memory" | "numerics" | "host_link" | "gpu_link" | "fabric" | "network" | "host_cpu" | "host_memory" | "storage" | "software";
+        /**
+         * DeliveryState
+         * @enum {string}
+         */
+        DeliveryState: "pending" | "delivered" | "failed";
         /**
          * DetectorState
          * @description Whether a detector evaluates the job. A detector that does not is not evidence of health.
@@ -3233,8 +3405,14 @@ export interface components {
         };
         /** IncidentDetail */
         IncidentDetail: {
+            /** Acknowledged At */
+            acknowledged_at: number | null;
+            /** Acknowledged By */
+            acknowledged_by: string | null;
             /** Actions */
             actions: components["schemas"]["ActionRead"][];
+            /** Assignee */
+            assignee: string | null;
             cause: components["schemas"]["Cause"] | null;
             /** Closed At */
             closed_at: number | null;
@@ -3286,6 +3464,12 @@ export interface components {
         };
         /** IncidentRead */
         IncidentRead: {
+            /** Acknowledged At */
+            acknowledged_at: number | null;
+            /** Acknowledged By */
+            acknowledged_by: string | null;
+            /** Assignee */
+            assignee: string | null;
             cause: components["schemas"]["Cause"] | null;
             /** Closed At */
             closed_at: number | null;
@@ -3916,6 +4100,74 @@ export interface components {
              */
             reason: string;
         };
+        /**
+         * NotificationConfigIn
+         * @description A new version of the configuration.
+         */
+        NotificationConfigIn: {
+            /** Replaces */
+            replaces: number;
+            /** Text */
+            text: string;
+        };
+        /** NotificationConfigRead */
+        NotificationConfigRead: {
+            /** Actor */
+            actor: string;
+            /** Created At */
+            created_at: number | null;
+            /** Dashboard Url */
+            dashboard_url: string;
+            /** Receivers */
+            receivers: components["schemas"]["ReceiverRead"][];
+            /** Routes */
+            routes: components["schemas"]["RouteRead"][];
+            /** Secrets Dir */
+            secrets_dir: string;
+            /** Text */
+            text: string;
+            /** Version */
+            version: number;
+        };
+        /**
+         * NotificationEvent
+         * @description Why a message is sent.
+         * @enum {string}
+         */
+        NotificationEvent: "opened" | "updated" | "escalated" | "repeated" | "acknowledged" | "resolved" | "test";
+        /**
+         * NotificationPage
+         * @description Messages, newest first.
+         */
+        NotificationPage: {
+            /** Items */
+            items: components["schemas"]["NotificationRead"][];
+            /** Next Cursor */
+            next_cursor: string | null;
+        };
+        /** NotificationRead */
+        NotificationRead: {
+            /** Attempts */
+            attempts: number;
+            /** Created At */
+            created_at: number;
+            /** Due At */
+            due_at: number | null;
+            /** Ended At */
+            ended_at: number | null;
+            /** Error */
+            error: string;
+            event: components["schemas"]["NotificationEvent"];
+            /** Id */
+            id: string;
+            /** Incident Id */
+            incident_id: string | null;
+            /** Receiver */
+            receiver: string;
+            state: components["schemas"]["DeliveryState"];
+            /** Title */
+            title: string;
+        };
         /** OverridesIn */
         OverridesIn: {
             /**
@@ -4371,6 +4623,26 @@ export interface components {
             /** Text */
             text: string;
         };
+        /** ReceiverRead */
+        ReceiverRead: {
+            /** Error */
+            error: string;
+            /** Kind */
+            kind: string;
+            /** Last Delivered At */
+            last_delivered_at: number | null;
+            /** Missing Secrets */
+            missing_secrets: string[];
+            /** Name */
+            name: string;
+            /** Pending */
+            pending: number;
+        };
+        /** ReceiverTest */
+        ReceiverTest: {
+            /** Receiver */
+            receiver: string;
+        };
         /**
          * RecommendedAction
          * @description The mildest action that is expected to repair the fault. The values are ordered from mildest to strongest.
@@ -4618,6 +4890,30 @@ export interface components {
             number: number;
             /** Pairs */
             pairs: components["schemas"]["PairRead"][];
+        };
+        /** RouteRead */
+        RouteRead: {
+            /** Conditions */
+            conditions: string[];
+            /** Escalate Minutes */
+            escalate_minutes: number;
+            /** Escalate To */
+            escalate_to: string[];
+            /** Group By */
+            group_by: string[];
+            /** Hours */
+            hours: string | null;
+            min_severity: components["schemas"]["Severity"];
+            /** Name */
+            name: string;
+            /** Proceeds */
+            proceeds: boolean;
+            /** Receivers */
+            receivers: string[];
+            /** Repeat Minutes */
+            repeat_minutes: number;
+            /** Timezone */
+            timezone: string;
         };
         /**
          * RuleOutcome
@@ -6899,6 +7195,43 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    assign_incident: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AssignBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IncidentRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
     close_incident: {
         parameters: {
             query?: never;
@@ -6913,6 +7246,43 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["ReasonBody"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["IncidentRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    comment_on_incident: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CommentBody"];
             };
         };
         responses: {
@@ -7791,6 +8161,158 @@ export interface operations {
             403: components["responses"]["NotAllowed"];
             /** @description Conflict */
             409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_notifications: {
+        parameters: {
+            query?: {
+                receiver?: string | null;
+                state?: components["schemas"]["DeliveryState"] | null;
+                incident?: string | null;
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NotificationPage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_notification_config: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NotificationConfigRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    put_notification_config: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NotificationConfigIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NotificationConfigRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Conflict */
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    acknowledge_by_link: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["AcknowledgeToken"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AcknowledgeRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            /** @description Forbidden */
+            403: components["responses"]["NotAllowed"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            /** @description Too Many Requests */
+            429: components["responses"]["TooManyRequests"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    test_receiver: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ReceiverTest"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NotificationRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
             422: components["responses"]["InvalidInput"];

@@ -16,6 +16,7 @@ const places = [
   { to: "/fleet", label: "Fleet", icon: "fleet", exact: false },
   { to: "/jobs", label: "Jobs", icon: "jobs", exact: false },
   { to: "/incidents", label: "Incidents", icon: "incidents", exact: false },
+  { to: "/notifications", label: "Notifications", icon: "message", exact: false },
   { to: "/remediation", label: "Remediation", icon: "remediation", exact: false },
   { to: "/validation", label: "Validation", icon: "validation", exact: false },
   { to: "/policies/xid", label: "Policy", icon: "policy", exact: false },

@@ -71,6 +71,7 @@ function useCommands(query: string): Command[] {
       page("/jobs", "Jobs", "jobs"),
       page("/incidents", "Incidents", "incidents"),
       page("/remediation", "Remediation proposals", "remediation"),
+      page("/notifications", "Notifications", "message"),
       page("/validation", "Validation", "validation"),
       page("/policies/xid", "Policy, XID rules", "policy"),
       page("/simulation", "Simulation of failures", "simulation"),

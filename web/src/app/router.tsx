@@ -28,6 +28,12 @@ const signIn = createRoute({
   component: lazyRouteComponent(() => import("@/features/auth/sign-in"), "SignIn"),
 });
 
+const acknowledge = createRoute({
+  getParentRoute: () => root,
+  path: "/acknowledge",
+  component: lazyRouteComponent(() => import("@/features/notifications/acknowledge-page"), "AcknowledgePage"),
+});
+
 const shell = createRoute({ getParentRoute: () => root, id: "shell", component: () => <Shell /> });
 
 const overview = createRoute({
@@ -156,6 +162,15 @@ const service = createRoute({
   component: lazyRouteComponent(() => import("@/features/service/service-page"), "ServicePage"),
 });
 
+const notifications = createRoute({
+  getParentRoute: () => shell,
+  path: "/notifications",
+  component: lazyRouteComponent(
+    () => import("@/features/notifications/notifications-page"),
+    "NotificationsPage",
+  ),
+});
+
 const glossary = createRoute({
   getParentRoute: () => shell,
   path: "/glossary",
@@ -171,6 +186,7 @@ const pages = [
   job,
   incidents,
   incident,
+  notifications,
   remediation,
   validation,
   validationResult,
@@ -185,7 +201,7 @@ const pages = [
 ];
 
 export const router = createRouter({
-  routeTree: root.addChildren([signIn, shell.addChildren(pages)]),
+  routeTree: root.addChildren([signIn, acknowledge, shell.addChildren(pages)]),
   defaultPreload: "intent",
   scrollRestoration: true,
   defaultNotFoundComponent: () => (

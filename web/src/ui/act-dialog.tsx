@@ -16,7 +16,11 @@ interface Props {
   title: string;
   about: ReactNode;
   verb: string;
+  /** Of the text field; "Reason" if not given. */
+  label?: string;
   hint?: string;
+  /** Whether the text may be empty. */
+  optional?: boolean;
   danger?: boolean;
   /** What the action is about is not complete, or not possible. */
   blocked?: boolean;
@@ -24,19 +28,24 @@ interface Props {
   onDone: () => void;
   onClose: () => void;
   children?: ReactNode;
+  /** Fields before the text; the first one gets the focus. */
+  lead?: ReactNode;
 }
 
 export function ActDialog({
   title,
   about,
   verb,
+  label = "Reason",
   hint,
+  optional = false,
   danger,
   blocked,
   run,
   onDone,
   onClose,
   children,
+  lead,
 }: Props) {
   const [reason, setReason] = useState("");
   const [headers] = useState(idempotencyKey); // one dialog is one action, for any number of clicks
@@ -48,20 +57,23 @@ export function ActDialog({
     },
   });
 
+  const complete = optional || reason.trim() !== "";
+
   function submit(event: FormEvent) {
     event.preventDefault();
-    if (reason.trim() && !blocked && !act.isPending) act.mutate();
+    if (complete && !blocked && !act.isPending) act.mutate();
   }
 
   return (
     <Dialog open onOpenChange={(open) => !open && onClose()} title={title} about={about}>
       <form onSubmit={submit} className="flex flex-col gap-4">
-        <Field label="Reason" hint={hint ?? "Stored in the history with your name."}>
+        {lead}
+        <Field label={label} hint={hint ?? "Stored in the history with your name."}>
           {(id) => (
             <TextArea
               id={id}
-              autoFocus
-              required
+              autoFocus={!lead}
+              required={!optional}
               maxLength={2000}
               value={reason}
               onChange={(event) => setReason(event.target.value)}
@@ -79,7 +91,7 @@ export function ActDialog({
             type="submit"
             kind={danger ? "danger" : "primary"}
             busy={act.isPending}
-            disabled={!reason.trim() || blocked}
+            disabled={!complete || blocked}
           >
             {verb}
           </Button>

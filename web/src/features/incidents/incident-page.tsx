@@ -4,6 +4,7 @@ import { getRouteApi, Link } from "@tanstack/react-router";
 import { useState } from "react";
 import type { IncidentDetail } from "@/api/types";
 import { DeviceLink } from "@/features/devices/device-link";
+import { Deliveries } from "@/features/notifications/deliveries";
 import { IncidentProposals } from "@/features/remediation/proposals";
 import { humanize, shortId } from "@/lib/format";
 import { usePolling } from "@/lib/live";
@@ -14,9 +15,11 @@ import { CopyMenu, CopyText, curl } from "@/ui/copy";
 import { Glyph } from "@/ui/glyph";
 import { ErrorNotice, StaleStrip } from "@/ui/notice";
 import { Page } from "@/ui/page";
+import { Panel } from "@/ui/panel";
 import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
 import { Actions } from "./actions";
+import { AssignDialog, CommentDialog } from "./assign-dialog";
 import { causeLabel } from "./cause";
 import { Evidence } from "./evidence";
 import { LifecycleBar } from "./lifecycle-bar";
@@ -34,6 +37,7 @@ export function IncidentPage() {
   const { id } = route.useParams();
   const query = useQuery({ ...incidentQuery(id), refetchInterval: usePolling(10_000, 4_000) });
   const [transition, setTransition] = useState<Transition | null>(null);
+  const [dialog, setDialog] = useState<"assign" | "comment" | null>(null);
   const incident = query.data;
   const open = incident && incident.state !== "closed";
   return (
@@ -66,7 +70,15 @@ export function IncidentPage() {
               { ...curl(`/v1/incidents/${id}:close`, { reason: "…" }), label: "curl to close" },
             ]}
           />
-          {open && <Button onClick={() => setTransition("acknowledge")}>Acknowledge</Button>}
+          <Button onClick={() => setDialog("comment")} disabled={!incident}>
+            Comment
+          </Button>
+          {open && (
+            <Button onClick={() => setDialog("assign")}>{incident.assignee ? "Hand over" : "Assign"}</Button>
+          )}
+          {open && incident.acknowledged_at === null && (
+            <Button onClick={() => setTransition("acknowledge")}>Acknowledge</Button>
+          )}
           {open && <Button onClick={() => setTransition("close")}>Close</Button>}
         </>
       }
@@ -83,6 +95,12 @@ export function IncidentPage() {
         ))}
       {query.isPending && <SkeletonRows rows={8} />}
       {incident && <Body incident={incident} />}
+      {incident && dialog === "assign" && (
+        <AssignDialog incident={incident} onClose={() => setDialog(null)} />
+      )}
+      {incident && dialog === "comment" && (
+        <CommentDialog incident={incident} onClose={() => setDialog(null)} />
+      )}
       {transition && <ReasonDialog id={id} transition={transition} onClose={() => setTransition(null)} />}
     </Page>
   );
@@ -105,6 +123,9 @@ function Body({ incident }: { incident: IncidentDetail }) {
           {incident.job && <Stacks incident={incident} />}
           {(incident.job || incident.plan) && <PlanView plan={incident.plan} incident={incident} />}
           {(incident.job || incident.actions.length > 0) && <Actions actions={incident.actions} />}
+          <Panel title="Messages" about="about this incident" flush>
+            <Deliveries filter={{ incident: incident.id }} empty="No message was sent." />
+          </Panel>
         </div>
       </div>
     </>
@@ -154,6 +175,12 @@ function Meta({ incident }: { incident: IncidentDetail }) {
       <span className="text-ink-3">
         opened <Age at={incident.opened_at} />
       </span>
+      {incident.acknowledged_at !== null && (
+        <span className="text-ink-3">
+          acknowledged by {incident.acknowledged_by} <Age at={incident.acknowledged_at} />
+        </span>
+      )}
+      {incident.assignee && <span>assigned to {incident.assignee}</span>}
       <CopyText text={incident.id} shown={shortId(incident.id)} />
     </>
   );
