@@ -17,10 +17,9 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -128,7 +127,7 @@ class Run:
         """Close each incident whose message has arrived."""
         client, body, done = self._client(), json.dumps({"reason": "seen"}).encode(), set[str]()
         while True:
-            for incident in {incident for incident, _ in self.told()} - done:
+            for incident in {incident for incident, _ in self.reported()} - done:
                 status, _ = await client.request("POST", f"/v1/incidents/{incident}:close", body)
                 done |= {incident} if status in {200, 409} else set()
             await asyncio.sleep(0.3)
@@ -160,9 +159,9 @@ class Run:
 
     async def _arrived(self, count: int) -> None:
         """Wait until the receiver has a message about each of so many incidents."""
-        await until(lambda: len({incident for incident, _ in self.told()}) >= count, SETTLE_SECONDS)
+        await until(lambda: len({incident for incident, _ in self.reported()}) >= count, SETTLE_SECONDS)
 
-    def told(self) -> Iterator[tuple[str, float]]:
+    def reported(self) -> Iterator[tuple[str, float]]:
         """Incident, and seconds from its finding until the message about it arrived."""
         for message in self.receiver.messages():
             if message["event"] == "opened":
@@ -172,7 +171,7 @@ class Run:
 
 def report(run: Run, calm: int) -> list[Row]:
     first: dict[str, float] = {}
-    for incident, seconds in run.told():
+    for incident, seconds in run.reported():
         first.setdefault(incident, seconds)
     with closing(sqlite3.connect(run.service.directory / "mainstay.db")) as database:
         opened = [row[0] for row in database.execute(INCIDENTS)]
@@ -219,19 +218,20 @@ def started(place: Path, names: list[str]) -> Iterator[Run]:
 
 async def measure(count: int) -> list[Row]:
     calm = min(CALM, count // 2)
-    with tempfile.TemporaryDirectory(prefix="mainstay-notifications-") as place:
-        with started(Path(place), [f"n{number:05d}" for number in range(count)]) as run:
-            await run.service.answers()
-            await run.play(calm)
-            return report(run, calm)
+    with ExitStack() as stack:
+        place = stack.enter_context(tempfile.TemporaryDirectory(prefix="mainstay-notifications-"))
+        run = stack.enter_context(started(Path(place), [f"n{number:05d}" for number in range(count)]))
+        await run.service.answers()
+        await run.play(calm)
+        return report(run, calm)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.notifications")
     parser.add_argument("--messages", type=int, default=1000)
     parser.add_argument("--json", type=Path, default=RESULTS / "notifications.json", metavar="FILE")
-    told = parser.parse_args()
-    publish("notifications", asyncio.run(measure(told.messages)), told.json)
+    reported = parser.parse_args()
+    publish("notifications", asyncio.run(measure(reported.messages)), reported.json)
 
 
 if __name__ == "__main__":

@@ -80,6 +80,7 @@ from mainstay.service.remediation.metrics import collect_remediation
 from mainstay.service.retention import loops as retention_loops
 from mainstay.service.services import Services
 from mainstay.service.settings import Settings
+from mainstay.service.silences import endpoints as silences
 from mainstay.service.simulation import endpoints as planning
 from mainstay.service.sources import endpoints as sources
 from mainstay.service.sources import loops as source_loops
@@ -121,6 +122,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     live_jobs.router,
     incidents.router,
     notifications.router,
+    silences.router,
     remediation.router,
     policies.router,
     validation.router,

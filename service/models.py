@@ -15,6 +15,7 @@ import mainstay.service.jobs.models
 import mainstay.service.localization.models
 import mainstay.service.notifications.models
 import mainstay.service.remediation.models
+import mainstay.service.silences.models
 import mainstay.service.sources.models
 import mainstay.service.stream.models
 import mainstay.service.telemetry.models

@@ -1,4 +1,4 @@
-"""Notifications, and who works on an incident.
+"""Notifications, silences, and who works on an incident.
 
 Revision ID: 0013
 Revises: 0012
@@ -61,6 +61,28 @@ def upgrade() -> None:
         sqlite_where=sa.text("resolved_at IS NULL"),
         postgresql_where=sa.text("resolved_at IS NULL"),
     )
+    op.create_table(
+        "silences",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("reason", sa.Text(), nullable=False),
+        sa.Column("actor", sa.String(length=200), nullable=False),
+        sa.Column("created_at", UnixTime(), nullable=False),
+        sa.Column("starts_at", UnixTime(), nullable=False),
+        sa.Column("ends_at", UnixTime(), nullable=False),
+        sa.Column("ended_by", sa.String(length=200), nullable=True),
+        sa.Column("hours", sa.String(length=32), nullable=True),
+        sa.Column("timezone", sa.String(length=64), nullable=False),
+        sa.Column("detectors", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("kinds", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("nodes", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("racks", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("switches", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("cohorts", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("jobs", sa.JSON(none_as_null=True), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_silences"),
+    )
+    op.create_index("ix_silences_created_at_id", "silences", ["created_at", "id"], unique=False)
+    op.create_index("ix_silences_ends_at_id", "silences", ["ends_at", "id"], unique=False)
     op.create_table(
         "notification_group_incidents",
         sa.Column("group_id", sa.String(length=36), nullable=False),
@@ -128,6 +150,7 @@ def downgrade() -> None:
     for column in ("assignee", "acknowledged_by", "acknowledged_at"):
         op.drop_column("incidents", column)
     for table in (
+        "silences",
         "notifications",
         "notification_group_incidents",
         "notification_groups",

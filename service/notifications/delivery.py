@@ -97,7 +97,8 @@ class Sender:
             if fault is None:
                 outbox.end(session, row, DeliveryState.DELIVERED, error="", now=now)
             elif fault.again and now < row.created_at + settings.give_up_hours * 3600:
-                outbox.postpone(session, row, error=str(fault), due_at=now + max(pause(attempt), fault.after_seconds or 0.0))
+                due_at = now + max(pause(attempt), fault.after_seconds or 0.0)
+                outbox.postpone(session, row, error=str(fault), due_at=due_at)
             else:
                 outbox.end(session, row, DeliveryState.FAILED, error=str(fault), now=now)
                 _log.error("notification %s to %s is given up: %s", message_id, row.receiver, fault)

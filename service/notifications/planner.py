@@ -25,6 +25,9 @@ from mainstay.service.notifications.message import NotificationEvent
 from mainstay.service.notifications.models import GroupedIncidentRow, NotificationGroupRow
 from mainstay.service.notifications.routes import NotificationConfig, Route
 from mainstay.service.services import Services
+from mainstay.service.silences.matching import Silence
+from mainstay.service.silences.repository import active as active_silences
+from mainstay.service.silences.repository import silences_of
 from mainstay.service.stream import changes
 from mainstay.service.stream.changes import Topic
 from mainstay.service.stream.position import Position
@@ -38,6 +41,8 @@ _BATCH: Final = 2000
 _BATCHES: Final = 20
 _GROUPS: Final = 200
 """Groups whose timers one turn serves."""
+_SILENCED_SECONDS: Final = 60.0
+"""After which a message of a silenced group is considered again."""
 OVER: Final = frozenset({IncidentState.VERIFIED.value, IncidentState.CLOSED.value})
 """States in which an incident needs no attention; before, it may still come back."""
 
@@ -48,6 +53,7 @@ class Planner:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._position: Position | None = None
+        self._silences: list[Silence] = []
 
     def run_once(self) -> None:
         """Look at what changed since the last turn, and at timers."""
@@ -56,14 +62,18 @@ class Planner:
             if known is None:
                 return
             position, changed = self._changed(session)
+            silences = active_silences(session, self._services.clock.now())
+            if self._position is None or not set(self._silences) <= set(silences):
+                # One is over, or was before this term: what it covered may have to be sent now.
+                changed = self._open(session)
             if not changed and not repository.due_groups(session, self._services.clock.now(), 1):
-                self._position = position
+                self._position, self._silences = position, silences
                 return
         with self._services.database.session() as session:
-            turn = _Turn(session, self._services, known, self._services.clock.now(), config.link_key(session))
+            turn = _Turn(session, self._services, known, self._services.clock.now(), config.link_key(session), silences)
             turn.serve(changed)
             config.move_cursor(session, position)
-        self._position = position
+        self._position, self._silences = position, silences
         if turn.sent:
             self._services.wakers.wake(DELIVERY)
 
@@ -75,12 +85,17 @@ class Planner:
             rows = changes.after(session, position, _BATCH)
             if rows is None:
                 _log.warning("changes were forgotten before notifications looked at them: all open incidents count")
-                return changes.newest(session), [row.id for row in incidents.live(session)]
+                return changes.newest(session), self._open(session)
             found |= dict.fromkeys(row.data["id"] for row in rows if row.topic == Topic.INCIDENT)
             position = rows[-1].position if rows else position
             if len(rows) < _BATCH:
                 break
         return position, list(found)
+
+    def _open(self, session: ReadSession) -> list[str]:
+        """Incidents that are not closed and have begun since notifications are configured."""
+        since = repository.configured_at(session)
+        return [row.id for row in incidents.live(session) if row.opened_at >= since]
 
 
 @dataclass
@@ -91,6 +106,8 @@ class _Turn:
     now: float
     key: bytes
     """Signs links."""
+    silences: list[Silence]
+    """Those that are active."""
     sent: int = field(default=0, init=False)
 
     def serve(self, changed: Iterable[str]) -> None:
@@ -109,6 +126,8 @@ class _Turn:
 
     def _place(self, row: IncidentRow) -> None:
         """Put the incident into its groups, and let them tell what is new."""
+        if self._is_silenced(row):
+            return
         incident = routed(self.session, row)
         joined = {group.route: group for group in repository.groups_of(self.session, row.id)}
         for route in self.config.routes_of(incident, self.now):
@@ -122,6 +141,9 @@ class _Turn:
             group.severity = worse(group.severity, row.severity)
             group.needs_operator = group.needs_operator or row.needs_operator
             self._schedule(group, route)
+
+    def _is_silenced(self, row: IncidentRow) -> bool:
+        return bool(silences_of(self.session, row.id, self.silences))
 
     def _asks(self, group: NotificationGroupRow, row: IncidentRow) -> bool:
         """Whether an operator must act, and no message reports it yet."""
@@ -185,6 +207,12 @@ class _Turn:
         route, live = self.config.route(group.route), self._live(group)
         if route is None or not live:  # the route is no longer there: only the end is sent
             group.send_at = group.repeat_at = group.escalate_at = None
+            return
+        live = [row for row in live if not self._is_silenced(row)]
+        if not live:
+            for timer in ("send_at", "repeat_at", "escalate_at"):
+                if _is_due(getattr(group, timer), self.now):
+                    setattr(group, timer, self.now + _SILENCED_SECONDS)
             return
         if _is_due(group.send_at, self.now):
             event = NotificationEvent.OPENED if group.sent_at is None else NotificationEvent.UPDATED

@@ -26,6 +26,11 @@ def newest_config(session: AnySession) -> NotificationConfigRow | None:
     return session.scalars(statement).one_or_none()
 
 
+def configured_at(session: AnySession) -> float:
+    """When the first configuration was stored, Unix seconds."""
+    return session.scalar(select(func.min(NotificationConfigRow.created_at))) or 0.0
+
+
 def cursor(session: AnySession) -> NotificationCursorRow | None:
     return session.get(NotificationCursorRow, CURSOR)
 
@@ -99,10 +104,13 @@ def count_by_state(session: AnySession) -> dict[tuple[str, str], int]:
     return {(receiver, state): count for receiver, state, count in session.execute(statement)}
 
 
-def pending(session: AnySession, receiver: str) -> list[NotificationRow]:
-    """Messages that wait for a receiver, oldest first; at most 1,000."""
-    statement = select(NotificationRow).where(NotificationRow.due_at.is_not(None), NotificationRow.receiver == receiver)
-    return list(session.scalars(statement.order_by(NotificationRow.id).limit(1000)))
+def pending(session: AnySession, receiver: str) -> tuple[int, str]:
+    """Messages that wait for a receiver, and the error of the oldest; empty without one."""
+    row = NotificationRow
+    waits = (row.due_at.is_not(None), row.receiver == receiver)
+    count = session.scalar(select(func.count()).where(*waits)) or 0
+    error = session.scalar(select(row.error).where(*waits).order_by(row.id).limit(1))
+    return count, error or ""
 
 
 def last_delivered(session: AnySession, receiver: str) -> float | None:

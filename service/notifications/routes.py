@@ -7,26 +7,21 @@ tried as well. All conditions of a route must hold; a condition that is a list h
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from fnmatch import fnmatchcase
-from typing import Annotated, Final, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from typing import Annotated, Literal
+from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from mainstay.detectors.finding import Cause, FindingKind
 from mainstay.probes.core_types import Severity
 from mainstay.service.common.schemas import Name, Text
+from mainstay.service.common.selectors import Hours, Patterns, TimeZone, WeeklyHours, any_matches
 from mainstay.service.notifications.receivers import AnyReceiver
 
 GroupBy = Literal["incident", "severity", "kind", "cause", "node", "rack", "cohort", "job"]
-_DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
-_HOURS: Final = re.compile(
-    r"(?P<first>[a-z]{3})(?:-(?P<last>[a-z]{3}))? (?P<h1>\d{2}):(?P<m1>\d{2})-(?P<h2>\d{2}):(?P<m2>\d{2})"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,53 +39,6 @@ class RoutedIncident:
     jobs: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Hours:
-    """Hours of a week in local time; ``Mon-Fri 22:00-06:00`` ends on the next day."""
-
-    days: frozenset[int]
-    start: int
-    """Minutes after midnight."""
-    stop: int
-
-    @classmethod
-    def parse(cls, text: str) -> Hours:
-        """Read ``Mon-Fri 09:00-18:00`` or ``Sat 10:00-12:00``.
-
-        Raises:
-            ValueError: it is not of this form.
-        """
-        found = _HOURS.fullmatch(text.strip().lower())
-        days = [] if found is None else [found["first"], found["last"] or found["first"]]
-        if found is None or not set(days) <= set(_DAYS):
-            raise ValueError(f"{text!r} is not of the form 'Mon-Fri 09:00-18:00'")
-        start, stop = (int(found[f"h{n}"]) * 60 + int(found[f"m{n}"]) for n in (1, 2))
-        if max(start, stop) > 24 * 60 or start == stop or int(found["m1"]) > 59 or int(found["m2"]) > 59:
-            raise ValueError(f"{text!r} names no time of day")
-        first, last = map(_DAYS.index, days)
-        return cls(frozenset((first + n) % 7 for n in range((last - first) % 7 + 1)), start, stop)
-
-    def contains(self, moment: datetime) -> bool:
-        minute, day = moment.hour * 60 + moment.minute, moment.weekday()
-        if self.start < self.stop:
-            return day in self.days and self.start <= minute < self.stop
-        return (day in self.days and minute >= self.start) or ((day - 1) % 7 in self.days and minute < self.stop)
-
-
-def _check_hours(text: str) -> str:
-    Hours.parse(text)
-    return text
-
-
-def _check_zone(name: str) -> str:
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ValueError(f"{name!r} is no time zone such as Europe/Berlin") from error
-    return name
-
-
-Patterns = Annotated[tuple[str, ...], Field(max_length=200)]
 Minutes = Annotated[float, Field(ge=0, le=7 * 24 * 60)]
 
 
@@ -110,9 +58,9 @@ class Route(BaseModel):
     racks: Patterns = ()
     cohorts: Patterns = ()
     jobs: Patterns = ()
-    hours: Annotated[str, AfterValidator(_check_hours)] | None = None
+    hours: WeeklyHours | None = None
     """The route matches only in these hours, such as ``Mon-Fri 09:00-18:00``."""
-    timezone: Annotated[str, AfterValidator(_check_zone)] = "UTC"
+    timezone: TimeZone = "UTC"
     proceed: bool = Field(default=False, alias="continue")
     group_by: Annotated[tuple[GroupBy, ...], Field(max_length=4)] = ("incident",)
     """Incidents with the same values are one group. Its later incidents are one message."""
@@ -143,7 +91,7 @@ class Route(BaseModel):
             and self.needs_operator in {None, incident.needs_operator}
             and (not self.kinds or not self.kinds.isdisjoint(incident.kinds))
             and (not self.causes or incident.cause in self.causes)
-            and all(not wanted or _any_matches(wanted, named) for wanted, named in patterns)
+            and all(not wanted or any_matches(wanted, named) for wanted, named in patterns)
             and (self.hours is None or Hours.parse(self.hours).contains(datetime.fromtimestamp(now, self._zone)))
         )
 
@@ -159,11 +107,6 @@ class Route(BaseModel):
             "cohort": incident.cohorts, "job": incident.jobs,
         }  # fmt: skip
         return "; ".join(f"{name}={','.join(sorted(values[name])[:20])}" for name in self.group_by)[:500]
-
-
-def _any_matches(patterns: Iterable[str], names: Iterable[str]) -> bool:
-    found = list(names)
-    return any(fnmatchcase(name, pattern) for pattern in patterns for name in found)
 
 
 class NotificationConfig(BaseModel):

@@ -60,7 +60,7 @@ class NotificationConfigIn(Input):
 
     text: Annotated[Text, Field(max_length=200_000)]
     """TOML."""
-    replaces: Annotated[int, Field(ge=0)]
+    replaces: Annotated[int, Field(ge=0, strict=True)]
     """The version that it is based on."""
 
 

@@ -31,14 +31,14 @@ def read_config(session: AnySession, settings: Settings) -> NotificationConfigRe
 
 
 def _receiver(session: AnySession, name: str, receiver: ReceiverConfig, secrets: SecretDirectory) -> ReceiverRead:
-    waiting = repository.pending(session, name)
+    waiting, error = repository.pending(session, name)
     return ReceiverRead(
         name=name,
         kind=str(receiver.model_dump()["kind"]),
         missing_secrets=[secret for secret in _secrets_of(receiver) if not _is_there(secrets, secret)],
         last_delivered_at=repository.last_delivered(session, name),
-        pending=len(waiting),
-        error=waiting[0].error if waiting else "",
+        pending=waiting,
+        error=error,
     )
 
 

@@ -20,6 +20,7 @@ from mainstay.service.localization.models import LocalizationRow
 from mainstay.service.notifications.models import NotificationGroupRow, NotificationRow
 from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.remediation.schemas import UNDECIDED, RemediationState
+from mainstay.service.silences.models import SilenceRow
 from mainstay.service.validation.models import NodeVerdictRow, SweepRunRow, ValidationRow
 from mainstay.service.validation.service import IS_PENDING
 
@@ -102,6 +103,7 @@ FORGET: Final[tuple[tuple[str, Forget], ...]] = (
     ("transitions", transitions),
     ("notifications", _ended(NotificationRow.ended_at)),
     ("notification groups", _ended(NotificationGroupRow.resolved_at)),
+    ("silences", _ended(SilenceRow.ends_at)),
 )
 """After ``retention.days``. Incidents first: rows that they release can be deleted by the others."""
 _CURRENT_VERDICT: Final = ValidationRow.id.in_(select(NodeVerdictRow.validation_id))

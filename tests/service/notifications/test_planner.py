@@ -39,6 +39,7 @@ def test_an_incident_is_told_once_and_its_end_too(bench: PlannerBench) -> None:
 def test_without_a_configuration_nothing_is_told_and_old_incidents_stay_untold(bench: PlannerBench) -> None:
     old = bench.open()
     assert bench.run() == []
+    bench.clock.advance(1)
     bench.configure(ALL)
     assert bench.run() == [], "it began before"
     bench.end(old)

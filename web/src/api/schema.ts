@@ -1565,6 +1565,52 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/silences": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Silences
+         * @description Silences that are not over, newest first; with ``all``, past ones too.
+         *
+         *     ``node`` finds active ones that cover the node, ``incident`` the active ones that cover all findings of it.
+         */
+        get: operations["list_silences"];
+        put?: never;
+        /**
+         * Create Silence
+         * @description Silence findings for a time: they are recorded, and incidents open, but no message is sent about them.
+         */
+        post: operations["create_silence"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/silences/{id}:end": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * End Silence
+         * @description End a silence now. Incidents that it covered and that are not over are sent.
+         */
+        post: operations["end_silence"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/simulation-policies": {
         parameters: {
             query?: never;
@@ -5113,6 +5159,114 @@ export interface components {
             };
             /** Steps */
             steps: number[];
+        };
+        /**
+         * SilenceCreate
+         * @description A silence. All conditions that are given must hold; patterns are those of a shell.
+         */
+        SilenceCreate: {
+            /**
+             * Cohorts
+             * @default []
+             */
+            cohorts: string[];
+            /**
+             * Detectors
+             * @default []
+             */
+            detectors: string[];
+            /** Ends At */
+            ends_at: number;
+            /** Hours */
+            hours?: string | null;
+            /**
+             * Jobs
+             * @default []
+             */
+            jobs: string[];
+            /**
+             * Kinds
+             * @default []
+             */
+            kinds: string[];
+            /**
+             * Nodes
+             * @default []
+             */
+            nodes: string[];
+            /**
+             * Racks
+             * @default []
+             */
+            racks: string[];
+            /** Reason */
+            reason: string;
+            /** Starts At */
+            starts_at?: number | null;
+            /**
+             * Switches
+             * @default []
+             */
+            switches: string[];
+            /**
+             * Timezone
+             * @default UTC
+             */
+            timezone: string;
+        };
+        /**
+         * SilenceEnd
+         * @description The end of a silence before its time.
+         */
+        SilenceEnd: Record<string, never>;
+        /**
+         * SilencePage
+         * @description Silences, newest first.
+         */
+        SilencePage: {
+            /** Items */
+            items: components["schemas"]["SilenceRead"][];
+            /** Next Cursor */
+            next_cursor: string | null;
+        };
+        /** SilenceRead */
+        SilenceRead: {
+            /** Actor */
+            actor: string;
+            /** Cohorts */
+            cohorts: string[];
+            /** Created At */
+            created_at: number;
+            /** Detectors */
+            detectors: string[];
+            /** Ended By */
+            ended_by: string | null;
+            /** Ends At */
+            ends_at: number;
+            /** Hours */
+            hours: string | null;
+            /** Id */
+            id: string;
+            /** Jobs */
+            jobs: string[];
+            /** Kinds */
+            kinds: string[];
+            /** Nodes */
+            nodes: string[];
+            /** Nodes Matched */
+            nodes_matched: number;
+            /** Racks */
+            racks: string[];
+            /** Reason */
+            reason: string;
+            /** Starts At */
+            starts_at: number;
+            /** State */
+            state: string;
+            /** Switches */
+            switches: string[];
+            /** Timezone */
+            timezone: string;
         };
         /**
          * SimulationIn
@@ -8783,6 +8937,111 @@ export interface operations {
             };
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_silences: {
+        parameters: {
+            query?: {
+                all?: boolean;
+                node?: string | null;
+                incident?: string | null;
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SilencePage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    create_silence: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SilenceCreate"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SilenceRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    end_silence: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SilenceEnd"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SilenceRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            /** @description Conflict */
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };
     };

@@ -35,6 +35,7 @@ export type DeliveryState = Schemas["DeliveryState"];
 export type NotificationConfig = Schemas["NotificationConfigRead"];
 export type NotificationRoute = Schemas["RouteRead"];
 export type Receiver = Schemas["ReceiverRead"];
+export type Silence = Schemas["SilenceRead"];
 export type Plan = Schemas["RecoveryPlanRead"];
 export type Alternative = Schemas["AlternativeRead"];
 export type Action = Schemas["ActionRead"];

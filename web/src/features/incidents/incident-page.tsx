@@ -6,6 +6,7 @@ import type { IncidentDetail } from "@/api/types";
 import { DeviceLink } from "@/features/devices/device-link";
 import { Deliveries } from "@/features/notifications/deliveries";
 import { IncidentProposals } from "@/features/remediation/proposals";
+import { Silenced } from "@/features/silences/silenced";
 import { humanize, shortId } from "@/lib/format";
 import { usePolling } from "@/lib/live";
 import { incident as looks, severity, statusStyleOf } from "@/lib/status-styles";
@@ -109,6 +110,7 @@ export function IncidentPage() {
 function Body({ incident }: { incident: IncidentDetail }) {
   return (
     <>
+      {incident.state !== "closed" && <Silenced about={{ incident: incident.id }} />}
       <section aria-label="Life cycle" className="rounded-lg border border-line bg-surface px-5 py-4">
         {summaryOf(incident) && <p className="mb-4 max-w-4xl text-ink">{summaryOf(incident)}</p>}
         <CauseLine incident={incident} />

@@ -6,6 +6,7 @@ import type { Node } from "@/api/types";
 import { summaryOf, titleOf } from "@/features/incidents/lifecycle-model";
 import { recentIncidentsQuery } from "@/features/incidents/queries";
 import { Proposals } from "@/features/remediation/proposals";
+import { Silenced } from "@/features/silences/silenced";
 import { RunValidation } from "@/features/validation/run-validation";
 import { cx } from "@/lib/cx";
 import { usePolling } from "@/lib/live";
@@ -71,6 +72,7 @@ export function NodePage() {
       {node && (
         <>
           {node.open_incidents > 0 && <OpenIncidents node={name} />}
+          <Silenced about={{ node: name }} />
           <Proposals node={name} />
           <NodeLifecycle node={node} />
           <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,1fr)_22rem]">

@@ -4,6 +4,7 @@ import { useState } from "react";
 import { client, unwrap } from "@/api/client";
 import { problemOf } from "@/api/problem";
 import type { DeliveryState, NotificationConfig, NotificationRoute, Receiver } from "@/api/types";
+import { SilencesPanel } from "@/features/silences/silences-panel";
 import { humanize, plural } from "@/lib/format";
 import { usePolling } from "@/lib/live";
 import { Age } from "@/ui/age";
@@ -69,6 +70,7 @@ function Body({ config }: { config: NotificationConfig }) {
         </div>
         <ConfigEditor config={config} />
       </div>
+      <SilencesPanel />
       <Panel
         title="Delivery log"
         aside={<Segmented label="State" value={state} onChange={setState} options={states} />}
