@@ -13,9 +13,10 @@ from tests.commands import run_here
 
 ROOT = Path(__file__).resolve().parents[1]
 FROZEN = {
-    "accept-gpu", "agent", "analyze-hang", "backup", "checkpoint", "cluster", "config", "criteria", "demo", "doctor",
-    "job", "localize", "node", "notifications", "plan", "policy", "record", "relay", "replay", "replay-job", "restore",
-    "run", "select", "serve", "simulate", "superbench", "token", "up", "validate", "worker",
+    "accept-gpu", "ack", "agent", "analyze-hang", "backup", "checkpoint", "cluster", "config", "criteria",
+    "demo", "doctor", "drain", "incidents", "job", "localize", "login", "node", "nodes", "notifications",
+    "plan", "policy", "record", "relay", "replay", "replay-job", "restore", "run", "select", "serve", "silence",
+    "silences", "simulate", "status", "superbench", "token", "undrain", "up", "validate", "worker",
 }  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""Commands for operators: they call the service and need only its URL and a token."""

@@ -1,0 +1,136 @@
+"""Commands of operators against a running service, as they are typed."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from mainstay import cli
+from mainstay.service.commands.contexts import context_file
+from mainstay.service.commands.output import age
+from mainstay.service.incidents.opening import open_incident
+from mainstay.service.incidents.service import Context
+from tests.service.conftest import Running
+
+Run = Callable[..., tuple[int, str, str]]
+Json = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def no_context(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("MAINSTAY_SERVICE", "MAINSTAY_TOKEN", "MAINSTAY_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def typed(*words: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.build_app()(list(words))
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
+
+    return typed
+
+
+@pytest.fixture
+def signed_in(service: Running, run: Run, tmp_path: Path, any_report: Json) -> Running:
+    for name, rack in (("n1", "r1"), ("n2", "r2"), ("n3", "r2")):
+        service.node_client(name).put(f"/v1/nodes/{name}", json={**any_report, "rack": rack})
+    token = tmp_path / "token"
+    token.write_text(service.admin_token)
+    code, out, err = run("login", service.url, "--token-file", str(token))
+    assert (code, err) == (0, "")
+    assert out.startswith(f"signed in to {service.url} as first admin (")
+    assert stat.S_IMODE(context_file().stat().st_mode) == 0o600
+    return service
+
+
+def open_one(service: Running, title: str = "the GPU fell off the bus") -> str:
+    with service.services.database.session() as session:
+        context = Context(session, service.settings, service.services.clock.now())
+        row = open_incident(
+            context, kinds=["xid"], severity="critical", job=None, node="n1", device=None, ranks=[], title=title,
+            summary=title,
+        )  # fmt: skip
+        return row.id
+
+
+def test_without_a_service_one_line_says_what_to_do(run: Run) -> None:
+    told = "mainstay nodes: no service: give --service and --token-file, or run mainstay login\n"
+    assert run("nodes") == (2, "", told)
+
+
+def test_lists_for_people_and_for_programs(signed_in: Running, run: Run) -> None:
+    code, out, _ = run("nodes", "--rack", "r2")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["NODE", "n2", "n3"]
+    assert "COHORT" in run("nodes", "-o", "wide")[1]
+    assert [node["name"] for node in json.loads(run("nodes", "--text", "n1", "-o", "json")[1])] == ["n1"]
+    assert [node["name"] for node in yaml.safe_load(run("nodes", "-o", "yaml")[1])] == ["n1", "n2", "n3"]
+    assert run("nodes", "--job", "none")[1] == "no nodes\n"
+    assert run("nodes", "--state", "burnt")[0] == 5
+
+
+def test_an_incident_is_acknowledged_by_the_end_of_its_id(signed_in: Running, run: Run) -> None:
+    incident = open_one(signed_in)
+    code, out, _ = run("status")
+    assert code == 0
+    assert out.startswith("nodes: 3 ")
+    assert incident[-8:] in out
+    code, out, _ = run("ack", incident[-8:], "--reason", "on my way")
+    assert (code, out) == (0, "the GPU fell off the bus: acknowledged by first admin\n")
+    assert "first admin" in run("incidents")[1]
+    code, _, err = run("ack", "zzz")
+    assert (code, err) == (2, "mainstay ack: 0 incidents have an ID that ends with 'zzz'\n")
+    signed_in.client().post(f"/v1/incidents/{incident}:close", json={"reason": "done"})
+    assert run("incidents")[1] == "no open incidents\n"
+    assert incident[-8:] in run("incidents", "--all")[1]
+
+
+def test_nodes_are_drained_and_returned_and_a_wrong_name_stops_no_other(signed_in: Running, run: Run) -> None:
+    code, out, err = run("drain", "n1", "typo", "n2", "--reason", "rewiring", "--deadline", "30m")
+    assert code == 5
+    assert [line.split(":")[0] for line in out.splitlines()] == ["n1", "n2"]
+    assert err.startswith("mainstay drain: typo: ")
+    assert {run("nodes", "--text", name)[1].splitlines()[1].split()[1] for name in ("n1", "n2")} <= {
+        "draining", "quarantined",
+    }  # fmt: skip
+    assert run("undrain", "n1", "n2", "--reason", "done")[0] == 0
+    assert run("drain", "--reason", "x")[0] == 2
+    assert run("drain", "n1", "--reason", "x", "--deadline", "soon")[0] == 2
+
+
+def test_a_silence_is_made_listed_and_ended(signed_in: Running, run: Run) -> None:
+    code, out, _ = run("silence", "--rack", "r2", "--kind", "xid", "--for", "2h", "--reason", "a new switch")
+    assert code == 0
+    assert out.endswith("racks r2; kinds xid; 2 nodes match now\n")
+    listed = run("silences")[1].splitlines()[1]
+    assert listed.split()[:2] == [out.split()[1].rstrip(":"), "active"]
+    assert "a new switch" in listed
+    code, out, _ = run("silences", "--end", listed.split()[0])
+    assert (code, out) == (0, "ended: racks r2; kinds xid\n")
+    assert run("silences")[1] == "no silences\n"
+    assert run("silence", "--for", "2h", "--reason", "everything")[0] == 5
+
+
+def test_a_damaged_context_is_named(run: Run) -> None:
+    context_file().parent.mkdir(parents=True)
+    context_file().write_text("{")
+    code, _, err = run("status")
+    assert code == 2
+    assert err.startswith(f"mainstay status: {context_file()} cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "-"), (0.2, "0s"), (59, "59s"), (61, "1m"), (7300, "2h"), (200_000, "2d")]
+)
+def test_ages(seconds: float | None, text: str) -> None:
+    assert age(seconds) == text
