@@ -154,7 +154,7 @@ def status(connection: Connection = Connection(), listing: Listing = Listing()) 
     """Show what is broken, what needs an operator, and which jobs run."""
     transport = connection.open()
 
-    def turn() -> None:
+    def print_once() -> None:
         told = transport.json("GET", "/overview")
         if listing.output in {"json", "yaml"}:
             print_data(told, listing.output)
@@ -166,7 +166,7 @@ def status(connection: Connection = Connection(), listing: Listing = Listing()) 
         print()
         show(list(known.values()), INCIDENTS, listing.output, empty="no active incidents")
 
-    return repeat(turn, watch=listing.watch)
+    return repeat(print_once, watch=listing.watch)
 
 
 @one_line("mainstay nodes", _CODES)
@@ -227,12 +227,12 @@ def incidents(
     """
     transport = connection.open()
 
-    def turn() -> None:
+    def print_once() -> None:
         found = _pages(transport, "/incidents", limit, node=node, job=job)
         chosen = [incident for incident in found if every or incident["state"] != "closed"]
         show(chosen, INCIDENTS, listing.output, empty="no incidents" if every else "no open incidents")
 
-    return repeat(turn, watch=listing.watch)
+    return repeat(print_once, watch=listing.watch)
 
 
 @one_line("mainstay ack", _CODES)

@@ -80,16 +80,16 @@ def print_data(data: object, chosen: Format) -> None:
         print(json.dumps(data, indent=2))
 
 
-def repeat(turn: Callable[[], None], *, watch: bool) -> int:
+def repeat(action: Callable[[], None], *, watch: bool) -> int:
     """Do it once, or each two seconds until Ctrl-C."""
     if not watch:
-        turn()
+        action()
         return 0
     try:
         while True:
             if sys.stdout.isatty():
                 sys.stdout.write("\x1b[H\x1b[2J")
-            turn()
+            action()
             time.sleep(_WATCH_SECONDS)
     except KeyboardInterrupt:
         return 0
