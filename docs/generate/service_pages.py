@@ -24,6 +24,7 @@ from mainstay.service.exposition.table import Exposed
 from mainstay.service.fleet.directory import Fleet
 from mainstay.service.incidents import metrics as incident_metrics
 from mainstay.service.incidents import run_metrics
+from mainstay.service.notifications import metrics as notification_metrics
 from mainstay.service.remediation import metrics as remediation_metrics
 from mainstay.service.telemetry.ring import NewestValues
 
@@ -137,7 +138,8 @@ class MetricReference(NamedTuple):
 
 
 _MODULES: Final = (
-    health, incident_metrics, run_metrics, collector, remediation_metrics, devices, device_page, remote_write,
+    health, incident_metrics, run_metrics, collector, notification_metrics, remediation_metrics, devices, device_page,
+    remote_write,
 )  # fmt: skip
 _MAKERS: Final = {
     "counter": "counter",
