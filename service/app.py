@@ -77,6 +77,7 @@ from mainstay.service.overview import endpoints as overview
 from mainstay.service.remediation import endpoints as remediation
 from mainstay.service.remediation import reconcile
 from mainstay.service.remediation.metrics import collect_remediation
+from mainstay.service.reports import endpoints as reports
 from mainstay.service.retention import loops as retention_loops
 from mainstay.service.services import Services
 from mainstay.service.settings import Settings
@@ -123,6 +124,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     incidents.router,
     notifications.router,
     silences.router,
+    reports.router,
     remediation.router,
     policies.router,
     validation.router,

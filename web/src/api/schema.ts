@@ -1545,6 +1545,48 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/reports/reliability": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Reliability
+         * @description What failures cost between ``since`` and ``until`` (the default is the last 30 days), and in the time before.
+         *
+         *     ``restart_minutes`` and ``checkpoint_minutes`` say what a restart without Mainstay would cost.
+         */
+        get: operations["get_reliability_report"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/reports/reliability.csv": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Reliability Csv
+         * @description The jobs of the report as CSV, one line each.
+         */
+        get: operations["get_reliability_csv"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/signals": {
         parameters: {
             query?: never;
@@ -2336,6 +2378,22 @@ export interface components {
          */
         Better: "higher" | "lower" | "equal";
         /**
+         * BetweenRead
+         * @description Mean time between failures with its 95 % limits, in hours; null where no failure bounds it.
+         */
+        BetweenRead: {
+            /** Failures */
+            failures: number;
+            /** High */
+            high: number | null;
+            /** Hours */
+            hours: number | null;
+            /** Low */
+            low: number;
+            /** Node Hours */
+            node_hours: number;
+        };
+        /**
          * BreakerRead
          * @description The circuit breaker: how many nodes Mainstay drained recently, and how many it may drain.
          */
@@ -2388,6 +2446,17 @@ export interface components {
          * @enum {string}
          */
         Cause: "faulty_gpu" | "gpu_memory" | "gpu_sram" | "gpu_system_processor" | "gpu_thermal" | "gpu_link" | "silent_corruption" | "network" | "nic" | "host" | "storage" | "maintenance" | "software" | "dependency" | "collective_timeout" | "operator" | "workload";
+        /** CauseReliability */
+        CauseReliability: {
+            /** Cause */
+            cause: string;
+            /** Incidents */
+            incidents: number;
+            /** Lost Gpu Hours */
+            lost_gpu_hours: number;
+            /** Mean Repair Seconds */
+            mean_repair_seconds: number | null;
+        };
         /** ChangeRead */
         ChangeRead: {
             /** After */
@@ -2424,6 +2493,14 @@ export interface components {
             processes: components["schemas"]["ProcessRead"][];
             /** Shared */
             shared: boolean;
+        };
+        /** CohortReliability */
+        CohortReliability: {
+            between_failures: components["schemas"]["BetweenRead"];
+            /** Cohort */
+            cohort: string;
+            /** Nodes */
+            nodes: number;
         };
         /**
          * CohortSoftware
@@ -3650,6 +3727,27 @@ export interface components {
             steps_total: number | null;
             topology: components["schemas"]["Topology"];
         };
+        /** JobReliability */
+        JobReliability: {
+            /** Ettr */
+            ettr: number | null;
+            /** Failed Recoveries */
+            failed_recoveries: number;
+            /** Hours */
+            hours: number;
+            /** Id */
+            id: string;
+            /** Lost Gpu Hours */
+            lost_gpu_hours: number;
+            /** Name */
+            name: string;
+            /** Ranks */
+            ranks: number;
+            /** Recoveries */
+            recoveries: number;
+            /** Steps Lost */
+            steps_lost: number;
+        };
         /**
          * JobReport
          * @description The report of a coordinator about its job, sent every few seconds and after each change.
@@ -3889,6 +3987,20 @@ export interface components {
             state_reason: string;
         };
         /**
+         * LostGpuHours
+         * @description GPU hours that were lost, by what they were lost to.
+         */
+        LostGpuHours: {
+            /** Detection */
+            detection: number;
+            /** Out Of Service */
+            out_of_service: number;
+            /** Recovery */
+            recovery: number;
+            /** Repeated */
+            repeated: number;
+        };
+        /**
          * LostRead
          * @description GPU-hours of a run that did not train, by cause, on average.
          */
@@ -4048,6 +4160,15 @@ export interface components {
             switches: string[];
             /** Version */
             version: string;
+        };
+        /** NodeReliability */
+        NodeReliability: {
+            /** Incidents */
+            incidents: number;
+            /** Name */
+            name: string;
+            /** Out Of Service Hours */
+            out_of_service_hours: number;
         };
         /**
          * NodeReportCreate
@@ -4814,6 +4935,46 @@ export interface components {
             strategy: string | null;
             /** Verified At */
             verified_at: number | null;
+        };
+        /** ReliabilityRead */
+        ReliabilityRead: {
+            /** Assumptions */
+            assumptions: string[];
+            before: components["schemas"]["ReliabilitySummary"];
+            /** Causes */
+            causes: components["schemas"]["CauseReliability"][];
+            /** Cohorts */
+            cohorts: components["schemas"]["CohortReliability"][];
+            /** Jobs */
+            jobs: components["schemas"]["JobReliability"][];
+            /** Nodes */
+            nodes: components["schemas"]["NodeReliability"][];
+            /** Since */
+            since: number;
+            summary: components["schemas"]["ReliabilitySummary"];
+            /** Until */
+            until: number;
+        };
+        /** ReliabilitySummary */
+        ReliabilitySummary: {
+            between_failures: components["schemas"]["BetweenRead"];
+            /** Ettr */
+            ettr: number | null;
+            /** Failed Recoveries */
+            failed_recoveries: number;
+            /** Gpu Hours */
+            gpu_hours: number;
+            /** Incidents */
+            incidents: number;
+            /** Jobs */
+            jobs: number;
+            lost_gpu_hours: components["schemas"]["LostGpuHours"];
+            /** Mean Repair Seconds */
+            mean_repair_seconds: number | null;
+            /** Recoveries */
+            recoveries: number;
+            /** Saved Gpu Hours */
+            saved_gpu_hours: number;
         };
         /**
          * RemediationPage
@@ -8913,6 +9074,62 @@ export interface operations {
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_reliability_report: {
+        parameters: {
+            query?: {
+                since?: number | null;
+                until?: number | null;
+                restart_minutes?: number;
+                checkpoint_minutes?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ReliabilityRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_reliability_csv: {
+        parameters: {
+            query?: {
+                since?: number | null;
+                until?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/csv": string;
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
             422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };

@@ -20,6 +20,7 @@ const places = [
   { to: "/remediation", label: "Remediation", icon: "remediation", exact: false },
   { to: "/validation", label: "Validation", icon: "validation", exact: false },
   { to: "/policies/xid", label: "Policy", icon: "policy", exact: false },
+  { to: "/reliability", label: "Reliability", icon: "report", exact: false },
   { to: "/simulation", label: "Simulation", icon: "simulation", exact: false },
 ] as const satisfies readonly { to: string; label: string; icon: IconName; exact: boolean }[];
 

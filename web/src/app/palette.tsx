@@ -72,6 +72,7 @@ function useCommands(query: string): Command[] {
       page("/incidents", "Incidents", "incidents"),
       page("/remediation", "Remediation proposals", "remediation"),
       page("/notifications", "Notifications", "message"),
+      page("/reliability", "Reliability", "report"),
       page("/validation", "Validation", "validation"),
       page("/policies/xid", "Policy, XID rules", "policy"),
       page("/simulation", "Simulation of failures", "simulation"),

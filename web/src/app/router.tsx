@@ -171,6 +171,12 @@ const notifications = createRoute({
   ),
 });
 
+const report = createRoute({
+  getParentRoute: () => shell,
+  path: "/reliability",
+  component: lazyRouteComponent(() => import("@/features/reports/report-page"), "ReportPage"),
+});
+
 const glossary = createRoute({
   getParentRoute: () => shell,
   path: "/glossary",
@@ -187,6 +193,7 @@ const pages = [
   incidents,
   incident,
   notifications,
+  report,
   remediation,
   validation,
   validationResult,

@@ -1,0 +1,124 @@
+"""How long a reliability report takes.
+
+``python -m bench.reliability [--json FILE]``. Generated history of 90 days: 10,000 nodes, 1,000 jobs, 20,000 incidents,
+5,000 recoveries, and 30,000 transitions of nodes, on SQLite and on PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from sqlalchemy import insert
+
+from bench.lib_cluster import postgres
+from bench.report import Row, publish, target_file
+from mainstay.service.common import migrate
+from mainstay.service.common.db import Database
+from mainstay.service.fleet.models import NodeRow, TransitionRow
+from mainstay.service.incidents.models import IncidentRow
+from mainstay.service.jobs.models import JobRow, RecoveryRow
+from mainstay.service.reports.reliability import Period
+from mainstay.service.reports.service import report
+
+DAY: Final = 86_400.0
+NOW: Final = 1_800_000_000.0
+NODES, JOBS, INCIDENTS, RECOVERIES, MOVES = 10_000, 1_000, 20_000, 5_000, 30_000
+ROUNDS: Final = 7
+CAUSES: Final = ("faulty_gpu", "network", "host", "software", None)
+PERIOD: Final = Period(since=NOW - 90 * DAY, until=NOW)
+
+
+def put_history(database: Database, rng: random.Random) -> None:
+    def at() -> float:
+        return NOW - rng.random() * 180 * DAY  # twice the period: it has one before it
+
+    with database.session() as session:
+        session.execute(
+            insert(NodeRow),
+            [_node(n) for n in range(NODES)],
+        )
+        session.execute(insert(JobRow), [_job(f"j{n}", at(), rng) for n in range(JOBS)])
+        session.execute(insert(IncidentRow), [_incident(f"i{n}", at(), rng) for n in range(INCIDENTS)])
+        session.execute(insert(RecoveryRow), [_recovery(f"r{n}", at(), rng) for n in range(RECOVERIES)])
+        session.execute(insert(TransitionRow), [_move(n, NOW - 180 * DAY * (1 - n / MOVES)) for n in range(MOVES)])
+
+
+def _node(number: int) -> dict[str, Any]:
+    return {"name": f"n{number}", "cohort": f"c{number % 4}", "gpus": 8, "first_seen_at": NOW - 200 * DAY}
+
+
+def _job(name: str, start: float, rng: random.Random) -> dict[str, Any]:
+    end = min(NOW, start + rng.random() * 20 * DAY)
+    return {
+        "id": name, "name": name, "state": "finished", "generation": 1, "command": "", "protection": {},
+        "topology": {"world_size": 1024, "ranks": []}, "last_step": 10_000, "started_at": start, "finished_at": end,
+        "last_seen_at": end,
+    }  # fmt: skip
+
+
+def _incident(name: str, at: float, rng: random.Random) -> dict[str, Any]:
+    return {
+        "id": name, "title": name, "summary": "", "state": "closed", "version": 1, "severity": "critical",
+        "needs_operator": False, "opened_at": at, "recovered_at": at + rng.random() * 600, "closed_at": at + 700,
+        "updated_at": at, "ranks": [], "kinds": ["xid"], "cause": rng.choice(CAUSES), "node": f"n{rng.randrange(NODES)}",
+    }  # fmt: skip
+
+
+def _recovery(name: str, at: float, rng: random.Random) -> dict[str, Any]:
+    return {
+        "id": name, "job": f"j{rng.randrange(JOBS)}", "failed_at": float(int(at)),
+        "recovered_at": float(int(at) + rng.randrange(1, 900)), "failed_ranks": [1], "steps_lost": rng.randrange(20),
+        "parts": {"detect": 1.0}, "outcome": "verified", "incident_id": f"i{rng.randrange(INCIDENTS)}",
+    }  # fmt: skip
+
+
+def _move(number: int, at: float) -> dict[str, Any]:
+    """Each node leaves service, and returns with its next transition."""
+    node, turn = number % NODES, number // NODES
+    before, after = (("healthy", "quarantined"), ("quarantined", "healthy"))[turn % 2]
+    return {
+        "id": f"t{number}", "node": f"n{node}", "version": turn + 1, "time": at, "trigger": "drain",
+        "from_state": before, "to_state": after, "owner": "operator", "actor": "bench", "reason": "",
+    }  # fmt: skip
+
+
+def measure(name: str, database: Database) -> list[Row]:
+    migrate.upgrade(database)
+    put_history(database, random.Random(1))
+    took = []
+    for _ in range(ROUNDS):
+        with database.reading() as session:
+            began = time.perf_counter()
+            found = report(session, PERIOD, restart_seconds=600.0, checkpoint_seconds=3600.0)
+            took.append(time.perf_counter() - began)
+    size = f"{NODES:,} nodes, {JOBS:,} jobs, 90 days, {name}"
+    median = float(np.median(took))
+    note = f"{found.summary.incidents} incidents, {found.summary.recoveries} recoveries in the period"
+    return [
+        Row(
+            claim=f"report of {size}: median", figure=median, unit="s", target="<= 1", holds=median <= 1.0,
+            kind="live", n=ROUNDS, note=note,
+        )
+    ]  # fmt: skip
+
+
+def main() -> None:
+    file = target_file("reliability")
+    with tempfile.TemporaryDirectory() as place:
+        database = Database(f"sqlite:///{Path(place) / 'mainstay.db'}")
+        rows = measure("SQLite", database)
+        database.close()
+    with postgres(0) as (_, server):
+        database = Database(server.url)
+        rows += measure("PostgreSQL", database)
+        database.close()
+    publish("reliability", rows, file)
+
+
+if __name__ == "__main__":
+    main()

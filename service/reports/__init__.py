@@ -1,0 +1,1 @@
+"""Reports: what failures cost over a time, computed from what is stored."""

@@ -1,0 +1,224 @@
+"""What failures cost over a time: effective training time, lost GPU hours, and times between failures. Pure.
+
+Effective training time ratio (ETTR) is productive time by wall time of jobs, as in Kokolis et al. 2024 (section 3) and
+the ByteDance reports: time in which a job stood still or repeated steps is not productive.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+HOUR: Final = 3600.0
+_Z: Final = 1.96
+"""Two-sided 95 %."""
+_TAIL: Final = 0.025
+_FEW: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpan:
+    """A job, from its start to its end or to now. Times are Unix seconds."""
+
+    id: str
+    name: str
+    ranks: int
+    started_at: float
+    ended_at: float
+    steps: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """A time in which a job stood still, and the steps that it made again."""
+
+    job: str
+    started_at: float
+    ended_at: float
+    detect_seconds: float
+    """The first part of it: until Mainstay had noticed."""
+    steps_lost: int
+    cause: str
+    succeeded: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An incident."""
+
+    opened_at: float
+    recovered_at: float | None
+    cause: str
+    node: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSpan:
+    """A node since it was first seen, with the times in which it was out of service."""
+
+    name: str
+    cohort: str
+    gpus: int
+    first_seen_at: float
+    out: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    since: float
+    until: float
+
+    def clip(self, start: float, end: float) -> float:
+        """Seconds of [start, end) within the period."""
+        return max(0.0, min(end, self.until) - max(start, self.since))
+
+    def holds(self, moment: float) -> bool:
+        return self.since <= moment < self.until
+
+    @property
+    def before(self) -> Period:
+        """The period of the same length that ends where this one begins."""
+        return Period(since=2 * self.since - self.until, until=self.since)
+
+
+@dataclass(slots=True, kw_only=True)
+class JobCost:
+    """What failures cost one job."""
+
+    job: JobSpan
+    wall_seconds: float
+    stopped_seconds: float = 0.0
+    detect_seconds: float = 0.0
+    repeated_seconds: float = 0.0
+    steps_lost: int = 0
+    recoveries: int = 0
+    failed_recoveries: int = 0
+    by_cause: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Cause → seconds that it cost."""
+
+    @property
+    def lost_seconds(self) -> float:
+        return min(self.wall_seconds, self.stopped_seconds + self.repeated_seconds)
+
+    @property
+    def ettr(self) -> float | None:
+        return None if self.wall_seconds <= 0 else 1.0 - self.lost_seconds / self.wall_seconds
+
+    @property
+    def lost_gpu_hours(self) -> float:
+        return self.lost_seconds * self.job.ranks / HOUR
+
+
+def cost_of(job: JobSpan, stops: Sequence[Stop], period: Period) -> JobCost:
+    """What the stops of one job cost within a period.
+
+    Times in which two recoveries overlap count once, for the earlier one. Repeated steps cost as much as the steps of
+    the job do on average: its time without stops by its steps.
+    """
+    cost = JobCost(job=job, wall_seconds=period.clip(job.started_at, job.ended_at))
+    ordered = sorted(stops, key=lambda stop: (stop.started_at, stop.ended_at))
+    productive, free_from = job.ended_at - job.started_at, -math.inf
+    for stop in ordered:
+        begin = max(stop.started_at, free_from)
+        productive -= max(0.0, stop.ended_at - begin)
+        free_from = max(free_from, stop.ended_at)
+    step_seconds = max(0.0, productive) / job.steps if job.steps else 0.0
+    free_from = -math.inf
+    for stop in ordered:
+        begin, free_from = max(stop.started_at, free_from), max(free_from, stop.ended_at)
+        stopped = period.clip(begin, max(begin, stop.ended_at))
+        cost.stopped_seconds += stopped
+        cost.by_cause[stop.cause] += stopped
+        if period.holds(stop.started_at):
+            repeated = stop.steps_lost * step_seconds
+            cost.detect_seconds += min(stopped, stop.detect_seconds)
+            cost.repeated_seconds += repeated
+            cost.by_cause[stop.cause] += repeated
+            cost.steps_lost += stop.steps_lost
+            cost.recoveries += stop.succeeded
+            cost.failed_recoveries += not stop.succeeded
+    return cost
+
+
+def poisson_limits(count: int) -> tuple[float, float]:
+    """95 % limits of the mean of a Poisson count.
+
+    Byar's approximation (Breslow and Day 1987, section 2.3); of few events, the exact lower limit (Garwood 1936).
+    """
+    above = count + 1
+    high = above * (1 - 1 / (9 * above) + _Z / (3 * math.sqrt(above))) ** 3
+    if count > _FEW:
+        return count * (1 - 1 / (9 * count) - _Z / (3 * math.sqrt(count))) ** 3, high
+    low, top = 0.0, float(count)
+    for _ in range(60):  # the mean at which so many events or more have a probability of 2.5 %
+        middle = (low + top) / 2
+        fewer = sum(math.exp(-middle) * middle**number / math.factorial(number) for number in range(count))
+        low, top = (middle, top) if 1 - fewer < _TAIL else (low, middle)
+    return low, high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Between:
+    """Time between failures, with 95 % limits; None where no failure bounds it."""
+
+    node_hours: float
+    failures: int
+    hours: float | None
+    low: float
+    high: float | None
+
+
+def between(node_hours: float, failures: int) -> Between:
+    """Mean time between failures of nodes that ran ``node_hours`` together."""
+    low, high = poisson_limits(failures)
+    return Between(
+        node_hours=node_hours,
+        failures=failures,
+        hours=node_hours / failures if failures else None,
+        low=node_hours / high,
+        high=node_hours / low if low else None,
+    )
+
+
+def node_hours(nodes: Iterable[NodeSpan], period: Period) -> float:
+    """Hours in which nodes were known and in service."""
+    return sum(in_service_seconds(node, period) for node in nodes) / HOUR
+
+
+def in_service_seconds(node: NodeSpan, period: Period) -> float:
+    known = period.clip(node.first_seen_at, period.until)
+    return max(0.0, known - out_seconds(node, period))
+
+
+def out_seconds(node: NodeSpan, period: Period) -> float:
+    return sum(period.clip(start, end) for start, end in node.out) if node.out else 0.0
+
+
+def mean_repair_seconds(failures: Iterable[Failure]) -> float | None:
+    """Mean time from the opening of an incident to its recovery, of those that recovered."""
+    seconds = [max(0.0, one.recovered_at - one.opened_at) for one in failures if one.recovered_at is not None]
+    return sum(seconds) / len(seconds) if seconds else None
+
+
+def saved_gpu_hours(costs: Iterable[JobCost], *, restart_seconds: float, checkpoint_seconds: float) -> float:
+    """GPU hours that each recovery saved against a restart from the last checkpoint.
+
+    A restart costs ``restart_seconds`` and, on average, half an interval of ``checkpoint_seconds`` of repeated work.
+    """
+    saved = 0.0
+    for cost in costs:
+        restarts = cost.recoveries * (restart_seconds + checkpoint_seconds / 2)
+        saved += max(0.0, restarts - cost.lost_seconds) * cost.job.ranks if cost.recoveries else 0.0
+    return saved / HOUR
+
+
+def by_cause(costs: Iterable[JobCost]) -> Mapping[str, float]:
+    """Cause → GPU hours that jobs lost."""
+    found = defaultdict[str, float](float)
+    for cost in costs:
+        for cause, seconds in cost.by_cause.items():
+            found[cause] += seconds * cost.job.ranks / HOUR
+    return found

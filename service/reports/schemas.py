@@ -1,0 +1,99 @@
+"""What a reliability report looks like on the wire."""
+
+from __future__ import annotations
+
+from mainstay.service.common.schemas import Output
+from mainstay.service.reports.reliability import Between
+
+
+class BetweenRead(Output):
+    """Mean time between failures with its 95 % limits, in hours; null where no failure bounds it."""
+
+    node_hours: float
+    failures: int
+    hours: float | None
+    low: float
+    high: float | None
+
+    @classmethod
+    def of_period(cls, found: Between) -> BetweenRead:
+        return cls.model_validate(found)
+
+
+class LostGpuHours(Output):
+    """GPU hours that were lost, by what they were lost to."""
+
+    detection: float
+    """Until Mainstay noticed that a job stood still."""
+    recovery: float
+    """From then until training continued."""
+    repeated: float
+    """Steps that were made again."""
+    out_of_service: float
+    """Nodes that were draining, quarantined, or being validated."""
+
+
+class ReliabilitySummary(Output):
+    jobs: int
+    gpu_hours: float
+    """Of jobs: ranks times wall time."""
+    ettr: float | None
+    """Effective training time ratio, weighted by GPU hours."""
+    lost_gpu_hours: LostGpuHours
+    incidents: int
+    recoveries: int
+    failed_recoveries: int
+    mean_repair_seconds: float | None
+    """From the opening of an incident to its recovery."""
+    between_failures: BetweenRead
+    saved_gpu_hours: float
+    """Against a restart from the last checkpoint for each recovery."""
+
+
+class JobReliability(Output):
+    id: str
+    name: str
+    ranks: int
+    hours: float
+    ettr: float | None
+    recoveries: int
+    failed_recoveries: int
+    steps_lost: int
+    lost_gpu_hours: float
+
+
+class CauseReliability(Output):
+    cause: str
+    """Of incidents; ``unknown`` where none is named."""
+    incidents: int
+    mean_repair_seconds: float | None
+    lost_gpu_hours: float
+    """Of jobs that stood still because of it."""
+
+
+class CohortReliability(Output):
+    cohort: str
+    nodes: int
+    between_failures: BetweenRead
+
+
+class NodeReliability(Output):
+    name: str
+    incidents: int
+    out_of_service_hours: float
+
+
+class ReliabilityRead(Output):
+    since: float
+    until: float
+    """Unix seconds."""
+    summary: ReliabilitySummary
+    before: ReliabilitySummary
+    """Of the period of the same length before it."""
+    jobs: list[JobReliability]
+    """Those that lost most, at most 200."""
+    causes: list[CauseReliability]
+    cohorts: list[CohortReliability]
+    nodes: list[NodeReliability]
+    """Those with most incidents, at most 50."""
+    assumptions: list[str]

@@ -1,0 +1,342 @@
+/** What failures cost over a time: effective training time, lost GPU hours, and times between failures. */
+import { useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import { type ReactNode, useState } from "react";
+import type {
+  CauseReliability,
+  CohortReliability,
+  JobReliability,
+  NodeReliability,
+  Report,
+} from "@/api/types";
+import { type Cause, causeLabel } from "@/features/incidents/cause";
+import { duration, integer, percent } from "@/lib/format";
+import { Button } from "@/ui/button";
+import { Stat } from "@/ui/facts";
+import { Field, Input } from "@/ui/field";
+import { Empty } from "@/ui/notice";
+import { Page } from "@/ui/page";
+import { Panel } from "@/ui/panel";
+import { QueryView } from "@/ui/query-view";
+import { Segmented } from "@/ui/segmented";
+import { type Column, columnsFor, DataTable } from "@/ui/table";
+import { change, gpuHours, hours, limits, lostParts } from "./model";
+import { reportQuery } from "./queries";
+
+const spans = [
+  { value: "7", label: "7 days" },
+  { value: "30", label: "30 days" },
+  { value: "90", label: "90 days" },
+] as const;
+
+const minutes = (text: string) => (text.trim() === "" || !(Number(text) >= 0) ? 0 : Number(text));
+
+export function ReportPage() {
+  const [days, setDays] = useState<(typeof spans)[number]["value"]>("30");
+  const [restart, setRestart] = useState("10");
+  const [checkpoint, setCheckpoint] = useState("60");
+  const query = useQuery(
+    reportQuery({
+      days: Number(days),
+      restartMinutes: minutes(restart),
+      checkpointMinutes: minutes(checkpoint),
+    }),
+  );
+  return (
+    <Page
+      title="Reliability"
+      meta="What failures cost, and how long nodes and jobs run without them."
+      actions={
+        <>
+          <Segmented label="Time" value={days} onChange={setDays} options={spans} />
+          <Button onClick={() => window.print()}>Print</Button>
+        </>
+      }
+    >
+      <QueryView query={query}>
+        {(report) => (
+          <>
+            <Summary report={report} />
+            <Saved
+              report={report}
+              restart={restart}
+              checkpoint={checkpoint}
+              onRestart={setRestart}
+              onCheckpoint={setCheckpoint}
+            />
+            <Tables report={report} />
+          </>
+        )}
+      </QueryView>
+    </Page>
+  );
+}
+
+function Summary({ report: { summary, before } }: { report: Report }) {
+  const parts = lostParts(summary);
+  const lost = parts.reduce((sum, part) => sum + part.hours, 0);
+  return (
+    <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,3fr)_minmax(0,2fr)]">
+      <Panel title="Summary">
+        <div className="grid gap-x-6 gap-y-4 sm:grid-cols-2 md:grid-cols-3">
+          <Stat
+            value={percent(summary.ettr)}
+            name="Effective training time"
+            note={change(summary.ettr, before.ettr)}
+          />
+          <Stat
+            value={gpuHours(lost)}
+            name="GPU hours lost"
+            note={`of ${gpuHours(summary.gpu_hours)} that jobs used`}
+          />
+          <Stat
+            value={integer(summary.incidents)}
+            name="Incidents"
+            note={`before: ${integer(before.incidents)}`}
+          />
+          <Stat
+            value={hours(summary.between_failures.hours)}
+            name="Node time between failures"
+            note={limits(summary.between_failures)}
+          />
+          <Stat
+            value={duration(summary.mean_repair_seconds)}
+            name="Mean time to recovery"
+            note={`before: ${duration(before.mean_repair_seconds)}`}
+          />
+          <Stat
+            value={integer(summary.recoveries)}
+            name="Recoveries of jobs"
+            note={`${integer(summary.failed_recoveries)} failed`}
+          />
+        </div>
+      </Panel>
+      <Panel title="Lost GPU hours">
+        {lost === 0 ? (
+          <Empty title="Nothing was lost." />
+        ) : (
+          <ul className="flex flex-col gap-2 text-sm">
+            {parts.map((part) => (
+              <li key={part.name}>
+                <div className="flex justify-between gap-3">
+                  <span>{part.name}</span>
+                  <span className="num text-ink-2">
+                    {gpuHours(part.hours)} ({percent(part.share, 0)})
+                  </span>
+                </div>
+                <div className="mt-1 h-1.5 rounded bg-sunken">
+                  <div className="h-full rounded bg-accent" style={{ width: `${part.share * 100}%` }} />
+                </div>
+              </li>
+            ))}
+          </ul>
+        )}
+      </Panel>
+    </div>
+  );
+}
+
+interface SavedProps {
+  report: Report;
+  restart: string;
+  checkpoint: string;
+  onRestart: (text: string) => void;
+  onCheckpoint: (text: string) => void;
+}
+
+function Saved({ report, restart, checkpoint, onRestart, onCheckpoint }: SavedProps) {
+  return (
+    <Panel title="Saved against a restart from the last checkpoint">
+      <div className="flex flex-wrap items-end gap-4">
+        <Stat value={gpuHours(report.summary.saved_gpu_hours)} name="GPU hours saved" />
+        <Minutes label="A restart takes (min)" value={restart} onChange={onRestart} />
+        <Minutes label="Between checkpoints (min)" value={checkpoint} onChange={onCheckpoint} />
+      </div>
+      <ul className="mt-3 list-disc pl-5 text-ink-3 text-xs">
+        {report.assumptions.map((text) => (
+          <li key={text}>{text}</li>
+        ))}
+      </ul>
+    </Panel>
+  );
+}
+
+function Minutes({
+  label,
+  value,
+  onChange,
+}: {
+  label: string;
+  value: string;
+  onChange: (text: string) => void;
+}) {
+  return (
+    <Field label={label}>
+      {(id) => (
+        <Input
+          id={id}
+          type="number"
+          min={0}
+          max={10080}
+          value={value}
+          onChange={(event) => onChange(event.target.value)}
+          className="w-28"
+        />
+      )}
+    </Field>
+  );
+}
+
+const job = columnsFor<JobReliability>();
+const jobs: Column<JobReliability>[] = job.columns([
+  job.accessor("name", {
+    header: "Job",
+    cell: ({ row }) => (
+      <Link to="/jobs/$id" params={{ id: row.original.id }} search={{}} className="hover:underline">
+        {row.original.name}
+      </Link>
+    ),
+  }),
+  job.accessor("ranks", { header: "Ranks", cell: ({ row }) => integer(row.original.ranks) }),
+  job.accessor("hours", { header: "Wall time", cell: ({ row }) => hours(row.original.hours) }),
+  job.accessor("ettr", { header: "Effective", cell: ({ row }) => percent(row.original.ettr) }),
+  job.accessor("lost_gpu_hours", {
+    header: "GPU hours lost",
+    cell: ({ row }) => gpuHours(row.original.lost_gpu_hours),
+  }),
+  job.accessor("recoveries", { header: "Recoveries", cell: ({ row }) => integer(row.original.recoveries) }),
+  job.accessor("steps_lost", {
+    header: "Steps repeated",
+    cell: ({ row }) => integer(row.original.steps_lost),
+  }),
+]);
+
+const cause = columnsFor<CauseReliability>();
+const causes: Column<CauseReliability>[] = cause.columns([
+  cause.accessor("cause", {
+    header: "Cause",
+    cell: ({ row }) =>
+      row.original.cause === "unknown" ? "Not known" : causeLabel(row.original.cause as Cause).label,
+  }),
+  cause.accessor("incidents", { header: "Incidents", cell: ({ row }) => integer(row.original.incidents) }),
+  cause.accessor("lost_gpu_hours", {
+    header: "GPU hours lost",
+    cell: ({ row }) => gpuHours(row.original.lost_gpu_hours),
+  }),
+  cause.accessor("mean_repair_seconds", {
+    header: "To recovery",
+    cell: ({ row }) => duration(row.original.mean_repair_seconds),
+  }),
+]);
+
+const cohort = columnsFor<CohortReliability>();
+const cohorts: Column<CohortReliability>[] = cohort.columns([
+  cohort.accessor("cohort", { header: "Cohort", cell: ({ row }) => row.original.cohort || "not reported" }),
+  cohort.accessor("nodes", { header: "Nodes", cell: ({ row }) => integer(row.original.nodes) }),
+  cohort.accessor((row) => row.between_failures.hours ?? Number.POSITIVE_INFINITY, {
+    id: "between",
+    header: "Between failures",
+    cell: ({ row }) => hours(row.original.between_failures.hours),
+  }),
+  cohort.accessor((row) => limits(row.between_failures), { id: "limits", header: "Limits" }),
+]);
+
+const node = columnsFor<NodeReliability>();
+const nodes: Column<NodeReliability>[] = node.columns([
+  node.accessor("name", {
+    header: "Node",
+    cell: ({ row }) => (
+      <Link to="/nodes/$name" params={{ name: row.original.name }} search={{}} className="hover:underline">
+        {row.original.name}
+      </Link>
+    ),
+  }),
+  node.accessor("incidents", { header: "Incidents", cell: ({ row }) => integer(row.original.incidents) }),
+  node.accessor("out_of_service_hours", {
+    header: "Out of service",
+    cell: ({ row }) => hours(row.original.out_of_service_hours),
+  }),
+]);
+
+function Tables({ report }: { report: Report }) {
+  return (
+    <>
+      <Section title="Jobs" about="those that lost most" rows={report.jobs} empty="No job ran in this time.">
+        <DataTable
+          label="Jobs"
+          data={report.jobs}
+          columns={jobs}
+          rowId={(row) => row.id}
+          right={["ranks", "hours", "ettr", "lost_gpu_hours", "recoveries", "steps_lost"]}
+          grow="name"
+          columnClass={{
+            ranks: "max-md:hidden",
+            hours: "max-md:hidden",
+            recoveries: "max-sm:hidden",
+            steps_lost: "max-md:hidden",
+          }}
+          sorted
+        />
+      </Section>
+      <div className="grid items-start gap-4 xl:grid-cols-2">
+        <Section title="Causes" rows={report.causes} empty="No incident in this time.">
+          <DataTable
+            label="Causes"
+            data={report.causes}
+            columns={causes}
+            rowId={(row) => row.cause}
+            right={["incidents", "lost_gpu_hours", "mean_repair_seconds"]}
+            grow="cause"
+            columnClass={{ mean_repair_seconds: "max-sm:hidden" }}
+            sorted
+          />
+        </Section>
+        <Section title="Nodes" about="those with most incidents" rows={report.nodes} empty="No node failed.">
+          <DataTable
+            label="Nodes"
+            data={report.nodes}
+            columns={nodes}
+            rowId={(row) => row.name}
+            right={["incidents", "out_of_service_hours"]}
+            grow="name"
+            sorted
+          />
+        </Section>
+      </div>
+      <Section title="Cohorts" rows={report.cohorts} empty="No nodes are known.">
+        <DataTable
+          label="Cohorts"
+          data={report.cohorts}
+          columns={cohorts}
+          rowId={(row) => row.cohort}
+          right={["nodes", "between"]}
+          grow="limits"
+          columnClass={{ limits: "max-sm:hidden" }}
+          sorted
+        />
+      </Section>
+    </>
+  );
+}
+
+interface SectionProps {
+  title: string;
+  about?: string;
+  rows: readonly unknown[];
+  empty: string;
+  children: ReactNode;
+}
+
+function Section({ title, about, rows, empty, children }: SectionProps) {
+  return (
+    <Panel title={title} about={about} flush>
+      {rows.length > 0 ? (
+        children
+      ) : (
+        <div className="px-4 pb-3">
+          <Empty title={empty} />
+        </div>
+      )}
+    </Panel>
+  );
+}
