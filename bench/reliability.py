@@ -65,7 +65,8 @@ def _incident(name: str, at: float, rng: random.Random) -> dict[str, Any]:
     return {
         "id": name, "title": name, "summary": "", "state": "closed", "version": 1, "severity": "critical",
         "needs_operator": False, "opened_at": at, "recovered_at": at + rng.random() * 600, "closed_at": at + 700,
-        "updated_at": at, "ranks": [], "kinds": ["xid"], "cause": rng.choice(CAUSES), "node": f"n{rng.randrange(NODES)}",
+        "updated_at": at, "ranks": [], "kinds": ["xid"], "cause": rng.choice(CAUSES),
+        "node": f"n{rng.randrange(NODES)}",
     }  # fmt: skip
 
 

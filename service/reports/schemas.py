@@ -95,5 +95,5 @@ class ReliabilityRead(Output):
     causes: list[CauseReliability]
     cohorts: list[CohortReliability]
     nodes: list[NodeReliability]
-    """Those with most incidents, at most 50."""
+    """Those with most incidents, at most 20."""
     assumptions: list[str]

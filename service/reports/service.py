@@ -21,7 +21,7 @@ from mainstay.service.reports.schemas import (
 )
 
 _JOBS: Final = 200
-_NODES: Final = 50
+_NODES: Final = 20
 
 
 def report(

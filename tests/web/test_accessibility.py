@@ -20,6 +20,7 @@ PAGES = (
     f"/jobs/{JOB}?rank=1",
     "/incidents",
     "/notifications",
+    "/reliability",
     "/remediation",
     "/validation",
     "/validation?tab=sweeps",
@@ -30,7 +31,7 @@ PAGES = (
 """The suites, which are the same everywhere, are checked in ``test_validation.py``."""
 
 
-@pytest.mark.timeout(400)  # fourteen pages, each checked whole in two views
+@pytest.mark.timeout(400)  # fifteen pages, each checked whole in two views
 def test_no_page_breaks_the_accessibility_guidelines(browser: Browser, dashboard: Stack) -> None:
     assert broken_pages(browser, dashboard, PAGES, [View(), View("dark", rules=COLORS)]) == {}
 

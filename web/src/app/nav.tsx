@@ -30,7 +30,7 @@ export function Nav({ onPalette, onHelp }: { onPalette: () => void; onHelp: () =
   return (
     <nav
       aria-label="Main"
-      className="sticky top-0 flex h-screen flex-col gap-1 border-line border-r bg-surface px-2 py-3 lg:px-3"
+      className="sticky top-0 flex h-screen flex-col print:hidden gap-1 border-line border-r bg-surface px-2 py-3 lg:px-3"
     >
       <Link
         to="/"

@@ -23,7 +23,7 @@ export function Shell({ children }: { children?: ReactNode }) {
       >
         Skip to content
       </a>
-      <div className="grid min-h-screen grid-cols-[3.5rem_minmax(0,1fr)] lg:grid-cols-[13rem_minmax(0,1fr)]">
+      <div className="grid min-h-screen print:block grid-cols-[3.5rem_minmax(0,1fr)] lg:grid-cols-[13rem_minmax(0,1fr)]">
         <Nav onPalette={() => setPaletteOpen(true)} onHelp={() => setHelpOpen(true)} />
         <main id="main" ref={main} tabIndex={-1} className="min-w-0 outline-none">
           <LiveBanner />

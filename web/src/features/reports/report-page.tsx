@@ -85,9 +85,9 @@ function Summary({ report: { summary, before } }: { report: Report }) {
             note={change(summary.ettr, before.ettr)}
           />
           <Stat
-            value={gpuHours(lost)}
-            name="GPU hours lost"
-            note={`of ${gpuHours(summary.gpu_hours)} that jobs used`}
+            value={gpuHours(lost - summary.lost_gpu_hours.out_of_service)}
+            name="GPU hours that jobs lost"
+            note={`of ${gpuHours(summary.gpu_hours)}`}
           />
           <Stat
             value={integer(summary.incidents)}
@@ -201,7 +201,7 @@ const jobs: Column<JobReliability>[] = job.columns([
   job.accessor("hours", { header: "Wall time", cell: ({ row }) => hours(row.original.hours) }),
   job.accessor("ettr", { header: "Effective", cell: ({ row }) => percent(row.original.ettr) }),
   job.accessor("lost_gpu_hours", {
-    header: "GPU hours lost",
+    header: "Lost GPU h",
     cell: ({ row }) => gpuHours(row.original.lost_gpu_hours),
   }),
   job.accessor("recoveries", { header: "Recoveries", cell: ({ row }) => integer(row.original.recoveries) }),
@@ -220,7 +220,7 @@ const causes: Column<CauseReliability>[] = cause.columns([
   }),
   cause.accessor("incidents", { header: "Incidents", cell: ({ row }) => integer(row.original.incidents) }),
   cause.accessor("lost_gpu_hours", {
-    header: "GPU hours lost",
+    header: "Lost GPU h",
     cell: ({ row }) => gpuHours(row.original.lost_gpu_hours),
   }),
   cause.accessor("mean_repair_seconds", {
@@ -253,7 +253,7 @@ const nodes: Column<NodeReliability>[] = node.columns([
   }),
   node.accessor("incidents", { header: "Incidents", cell: ({ row }) => integer(row.original.incidents) }),
   node.accessor("out_of_service_hours", {
-    header: "Out of service",
+    header: "Out",
     cell: ({ row }) => hours(row.original.out_of_service_hours),
   }),
 ]);
