@@ -17,7 +17,8 @@ from cyclopts import Parameter
 from mainstay.detectors.cli_errors import BAD_INPUT, NO_SERVICE, Flag, InputError, one_line, open_transport
 from mainstay.probes.transport import TransportError
 from mainstay.service.commands.contexts import Context, store, stored
-from mainstay.service.commands.output import Column, Format, Json, age, print_data, repeat, show, since
+from mainstay.service.commands.output import Format, Json, age, print_data, repeat, show
+from mainstay.service.commands.tables import INCIDENTS, JOBS, NODES, SILENCES, covers
 
 if TYPE_CHECKING:
     from mainstay.probes.transport import Transport
@@ -60,60 +61,6 @@ class Listing:
     """Print a table, a wide table, JSON, or YAML."""
     watch: Annotated[bool, Parameter(name=("--watch", "-w"), negative=())] = False
     """Print again each two seconds until Ctrl-C."""
-
-
-def _operator(incident: Json) -> str:
-    """Who works on it, or that one is needed."""
-    who = incident["assignee"] or incident["acknowledged_by"]
-    return str(who) if who else "needed" if incident["needs_operator"] else ""
-
-
-def _covers(silence: Json) -> str:
-    names = ("nodes", "racks", "switches", "cohorts", "jobs", "kinds", "detectors")
-    text = "; ".join(f"{name} {','.join(silence[name])}" for name in names if silence[name])
-    return f"{text} ({silence['hours']} {silence['timezone']})" if silence["hours"] else text
-
-
-NODES: Final[tuple[Column, ...]] = (
-    ("NODE", lambda node: node["name"], False),
-    ("STATE", lambda node: node["state"], False),
-    ("RACK", lambda node: node["rack"], False),
-    ("COHORT", lambda node: node["cohort"], True),
-    ("GPUS", lambda node: sum(device["kind"] == "gpu" for device in node["devices"]), True),
-    ("REPORT", lambda node: age(node["age_seconds"]), False),
-    ("INCIDENTS", lambda node: node["open_incidents"], False),
-    ("JOBS", lambda node: ", ".join(node["jobs"]), False),
-    ("VERDICT", lambda node: node["last_verdict"], True),
-    ("REASON", lambda node: node["state_reason"], False),
-)
-INCIDENTS: Final[tuple[Column, ...]] = (
-    ("ID", lambda incident: incident["id"][-8:], False),
-    ("SEVERITY", lambda incident: incident["severity"], False),
-    ("STATE", lambda incident: incident["state"], False),
-    ("AGE", lambda incident: since(incident["opened_at"]), False),
-    ("NODE", lambda incident: incident["node"], False),
-    ("DEVICE", lambda incident: incident["device"], True),
-    ("JOB", lambda incident: incident["job"], False),
-    ("OPERATOR", _operator, False),
-    ("CAUSE", lambda incident: incident["cause"], True),
-    ("TITLE", lambda incident: incident["title"], False),
-)
-SILENCES: Final[tuple[Column, ...]] = (
-    ("ID", lambda silence: silence["id"][-8:], False),
-    ("STATE", lambda silence: silence["state"], False),
-    ("ENDS", lambda silence: since(silence["ends_at"]), False),
-    ("NODES", lambda silence: silence["nodes_matched"], False),
-    ("BY", lambda silence: silence["actor"], False),
-    ("COVERS", _covers, False),
-    ("REASON", lambda silence: silence["reason"], False),
-)
-JOBS: Final[tuple[Column, ...]] = (
-    ("JOB", lambda job: job["id"], False),
-    ("STATE", lambda job: job["state"], False),
-    ("STEP", lambda job: job["last_step"], False),
-    ("STARTED", lambda job: since(job["started_at"]), False),
-    ("INCIDENTS", lambda job: job["open_incidents"], False),
-)
 
 
 def _pages(transport: Transport, path: str, limit: int, **query: object) -> list[Json]:
@@ -337,7 +284,7 @@ def silences(
     if end is not None:
         found = _one(_pages(transport, "/silences", 1000), end, "silence")
         transport.json("POST", f"/silences/{quote(found['id'])}:end", {})
-        print(f"ended: {_covers(found)}")
+        print(f"ended: {covers(found)}")
         return 0
     query = {"all": "true"} if every else {}
     return repeat(
@@ -395,7 +342,7 @@ def silence(
         "detectors": detector,
     }  # fmt: skip
     told = connection.open().json("POST", "/silences", body)
-    print(f"silence {told['id'][-8:]}: {_covers(told)}; {told['nodes_matched']} nodes match now")
+    print(f"silence {told['id'][-8:]}: {covers(told)}; {told['nodes_matched']} nodes match now")
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -145,13 +144,11 @@ def test_a_slow_receiver_does_not_delay_another(bench: PlannerBench, sender: Sen
     arrivals.gates["a"] = threading.Event()
     bench.open("one")
     bench.run()
-    began = time.monotonic()
     sender.run_once()
     bench.open("two")
     bench.run()
     sender.run_once()
     wait_until(lambda: [title for name, title, _ in arrivals.messages if name == "b"] == ["one", "two"])
-    assert time.monotonic() - began < 30.0, "the gate holds for 60 s"
     arrivals.gates["a"].set()
     wait_until(lambda: all(future.done() for future in sender.running.values()))
     drain(sender, bench)

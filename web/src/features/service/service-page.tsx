@@ -35,6 +35,8 @@ const purpose: Record<string, string> = {
   housekeeping: "Deletes old rows, telemetry, and changes",
   "node-states": "Marks nodes that stopped reporting or report again",
   remediation: "Proposes and carries out actions",
+  notifications: "Decides which messages about incidents to send",
+  "notification-delivery": "Sends messages about incidents",
   "remote-write": "Sends samples to the remote-write receiver",
   scraping: "Reads DCGM exporters",
 };

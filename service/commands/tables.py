@@ -1,0 +1,61 @@
+"""The columns of what commands list."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mainstay.service.commands.output import Column, Json, age, since
+
+
+def operator_of(incident: Json) -> str:
+    """Who works on it, or that one is needed."""
+    who = incident["assignee"] or incident["acknowledged_by"]
+    return str(who) if who else "needed" if incident["needs_operator"] else ""
+
+
+def covers(silence: Json) -> str:
+    names = ("nodes", "racks", "switches", "cohorts", "jobs", "kinds", "detectors")
+    text = "; ".join(f"{name} {','.join(silence[name])}" for name in names if silence[name])
+    return f"{text} ({silence['hours']} {silence['timezone']})" if silence["hours"] else text
+
+
+NODES: Final[tuple[Column, ...]] = (
+    ("NODE", lambda node: node["name"], False),
+    ("STATE", lambda node: node["state"], False),
+    ("RACK", lambda node: node["rack"], False),
+    ("COHORT", lambda node: node["cohort"], True),
+    ("GPUS", lambda node: sum(device["kind"] == "gpu" for device in node["devices"]), True),
+    ("REPORT", lambda node: age(node["age_seconds"]), False),
+    ("INCIDENTS", lambda node: node["open_incidents"], False),
+    ("JOBS", lambda node: ", ".join(node["jobs"]), False),
+    ("VERDICT", lambda node: node["last_verdict"], True),
+    ("REASON", lambda node: node["state_reason"], False),
+)
+INCIDENTS: Final[tuple[Column, ...]] = (
+    ("ID", lambda incident: incident["id"][-8:], False),
+    ("SEVERITY", lambda incident: incident["severity"], False),
+    ("STATE", lambda incident: incident["state"], False),
+    ("AGE", lambda incident: since(incident["opened_at"]), False),
+    ("NODE", lambda incident: incident["node"], False),
+    ("DEVICE", lambda incident: incident["device"], True),
+    ("JOB", lambda incident: incident["job"], False),
+    ("OPERATOR", operator_of, False),
+    ("CAUSE", lambda incident: incident["cause"], True),
+    ("TITLE", lambda incident: incident["title"], False),
+)
+SILENCES: Final[tuple[Column, ...]] = (
+    ("ID", lambda silence: silence["id"][-8:], False),
+    ("STATE", lambda silence: silence["state"], False),
+    ("ENDS", lambda silence: since(silence["ends_at"]), False),
+    ("NODES", lambda silence: silence["nodes_matched"], False),
+    ("BY", lambda silence: silence["actor"], False),
+    ("COVERS", covers, False),
+    ("REASON", lambda silence: silence["reason"], False),
+)
+JOBS: Final[tuple[Column, ...]] = (
+    ("JOB", lambda job: job["id"], False),
+    ("STATE", lambda job: job["state"], False),
+    ("STEP", lambda job: job["last_step"], False),
+    ("STARTED", lambda job: since(job["started_at"]), False),
+    ("INCIDENTS", lambda job: job["open_incidents"], False),
+)
