@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
-from mainstay.detectors.cli_errors import BAD_INPUT, NO_SERVICE, InputError, one_line, open_transport
+from mainstay.detectors.cli_errors import BAD_INPUT, NO_SERVICE, InputError, one_line
 from mainstay.probes.transport import TransportError
+from mainstay.service.commands.cli import Connection
 
 if TYPE_CHECKING:  # the commands import what they need when they run
     from mainstay.probes.transport import Transport
@@ -20,10 +21,9 @@ if TYPE_CHECKING:  # the commands import what they need when they run
 _CONFIG: Final = "/notifications/config"
 _TEST_SECONDS: Final = 30.0
 
+_STORED: Final = Connection()
+
 notifications = App(name="notifications", help="Configure messages about incidents.")
-Service = Annotated[str, Parameter(env_var="MAINSTAY_SERVICE")]
-Token = Annotated[str | None, Parameter(env_var="MAINSTAY_TOKEN")]
-TokenFile = Annotated[Path | None, Parameter(env_var="MAINSTAY_TOKEN_FILE")]
 
 _one_line = one_line("mainstay notifications", {InputError: BAD_INPUT, TransportError: NO_SERVICE})
 
@@ -51,21 +51,15 @@ def check(file: Path, /) -> int:
 
 @notifications.command
 @_one_line
-def push(file: Path, /, *, service: Service, token: Token = None, token_file: TokenFile = None) -> int:
+def push(file: Path, /, connection: Connection = _STORED) -> int:
     """Put the routes and receivers of a file in force.
 
     Parameters
     ----------
     file
         Read this TOML file.
-    service
-        Connect to the service at this URL.
-    token
-        Use this token with scope admin; prefer a file, as all users can read a command line.
-    token_file
-        Read the token from this file.
     """
-    transport = open_transport(service, token, token_file)
+    transport = connection.open()
     version = transport.json("GET", _CONFIG)["version"]
     told = transport.json("PUT", _CONFIG, {"text": _text(file), "replaces": version})
     print(f"version {told['version']} is in force: {len(told['receivers'])} receivers, {len(told['routes'])} routes")
@@ -77,39 +71,23 @@ def push(file: Path, /, *, service: Service, token: Token = None, token_file: To
 
 @notifications.command
 @_one_line
-def show(*, service: Service, token: Token = None, token_file: TokenFile = None) -> int:
-    """Print the routes and receivers in force as TOML.
-
-    Parameters
-    ----------
-    service
-        Connect to the service at this URL.
-    token
-        Use this token with scope read; prefer a file, as all users can read a command line.
-    token_file
-        Read the token from this file.
-    """
-    print(open_transport(service, token, token_file).json("GET", _CONFIG)["text"], end="")
+def show(connection: Connection = _STORED) -> int:
+    """Print the routes and receivers in force as TOML."""
+    print(connection.open().json("GET", _CONFIG)["text"], end="")
     return 0
 
 
 @notifications.command(name="test")
 @_one_line
-def send_test(receiver: str, /, *, service: Service, token: Token = None, token_file: TokenFile = None) -> int:
+def send_test(receiver: str, /, connection: Connection = _STORED) -> int:
     """Send a test message and wait until the receiver has accepted it.
 
     Parameters
     ----------
     receiver
         Name of the receiver.
-    service
-        Connect to the service at this URL.
-    token
-        Use this token with scope act; prefer a file, as all users can read a command line.
-    token_file
-        Read the token from this file.
     """
-    transport = open_transport(service, token, token_file)
+    transport = connection.open()
     sent = transport.json("POST", "/notifications:test", {"receiver": receiver})
     found = _wait(transport, receiver, sent["id"])
     if found["state"] != "delivered":

@@ -65,7 +65,7 @@ class Planner:
             silences = active_silences(session, self._services.clock.now())
             if self._position is None or not set(self._silences) <= set(silences):
                 # One is over, or was before this term: what it covered may have to be sent now.
-                changed = self._open(session)
+                changed = list(dict.fromkeys([*changed, *self._concerned(session)]))
             if not changed and not repository.due_groups(session, self._services.clock.now(), 1):
                 self._position, self._silences = position, silences
                 return
@@ -85,17 +85,18 @@ class Planner:
             rows = changes.after(session, position, _BATCH)
             if rows is None:
                 _log.warning("changes were forgotten before notifications looked at them: all open incidents count")
-                return changes.newest(session), self._open(session)
+                return changes.newest(session), self._concerned(session)
             found |= dict.fromkeys(row.data["id"] for row in rows if row.topic == Topic.INCIDENT)
             position = rows[-1].position if rows else position
             if len(rows) < _BATCH:
                 break
         return position, list(found)
 
-    def _open(self, session: ReadSession) -> list[str]:
-        """Incidents that are not closed and have begun since notifications are configured."""
+    def _concerned(self, session: ReadSession) -> list[str]:
+        """Incidents that may have to be sent: those of open groups, and those that began after the configuration."""
         since = repository.configured_at(session)
-        return [row.id for row in incidents.live(session) if row.opened_at >= since]
+        open_ones = [row.id for row in incidents.live(session) if row.opened_at >= since]
+        return [*repository.incidents_of_open_groups(session), *open_ones]
 
 
 @dataclass

@@ -62,6 +62,17 @@ def incidents_of(session: AnySession, group_id: str) -> list[IncidentRow]:
     return list(session.scalars(statement.order_by(IncidentRow.opened_at.desc(), IncidentRow.id.desc())))
 
 
+def incidents_of_open_groups(session: AnySession) -> list[str]:
+    """IDs of the incidents, over or not, of groups that are not resolved."""
+    statement = (
+        select(GroupedIncidentRow.incident_id)
+        .join(NotificationGroupRow, NotificationGroupRow.id == GroupedIncidentRow.group_id)
+        .where(NotificationGroupRow.resolved_at.is_(None))
+        .distinct()
+    )
+    return list(session.scalars(statement.order_by(GroupedIncidentRow.incident_id)))
+
+
 def due_groups(session: AnySession, now: float, limit: int) -> list[NotificationGroupRow]:
     """Groups about which something must be sent now, oldest first."""
     row = NotificationGroupRow

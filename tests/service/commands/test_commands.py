@@ -121,6 +121,24 @@ def test_a_silence_is_made_listed_and_ended(signed_in: Running, run: Run) -> Non
     assert run("silence", "--for", "2h", "--reason", "everything")[0] == 5
 
 
+def test_routes_are_checked_uploaded_and_shown(signed_in: Running, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "routes.toml"
+    file.write_text('[receivers.a]\nkind = "slack"\nurl_secret = "slack-url"\n')
+    assert run("notifications", "check", str(file)) == (0, f"{file}: valid; 1 receivers, 0 routes\n", "")
+    code, out, _ = run("notifications", "push", str(file))
+    assert code == 0
+    assert "version 1 is in force: 1 receivers, 0 routes" in out
+    assert "receiver a: the service finds no secret 'slack-url'" in out
+    assert run("notifications", "show")[1] == file.read_text()
+    code, _, err = run("notifications", "test", "b")
+    assert code == 5
+    assert "the configuration has no receiver 'b'" in err
+    file.write_text("[[routes]]\nname = 1\n")
+    code, _, err = run("notifications", "check", str(file))
+    assert code == 2
+    assert err.startswith(f"mainstay notifications: {file}: routes.0.name: ")
+
+
 def test_a_damaged_context_is_named(run: Run) -> None:
     context_file().parent.mkdir(parents=True)
     context_file().write_text("{")

@@ -58,6 +58,22 @@ def test_a_restart_repeats_and_loses_nothing(bench: PlannerBench) -> None:
     assert bench.run() == []
 
 
+@pytest.mark.parametrize("pruned", [False, True])
+def test_an_end_that_no_process_saw_is_sent_after_a_restart(bench: PlannerBench, *, pruned: bool) -> None:
+    bench.configure(ALL)
+    incident = bench.open()
+    assert bench.run() == [("oncall", "opened")]
+    bench.end(incident)
+    if pruned:
+        bench.settle()
+        with bench.services.database.session() as session:
+            changes.prune(session, 0)
+    bench.planner = Planner(bench.services)
+    assert bench.run() == [("oncall", "resolved")]
+    bench.planner = Planner(bench.services)
+    assert bench.run() == []
+
+
 def test_a_failure_between_reading_and_writing_loses_nothing(
     bench: PlannerBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

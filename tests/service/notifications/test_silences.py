@@ -111,6 +111,16 @@ def test_a_silence_that_ended_while_no_process_planned_is_noticed(bench: Planner
     assert bench.run() == [("oncall", "opened")]
 
 
+def test_what_ends_in_the_moment_in_which_a_silence_ends_is_resolved(bench: PlannerBench) -> None:
+    bench.configure(ALL)
+    incident = bench.open(node="n1")
+    assert bench.run() == [("oncall", "opened")]
+    add_silence(bench, 60.0, nodes=["n2"])
+    assert bench.run() == []
+    bench.end(incident)
+    assert bench.run(60) == [("oncall", "resolved")]
+
+
 def test_a_finding_that_is_not_covered_breaks_the_silence(bench: PlannerBench) -> None:
     bench.configure(ALL)
     add_silence(bench, 600.0, nodes=["n1"])
