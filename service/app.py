@@ -24,9 +24,13 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from mainstay import __version__
 from mainstay.service import health
 from mainstay.service.admission import endpoints as admission
+from mainstay.service.audit import endpoints as audit
 from mainstay.service.auth import endpoints as auth
 from mainstay.service.auth import loops as auth_loops
+from mainstay.service.auth import openid_endpoints
+from mainstay.service.auth import user_endpoints as users
 from mainstay.service.auth.guard import COOKIE
+from mainstay.service.auth.openid import provider_of
 from mainstay.service.auth.quotas import TokenQuotas
 from mainstay.service.auth.service import create_code, ensure_admin
 from mainstay.service.auth.throttle import SignInThrottle
@@ -45,6 +49,7 @@ from mainstay.service.common.durations import Durations, RequestDurations
 from mainstay.service.common.histogram import Histogram
 from mainstay.service.common.hosts import AllowedHosts
 from mainstay.service.common.loops import Loop, Loops
+from mainstay.service.common.outgoing import AddressPolicy
 from mainstay.service.common.shared_wakeups import SharedWakeups
 from mainstay.service.common.wakeups import WakeupRegistry
 from mainstay.service.common.web import Dashboard, SecurityHeaders
@@ -52,6 +57,7 @@ from mainstay.service.events import endpoints as events
 from mainstay.service.events.writer import EventWriter
 from mainstay.service.exposition import remote_write
 from mainstay.service.exposition.collector import collect_health
+from mainstay.service.fleet import bulk_endpoints as node_moves
 from mainstay.service.fleet import device_endpoints as devices
 from mainstay.service.fleet import endpoints as fleet
 from mainstay.service.fleet import lifecycle_endpoints as node_life
@@ -74,6 +80,7 @@ from mainstay.service.notifications import endpoints as notifications
 from mainstay.service.notifications import loops as notification_loops
 from mainstay.service.notifications.metrics import collect as collect_notifications
 from mainstay.service.overview import endpoints as overview
+from mainstay.service.post_mortems import endpoints as post_mortems
 from mainstay.service.remediation import endpoints as remediation
 from mainstay.service.remediation import reconcile
 from mainstay.service.remediation.metrics import collect_remediation
@@ -113,8 +120,12 @@ query: with Python's 5 ms, a few rows cost it a hundredth of a second."""
 ROUTERS: Final[tuple[APIRouter, ...]] = (
     admission.router,  # first: a request is held against each in turn, and a scheduler waits for this one
     auth.router,
+    users.router,
+    openid_endpoints.router,
+    audit.router,
     fleet.router,
     node_life.router,
+    node_moves.router,
     devices.router,
     telemetry.router,
     blocks.router,
@@ -122,6 +133,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     jobs.router,
     live_jobs.router,
     incidents.router,
+    post_mortems.router,
     notifications.router,
     silences.router,
     reports.router,
@@ -183,6 +195,7 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
     shared = ingest.store if isinstance(ingest.store, PostgresBlockStore) and not settings.is_gateway else None
     filled = min(settings.telemetry.ring_seconds, settings.telemetry.refill_seconds)
     history = History(ingest.ring, ingest.store, ingest.catalogs, settings.history_url, clock.now() - filled + 2)
+    outgoing = AddressPolicy.from_texts(settings.sources.allowed_networks)
     fleet, occupancy, wakers = FleetDirectory(settings.stream.keep_changes), Occupancy(), WakeupRegistry()
     return Services(
         settings=settings,
@@ -191,6 +204,7 @@ def build_services(settings: Settings, clock: Clock | None = None) -> Services:
         leases=Leases(database, process, settings.cluster.lease_seconds),
         tokens=TokenCache(settings.auth.cache_seconds, time.monotonic),
         sign_ins=SignInThrottle(settings.auth.sign_in_failures, settings.auth.sign_in_failures_total, time.monotonic),
+        openid=provider_of(settings.openid, outgoing, time.monotonic, clock.now),
         hub=ChangeHub(database),
         ingest=ingest,
         follower=None if shared is None else LogFollower(ingest, shared),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import mainstay.service.admission.models
+import mainstay.service.audit.models
 import mainstay.service.auth.models
 import mainstay.service.check_selection.models
 import mainstay.service.cluster.models

@@ -8,7 +8,7 @@ from typing import Annotated, TypeVar
 from fastapi import Depends
 from pydantic import BaseModel
 
-from mainstay.service.auth.guard import Actor
+from mainstay.service.auth.guard import Actor, Responder
 from mainstay.service.auth.tokens import Principal
 from mainstay.service.common.clock import Now
 from mainstay.service.common.db import WriteSession, Writing, after_commit
@@ -20,7 +20,7 @@ _Answer = TypeVar("_Answer", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A request of a person with the scope to act."""
+    """A request of a person with the scope to act, or to respond."""
 
     idempotency: IdempotencyGuard
     principal: Principal
@@ -43,5 +43,13 @@ def _operation(
     return Operation(idempotency, principal, session, services, now)
 
 
+def _response(
+    idempotency: Idempotency, principal: Responder, session: Writing, services: ServicesDep, now: Now
+) -> Operation:
+    return Operation(idempotency, principal, session, services, now)
+
+
 Acting = Annotated[Operation, Depends(_operation)]
 """Dependency of a handler that acts for a person."""
+Responding = Annotated[Operation, Depends(_response)]
+"""The same of a handler for which the scope to respond is enough."""

@@ -17,6 +17,7 @@ from mainstay.service.incidents.detector_status import DetectorStatusCache
 from mainstay.service.validation.long_poll import LongPollRegistry
 
 if TYPE_CHECKING:
+    from mainstay.service.auth.openid import Provider
     from mainstay.service.auth.quotas import TokenQuotas
     from mainstay.service.auth.throttle import SignInThrottle
     from mainstay.service.auth.tokens import TokenCache
@@ -53,6 +54,8 @@ class Services:
     leases: Leases
     tokens: TokenCache
     sign_ins: SignInThrottle
+    openid: Provider | None
+    """The OpenID Connect provider; None where none is configured."""
     hub: ChangeHub
     ingest: Ingest
     follower: LogFollower | None

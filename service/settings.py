@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from mainstay.service.config.openid_settings import OpenIdSettings
 from mainstay.service.config.outgoing_settings import NotificationSettings, RemoteWriteSettings
 from mainstay.service.config.setting_types import Address, NetworkList, SettingsGroup, TextList
 
@@ -321,6 +322,7 @@ class Settings(BaseSettings):
     telemetry: TelemetrySettings = TelemetrySettings()
     history: HistorySettings = HistorySettings()
     auth: AuthSettings = AuthSettings()
+    openid: OpenIdSettings = OpenIdSettings()
     stream: StreamSettings = StreamSettings()
     fleet: FleetSettings = FleetSettings()
     incidents: IncidentSettings = IncidentSettings()

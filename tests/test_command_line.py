@@ -16,7 +16,8 @@ FROZEN = {
     "accept-gpu", "ack", "agent", "analyze-hang", "backup", "checkpoint", "cluster", "config", "criteria",
     "demo", "doctor", "drain", "incidents", "job", "localize", "login", "node", "nodes", "notifications",
     "plan", "policy", "record", "relay", "replay", "replay-job", "restore", "run", "select", "serve", "silence",
-    "silences", "simulate", "status", "superbench", "token", "undrain", "up", "validate", "worker",
+    "silences", "simulate", "status", "superbench", "team", "token", "undrain", "up", "user", "validate",
+    "worker",
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from mainstay.service.admission import pauses, service
 from mainstay.service.admission.responses import encode
@@ -17,6 +17,7 @@ from mainstay.service.admission.schemas import (
     AdmissionRead,
     AdmissionResumeBody,
 )
+from mainstay.service.audit import record as audit
 from mainstay.service.auth.guard import Reader
 from mainstay.service.auth.tokens import Scope
 from mainstay.service.common.clock import Now
@@ -30,13 +31,13 @@ router = APIRouter(prefix="/v1", tags=["admission"])
 
 
 @router.post("/admission", operation_id="admit", response_model=AdmissionRead)
-def admit(body: AdmissionIn, principal: Reader, services: ServicesDep, now: Now) -> Response:
+def admit(body: AdmissionIn, principal: Reader, request: Request, services: ServicesDep, now: Now) -> Response:
     """Check whether a job may start on these nodes, from stored verdicts, states, and findings, within milliseconds.
 
     The response is ``allow``, ``allow_degraded``, or ``deny``, with every reason and with spare nodes for denied ones.
     The scope ``read`` suffices to ask, so that the token of a job may; ``preempt`` and ``preflight`` need ``act``.
     """
-    if principal.job is not None:
+    if principal.seen_jobs is not None:
         principal.require_job(body.job)
     if body.preempt or body.preflight:
         principal.require(Scope.ACT)
@@ -44,6 +45,7 @@ def admit(body: AdmissionIn, principal: Reader, services: ServicesDep, now: Now)
         answer = service.decide(session, services, body, now=now)
     if body.preempt or body.preflight:
         with services.database.session() as session:
+            audit.attach(request, session)
             answer = service.act(session, services, body, answer, now=now)
             after_commit(session, lambda: services.wakers.wake("orders"))
     return Response(encode(answer), media_type="application/json")

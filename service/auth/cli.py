@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from cyclopts import App
 
 from mainstay.detectors.cli_errors import Flag
 from mainstay.probes.command_options import fail
+from mainstay.service.auth.cli_database import changing, database_of
 from mainstay.service.config.options import DatabaseOptions, settings_of
 
 if TYPE_CHECKING:  # commands import what they need when they run
-    from mainstay.service.auth.models import TokenRow
+    from mainstay.service.auth.schemas import TokenRead
     from mainstay.service.auth.service import NewToken
-    from mainstay.service.common.db import Database
 
 token = App(name="token", help="Manage tokens.")
 
@@ -29,6 +28,7 @@ def create(
     kind: Literal["user", "job"] = "user",
     job: str | None = None,
     any_job: Flag = False,
+    team: str | None = None,
     expires_hours: float | None = None,
     quiet: Flag = False,
 ) -> None:
@@ -39,13 +39,15 @@ def create(
     name
         Name the token by its purpose.
     scopes
-        Set the scopes, separated by commas: read, report, act, admin.
+        Set the scopes, separated by commas: read, report, respond, act, admin.
     kind
         Choose the kind; a job token only reports.
     job
         Bind a job token to one job.
     any_job
         Let a job token write the data of every job.
+    team
+        Limit the token to the jobs of this team.
     expires_hours
         Set the lifetime in hours; the default is unlimited.
     quiet
@@ -61,7 +63,7 @@ def create(
     if not name.strip():
         fail("token", "NAME must not be empty: name the token by its purpose")
     chosen = (Scope.REPORT,) if kind == "job" else tuple(Scope(scope) for scope in wanted)
-    new = NewToken(name=name, kind=TokenKind(kind), scopes=chosen, job=job, any_job=any_job)
+    new = NewToken(name=name, kind=TokenKind(kind), scopes=chosen, job=job, any_job=any_job, team=team)
     _issue(options, new, hours=expires_hours, quiet=quiet)
 
 
@@ -109,7 +111,7 @@ def login_link(options: DatabaseOptions = DatabaseOptions(), *, url: str | None 
     from mainstay.service.common.clock import SystemClock
 
     settings, now = settings_of(options, "token"), SystemClock().now()
-    with _database(options).session() as session:
+    with database_of(options, "token").session() as session:
         admin = repository.newest_admin(session, now)
         if admin is None:
             fail("token", "there is no valid admin token: the next start of the service makes one", 1)
@@ -166,18 +168,20 @@ def list_(options: DatabaseOptions = DatabaseOptions(), *, json: Flag = False) -
     from mainstay.service.auth.models import TokenRow
     from mainstay.service.auth.repository import is_valid
     from mainstay.service.auth.schemas import TokenRead
+    from mainstay.service.auth.serializers import read_tokens
     from mainstay.service.common.clock import SystemClock
 
-    database, now = _database(options), SystemClock().now()
+    database, now = database_of(options, "token"), SystemClock().now()
     with database.reading() as session:
-        rows = [r for r in session.scalars(select(TokenRow).order_by(TokenRow.created_at.desc())) if is_valid(r, now)]
+        found = select(TokenRow).where(TokenRow.sign_in.is_(None)).order_by(TokenRow.created_at.desc())
+        rows = [row for row in session.scalars(found) if is_valid(session, row, now)]
+        reads = read_tokens(session, rows)
     if json:
         from pydantic import TypeAdapter
 
-        reads = [TokenRead.model_validate(row) for row in rows]
         print(TypeAdapter(list[TokenRead]).dump_json(reads, indent=2).decode())
     else:
-        _print_tokens(rows)
+        _print_tokens(reads)
 
 
 @token.command
@@ -190,32 +194,26 @@ def revoke(token_id: str, options: DatabaseOptions = DatabaseOptions()) -> None:
         Revoke the token with this ID (see 'mainstay token list').
     """
     from mainstay.service.auth.service import UnknownTokenError, revoke_token
-    from mainstay.service.common.clock import SystemClock
 
-    try:
-        with _database(options).session() as session:
-            revoke_token(session, token_id, now=SystemClock().now())
-    except UnknownTokenError as error:
-        fail("token", f"{error}; 'mainstay token list' shows the IDs", 1)
+    with changing(options, "token", "revoke_token", token_id, {}) as (session, now):
+        try:
+            revoke_token(session, token_id, now=now)
+        except UnknownTokenError as error:
+            fail("token", f"{error}; 'mainstay token list' shows the IDs", 1)
     print("Revoked; running services reject the token within seconds.")
 
 
 def _issue(options: DatabaseOptions, new: NewToken, *, hours: float | None, quiet: bool) -> None:
     """Create the token and print its secret."""
     from mainstay.service.auth.service import create_token
-    from mainstay.service.common.clock import SystemClock
-    from mainstay.service.common.problem import ProblemError
 
     _check_names(new)
     if hours is not None and not 0 < hours <= 87_600:
         fail("token", f"--expires-hours {hours} must be above 0 and at most 87600")
-    now = SystemClock().now()
-    ends = None if hours is None else now + hours * 3600
-    try:
-        with _database(options).session() as session:
-            row, secret = create_token(session, replace(new, expires_at=ends), now=now)
-    except ProblemError as error:
-        fail("token", str(error))
+    detail = {"name": new.name, "kind": new.kind, "scopes": list(new.scopes), "job": new.job, "team": new.team}
+    with changing(options, "token", "create_token", new.name, detail) as (session, now):
+        ends = None if hours is None else now + hours * 3600
+        row, secret = create_token(session, replace(new, expires_at=ends), now=now)
     print(secret if quiet else f"{secret}\n(ID {row.id}; the secret is shown only once)")
 
 
@@ -231,7 +229,7 @@ def _check_names(new: NewToken) -> None:
         fail("token", str(error))
 
 
-def _print_tokens(rows: list[TokenRow]) -> None:
+def _print_tokens(rows: list[TokenRead]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -244,22 +242,5 @@ def _print_tokens(rows: list[TokenRow]) -> None:
     Console().print(table)
 
 
-def _bound_to(row: TokenRow) -> str:
-    return row.node or row.job or ",".join(row.racks or ())
-
-
-def _database(options: DatabaseOptions) -> Database:
-    from sqlalchemy.engine import make_url
-
-    from mainstay.service import server as server_module
-    from mainstay.service.common.db import Database
-
-    settings = settings_of(options, "token").model_copy(update={"migrate": False})
-    file = make_url(settings.resolved_database_url).database or ""
-    if settings.resolved_database_url.startswith("sqlite") and not Path(file).is_file():
-        fail("token", f"there is no database at {file}: give the service's --data-dir or --database-url", 1)
-    try:
-        server_module.check_database(settings)
-    except server_module.CannotServeError as error:
-        fail("token", str(error), 1)
-    return Database(settings.resolved_database_url)
+def _bound_to(row: TokenRead) -> str:
+    return row.node or row.job or row.team or row.user or ",".join(row.racks or ())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import anyio
 from fastapi import APIRouter, Depends, Path, Request, Response
 from sqlalchemy import select
 
-from mainstay.service.auth import guard, service
-from mainstay.service.auth.guard import COOKIE, Admin, Anyone, Reader
-from mainstay.service.auth.models import TokenRow
+from mainstay.service.audit.record import ActorKind, record_act
+from mainstay.service.auth import guard, serializers, service, users
+from mainstay.service.auth.guard import COOKIE, Anyone, Reader
+from mainstay.service.auth.models import TokenRow, UserRow
 from mainstay.service.auth.schemas import (
     EnrollmentCreate,
     EnrollmentRead,
@@ -21,7 +23,8 @@ from mainstay.service.auth.schemas import (
     TokenRead,
 )
 from mainstay.service.auth.service import NewToken
-from mainstay.service.auth.tokens import TokenKind
+from mainstay.service.auth.tokens import Scope, TokenKind
+from mainstay.service.auth.users import SignInMethod
 from mainstay.service.common.clock import Now
 from mainstay.service.common.db import Reading, Reporting, Writing, after_commit
 from mainstay.service.common.openapi import PUBLIC, problems
@@ -47,6 +50,19 @@ async def limit_attempts(request: Request, services: ServicesDep) -> str:
     return address
 
 
+async def checked_user(body: SignIn, services: ServicesDep, _: Annotated[str, Depends(limit_attempts)]) -> str | None:
+    """The id of the user with the name and the password, if there are any. No other request waits meanwhile."""
+    name, password = body.name, body.password
+    if name is None or password is None:
+        return None
+
+    def check() -> str:
+        with services.database.reading() as session:
+            return users.check_sign_in(session, name, password).id
+
+    return await anyio.to_thread.run_sync(check, limiter=services.pressure.threads.people)
+
+
 @router.post(
     "/auth/session",
     status_code=204,
@@ -60,17 +76,38 @@ def sign_in(
     request: Request,
     *,
     address: Annotated[str, Depends(limit_attempts)],
+    user: Annotated[str | None, Depends(checked_user)],
     services: ServicesDep,
     session: Writing,
     now: Now,
 ) -> Response:
-    """Exchange a token, or the code of a sign-in link, for a session cookie. Many failures are answered 429."""
-    cookie, seconds = service.sign_in(session, body.token, now=now, hours=services.settings.auth.session_hours)
+    """Exchange a token, the code of a sign-in link, or a name and password for a session cookie.
+
+    Many failures are answered 429.
+    """
+    hours = services.settings.auth.session_hours
+    if user is None:
+        cookie, seconds, row = service.sign_in(session, body.token or "", now=now, hours=hours)
+        actor, actor_id = row.name, row.id
+    else:
+        person = session.get_one(UserRow, user)
+        cookie = users.open_session(session, person, SignInMethod.PASSWORD, address=address, now=now, hours=hours)
+        actor, actor_id, seconds = person.name, person.id, hours * 3600
+    kind: ActorKind = "token" if user is None else "user"
+    record_act(
+        session, at=now, actor=actor, actor_kind=kind, actor_id=actor_id, action="sign_in", target="/v1/auth/session",
+        address=address,
+    )  # fmt: skip
     services.sign_ins.return_attempt(address)
     response = Response(status_code=204)
+    set_cookie(response, request, cookie, seconds)
+    return response
+
+
+def set_cookie(response: Response, request: Request, cookie: str, seconds: float) -> None:
+    """Hand a browser the secret of its session."""
     secure = request.url.scheme == "https"
     response.set_cookie(COOKIE, cookie, max_age=int(seconds), path="/", secure=secure, httponly=True, samesite="strict")
-    return response
 
 
 @router.post("/auth/sign-in-codes", status_code=201, operation_id="create_sign_in_code")
@@ -102,22 +139,40 @@ def sign_out(anyone: Anyone, request: Request, services: ServicesDep, session: W
 def get_me(reader: Reader, session: Reading) -> Me:
     """The identity of the caller, its scopes, and its racks."""
     node = session.get(NodeRow, reader.node) if reader.node else None
-    racks = [node.rack] if node else sorted(reader.racks) or None
-    subject = reader.node or reader.job or reader.name
-    return Me(subject=subject, scopes=sorted(reader.scopes), kind=reader.kind, racks=racks)
+    user = session.get(UserRow, reader.user_id) if reader.user_id else None
+    token = session.get(TokenRow, reader.token_id)
+    return Me(
+        subject=reader.node or reader.job or reader.name,
+        display_name=user.display_name if user else reader.name,
+        scopes=sorted(reader.scopes),
+        job_scopes=sorted(reader.job_scopes),
+        jobs=list(reader.jobs),
+        kind=reader.kind,
+        user=user.name if user else None,
+        sign_in=SignInMethod(token.sign_in) if token and token.sign_in else None,
+        racks=[node.rack] if node else sorted(reader.racks) or None,
+    )
 
 
 @router.get("/auth/tokens", operation_id="list_tokens")
-def list_tokens(_admin: Admin, session: Reading, page: Paging) -> TokenPage:
-    """Tokens, newest first; never their secrets."""
-    keys = (TokenRow.created_at, TokenRow.id)
-    rows, cursor = paginate(session, select(TokenRow), keys=keys, page=page)
-    return TokenPage(items=[TokenRead.model_validate(row) for row in rows], next_cursor=cursor)
+def list_tokens(reader: Reader, session: Reading, page: Paging, valid: bool | None = None) -> TokenPage:
+    """Tokens, newest first; never their secrets. An admin sees all, others their own.
+
+    ``valid`` leaves out the revoked ones.
+    """
+    wanted = select(TokenRow).where(TokenRow.sign_in.is_(None))
+    if not reader.may(Scope.ADMIN):
+        own = TokenRow.id == reader.token_id if reader.user_id is None else TokenRow.user_id == reader.user_id
+        wanted = wanted.where(own)
+    if valid is not None:
+        wanted = wanted.where(TokenRow.revoked_at.is_(None) if valid else TokenRow.revoked_at.is_not(None))
+    rows, cursor = paginate(session, wanted, keys=(TokenRow.created_at, TokenRow.id), page=page)
+    return TokenPage(items=serializers.read_tokens(session, rows), next_cursor=cursor)
 
 
 @router.post("/auth/tokens", status_code=201, operation_id="create_token")
-def create_token(body: TokenCreate, _admin: Admin, services: ServicesDep, session: Writing, now: Now) -> TokenCreated:
-    """Create a token. Only this response contains its secret."""
+def create_token(body: TokenCreate, reader: Reader, services: ServicesDep, session: Writing, now: Now) -> TokenCreated:
+    """Create a token. Only this response contains its secret. Without ``personal`` it needs the scope ``admin``."""
     life = body.expires_in
     if life is None and body.kind is TokenKind.JOIN:
         life = services.settings.auth.join_token_hours * 3600
@@ -129,17 +184,21 @@ def create_token(body: TokenCreate, _admin: Admin, services: ServicesDep, sessio
         job=body.job,
         any_job=body.any_job,
         racks=tuple(body.racks),
+        team=body.team,
+        user_id=service.owner_of(reader, body.kind, personal=body.personal),
         expires_at=None if life is None else now + life,
     )
     row, secret = service.create_token(session, new, now=now)
-    return TokenCreated(**TokenRead.model_validate(row).model_dump(), token=secret)
+    return TokenCreated(**serializers.read_tokens(session, [row])[0].model_dump(), token=secret)
 
 
 @router.delete("/auth/tokens/{token_id}", status_code=204, operation_id="revoke_token", response_class=Response)
 def revoke_token(
-    token_id: Annotated[Uuid, Path()], _admin: Admin, services: ServicesDep, session: Writing, now: Now
+    token_id: Annotated[Uuid, Path()], reader: Reader, services: ServicesDep, session: Writing, now: Now
 ) -> None:
-    """End a token and the sessions opened with it, at once."""
+    """End a token and the sessions opened with it, at once. Who is no admin can end only tokens of their own."""
+    if not reader.may(Scope.ADMIN) and token_id not in service.own_tokens(session, reader):
+        raise service.UnknownTokenError(f"you have no live token with the id {token_id}")
     service.revoke_token(session, token_id, now=now)
     after_commit(session, lambda: services.tokens.forget({token_id}))
 

@@ -1,7 +1,8 @@
 """Dependencies that say who may call a handler.
 
-``Reader``, ``Reporter``, ``Actor`` and ``Admin`` lend the principal after checking the scope. A browser's cookie also
-has to prove, on every method that changes something, that the request came from our own pages.
+``Reader``, ``Reporter``, ``Responder``, ``Actor`` and ``Admin`` lend the principal after checking the scope, for the
+whole fleet or, on the routes of ``access``, for the job that the request is about. A browser's cookie also has to
+prove, on every method that changes something, that the request came from our own pages.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from fastapi import Depends, Request
 
 from mainstay.probes.http_server import PEER_NAMES
 from mainstay.service import services as running
-from mainstay.service.auth import repository
-from mainstay.service.auth.models import TokenRow
+from mainstay.service.audit.record import record_request
+from mainstay.service.auth import access, repository
+from mainstay.service.auth.principals import principal_of
 from mainstay.service.auth.tokens import Principal, Scope, TokenKind, digest
 from mainstay.service.common.problem import ForbiddenError, MisdirectedError, UnauthorizedError
 from mainstay.service.services import Services
@@ -39,21 +41,6 @@ class CrossOriginError(ForbiddenError):
 
 class WrongCertificateError(ForbiddenError):
     slug, title = "wrong-certificate", "Wrong client certificate"
-
-
-def principal_of(row: TokenRow, expires_at: float | None = None) -> Principal:
-    """The principal a token row stands for."""
-    ends = [e for e in (row.expires_at, expires_at) if e is not None]
-    return Principal(
-        token_id=row.id,
-        kind=TokenKind(row.kind),
-        name=row.name,
-        scopes=frozenset(Scope(s) for s in row.scopes),
-        node=row.node,
-        job=row.job,
-        racks=frozenset(row.racks or ()),
-        expires_at=min(ends, default=None),
-    )
 
 
 def bearer_of(request: Request) -> str | None:
@@ -142,6 +129,7 @@ async def _known(services: Services, key: str, *, by_cookie: bool) -> Principal:
             raise UnauthorizedError(f"this {what}", error="invalid_token")
         services.tokens.put(cache_key, principal, epoch, session=by_cookie)
     _require_current(services, principal)
+    services.tokens.note_use(principal, services.clock.now())
     return principal
 
 
@@ -153,13 +141,13 @@ def _require_current(services: Services, principal: Principal) -> None:
 def _by_token(services: Services, key: str) -> Principal | None:
     with services.database.reading() as session:
         row = repository.valid_token(session, key, services.clock.now())
-        return principal_of(row) if row is not None else None
+        return principal_of(session, row) if row is not None else None
 
 
 def _by_cookie(services: Services, key: str) -> Principal | None:
     with services.database.reading() as session:
         found = repository.session_token(session, key, services.clock.now())
-        return principal_of(*found) if found is not None else None
+        return principal_of(session, *found) if found is not None else None
 
 
 def require_same_origin(request: Request) -> None:
@@ -190,7 +178,10 @@ class _Requires:
 
     async def __call__(self, request: Request, principal: Annotated[Principal, Depends(identify)]) -> Principal:
         refuse_join_token(principal)
-        principal.require(self.scope)
+        if not principal.may(self.scope) and not (self.scope is Scope.REPORT and principal.may_somewhere(self.scope)):
+            await access.require_own(request, principal, self.scope)
+        if request.method not in _SAFE and self.scope is not Scope.REPORT:
+            await record_request(request, principal, at=running.services_of(request).clock.now())
         path = request.scope["path"]
         reports = self.scope is Scope.REPORT or path == _WHO
         reports |= path == _ADMISSION and principal.kind is TokenKind.JOB
@@ -203,6 +194,7 @@ class _Requires:
 Anyone = Annotated[Principal, Depends(identify)]
 Reader = Annotated[Principal, Depends(_Requires(Scope.READ))]
 Reporter = Annotated[Principal, Depends(_Requires(Scope.REPORT))]
+Responder = Annotated[Principal, Depends(_Requires(Scope.RESPOND))]
 Actor = Annotated[Principal, Depends(_Requires(Scope.ACT))]
 Admin = Annotated[Principal, Depends(_Requires(Scope.ADMIN))]
 

@@ -9,7 +9,7 @@ from typing import Final
 from mainstay.probes.durable_files import write_durably
 from mainstay.probes.ids import uuid7
 from mainstay.service.auth import repository
-from mainstay.service.auth.models import SessionRow, TokenRow
+from mainstay.service.auth.models import SessionRow, TeamRow, TokenRow
 from mainstay.service.auth.tokens import (
     CODE_PREFIX,
     Principal,
@@ -20,7 +20,7 @@ from mainstay.service.auth.tokens import (
     make_code,
     make_secret,
 )
-from mainstay.service.common.db import WriteSession
+from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.problem import (
     ConflictError,
     ForbiddenError,
@@ -62,6 +62,10 @@ class NewToken:
     any_job: bool = False
     """A job token is meant for no single job."""
     racks: tuple[str, ...] = ()
+    team: str | None = None
+    """Whose jobs the scopes hold for."""
+    user_id: str | None = None
+    """Id of the user whom it stands for."""
     expires_at: float | None = None
 
 
@@ -74,6 +78,8 @@ def create_token(session: WriteSession, new: NewToken, *, now: float) -> tuple[T
     """
     if bool(new.racks) != (new.kind is TokenKind.RELAY):
         raise UnprocessableError("a relay token names its racks, or '*' for all; no other token names racks")
+    if new.team is not None:
+        _check_team(session, new, new.team)
     if new.kind is TokenKind.JOB and (new.job is None) is not new.any_job:
         raise UnprocessableError("a job token is bound to one job (job) or meant for all of them (any_job): choose one")
     scopes = new.scopes or _BOUND_SCOPES.get(new.kind, ())
@@ -81,7 +87,7 @@ def create_token(session: WriteSession, new: NewToken, *, now: float) -> tuple[T
         allowed = ", ".join(_BOUND_SCOPES[new.kind])
         raise UnprocessableError(f"a {new.kind} token has the scope {allowed} and no other")
     if new.kind not in _BOUND_SCOPES and not scopes:
-        raise UnprocessableError("a token needs at least one of the scopes read, report, act, admin")
+        raise UnprocessableError("a token needs at least one of the scopes read, report, respond, act, admin")
     secret = make_secret(new.kind)
     row = TokenRow(
         id=uuid7(),
@@ -93,6 +99,8 @@ def create_token(session: WriteSession, new: NewToken, *, now: float) -> tuple[T
         node=new.node,
         job=new.job,
         racks=list(dict.fromkeys(new.racks)) or None,
+        team=new.team,
+        user_id=new.user_id,
         created_at=now,
         expires_at=new.expires_at,
         revoked_at=None,
@@ -101,6 +109,34 @@ def create_token(session: WriteSession, new: NewToken, *, now: float) -> tuple[T
     session.add(row)
     session.flush()
     return row, secret
+
+
+def _check_team(session: WriteSession, new: NewToken, team: str) -> None:
+    if new.kind not in {TokenKind.USER, TokenKind.JOB} or new.job is not None or Scope.ADMIN in new.scopes:
+        raise UnprocessableError("a token of a team is a user token below admin, or a job token for any job (any_job)")
+    if session.get(TeamRow, team) is None:
+        raise UnprocessableError(f"team {team!r} does not exist: create it first")
+
+
+def owner_of(creator: Principal, kind: TokenKind, *, personal: bool) -> str | None:
+    """Id of the user whom a new token stands for; None for one of its own.
+
+    Raises:
+        ScopeMissingError: only an admin makes the latter.
+        UnprocessableError: no user is signed in whom a personal token could stand for.
+    """
+    if not personal:
+        if not creator.may(Scope.ADMIN):
+            raise creator.missing(Scope.ADMIN)
+        return None
+    if creator.user_id is None or kind is not TokenKind.USER:
+        raise UnprocessableError("a personal token is a user token that a signed-in user makes")
+    return creator.user_id
+
+
+def own_tokens(session: AnySession, principal: Principal) -> set[str]:
+    """Ids of the live tokens of whoever asks."""
+    return {principal.token_id} if principal.user_id is None else repository.tokens_of_user(session, principal.user_id)
 
 
 def revoke_token(session: WriteSession, token_id: str, *, now: float) -> None:
@@ -113,8 +149,8 @@ def revoke_token(session: WriteSession, token_id: str, *, now: float) -> None:
         raise UnknownTokenError(f"no live token has the id {token_id}")
 
 
-def sign_in(session: WriteSession, secret: str, *, now: float, hours: float) -> tuple[str, float]:
-    """A new browser session, for a token or for a sign-in code: its secret and its seconds of life.
+def sign_in(session: WriteSession, secret: str, *, now: float, hours: float) -> tuple[str, float, TokenRow]:
+    """A new browser session, for a token or for a sign-in code: its secret, its seconds of life, and the token.
 
     Raises:
         UnauthorizedError: the token or the code opens nothing.
@@ -132,7 +168,7 @@ def sign_in(session: WriteSession, secret: str, *, now: float, hours: float) -> 
     cookie = make_secret(TokenKind.USER).removeprefix("mst_user_")
     ends = min(now + hours * 3600, token.expires_at or float("inf"))
     session.add(SessionRow(digest=digest(cookie), token_id=token.id, created_at=now, expires_at=ends))
-    return cookie, ends - now
+    return cookie, ends - now, token
 
 
 def create_code(session: WriteSession, token_id: str, *, now: float, seconds: float) -> str:

@@ -2,8 +2,8 @@
 
 A token is ``mst_<kind>_<43 random characters>``; the database keeps its sha256 and never the token. A sign-in code,
 ``mst_code_…``, works once and stands for a token that appears nowhere. A node credential may write only its own node's
-data, a job token with a job only that job's, a relay token frames of its racks' nodes. Unknown, expired and revoked are
-all 401.
+data, a job token with a job only that job's, a relay token frames of its racks' nodes. A token of a user may do what
+its scopes and the user's role both allow. Unknown, expired and revoked are all 401.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ CODE_PREFIX: Final = "mst_code_"
 class Scope(StrEnum):
     READ = "read"
     REPORT = "report"
+    RESPOND = "respond"
+    """Take over and comment on incidents, and silence notifications."""
     ACT = "act"
     ADMIN = "admin"
 
@@ -32,7 +34,8 @@ class Scope(StrEnum):
 IMPLIED: Final[dict[Scope, frozenset[Scope]]] = {
     Scope.READ: frozenset({Scope.READ}),
     Scope.REPORT: frozenset({Scope.REPORT, Scope.READ}),
-    Scope.ACT: frozenset({Scope.ACT, Scope.READ}),
+    Scope.RESPOND: frozenset({Scope.RESPOND, Scope.READ}),
+    Scope.ACT: frozenset({Scope.ACT, Scope.RESPOND, Scope.READ}),
     Scope.ADMIN: frozenset(Scope),
 }
 
@@ -68,25 +71,53 @@ class ScopeMissingError(ForbiddenError):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The identity of the caller and its scopes."""
+    """The identity of the caller, and what it may do where."""
 
     token_id: str
     kind: TokenKind
     name: str
+    """Of the user, else of the token."""
     scopes: frozenset[Scope]
+    """What it may do in the whole fleet."""
     node: str | None = None
     job: str | None = None
+    """The only job that a job token is for."""
     expires_at: float | None = None
     racks: frozenset[str] = frozenset()
     """Of a relay: whose nodes' frames it may carry."""
+    jobs: tuple[str, ...] = ()
+    """IDs of the jobs for which it has ``job_scopes`` too; one that ends in ``*`` stands for all that begin so."""
+    job_scopes: frozenset[Scope] = frozenset()
+    user_id: str | None = None
+    """Id of the user."""
 
     def may(self, scope: Scope) -> bool:
-        return any(scope in IMPLIED[held] for held in self.scopes)
+        """Whether it has ``scope`` in the whole fleet."""
+        return implies(self.scopes, scope)
+
+    def may_somewhere(self, scope: Scope) -> bool:
+        """Whether it has ``scope`` in the whole fleet or for jobs of its own."""
+        return self.may(scope) or implies(self.job_scopes, scope)
+
+    def may_for_job(self, job: str, scope: Scope) -> bool:
+        """Whether it has ``scope`` for this job."""
+        return self.may(scope) or (implies(self.job_scopes, scope) and matches(job, self.jobs))
+
+    @property
+    def seen_jobs(self) -> tuple[str, ...] | None:
+        """The jobs that it may read, as in ``jobs``; None for all."""
+        return None if self.may(Scope.READ) else self.jobs
 
     def require(self, scope: Scope) -> None:
-        """Raise ``ScopeMissingError`` without ``scope``."""
-        if not self.may(scope):
-            raise ScopeMissingError(f"this needs the scope {scope.value!r}; your token has {_listed(self.scopes)}")
+        """Raise ``ScopeMissingError`` without ``scope``; whom a report is about, its route checks."""
+        if not (self.may_somewhere(scope) if scope is Scope.REPORT else self.may(scope)):
+            raise self.missing(scope)
+
+    def missing(self, scope: Scope) -> ScopeMissingError:
+        held = _listed(self.scopes)
+        if self.job_scopes:
+            held = f"{_listed(self.job_scopes)} for {', '.join(self.jobs) or 'no job'}, and {held} for the fleet"
+        return ScopeMissingError(f"this needs the scope {scope.value!r}; you have {held}")
 
     def require_node(self, node: str) -> None:
         """Only a node itself, or an admin, writes a node's data."""
@@ -109,11 +140,21 @@ class Principal:
             raise NotYourRackError(f"this token may not carry frames of node {node!r} in rack {rack!r}")
 
     def require_job(self, job: str) -> None:
-        """A token bound to a job writes only that job; a node credential alone writes no job."""
+        """A token bound to a job or a team writes only its jobs; a node credential alone writes no job."""
         self.require(Scope.REPORT)
-        bound_elsewhere = self.job is not None and self.job != job
+        bound_elsewhere = not self.may_for_job(job, Scope.REPORT)
         if (bound_elsewhere or self.kind in {TokenKind.NODE, TokenKind.RELAY}) and not self.may(Scope.ADMIN):
             raise NotYourJobError(f"this token may not write data of job {job!r}")
+
+
+def implies(scopes: Collection[Scope], scope: Scope) -> bool:
+    """Whether one of ``scopes`` contains ``scope``."""
+    return any(scope in IMPLIED[held] for held in scopes)
+
+
+def matches(job: str, patterns: Collection[str]) -> bool:
+    """Whether the id of a job is one of ``patterns``, or begins as one that ends in ``*``."""
+    return any(job.startswith(one[:-1]) if one.endswith("*") else job == one for one in patterns)
 
 
 def _listed(scopes: frozenset[Scope]) -> str:
@@ -154,6 +195,7 @@ class TokenCache:
     seconds: float
     monotonic: Callable[[], float]
     _entries: dict[str, tuple[float, Principal]] = field(default_factory=dict, init=False, repr=False)
+    _uses: dict[str, float] = field(default_factory=dict, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
     _epoch: int = field(default=0, init=False)
 
@@ -177,6 +219,17 @@ class TokenCache:
             if len(self._entries) >= MAX_CACHED:
                 self._entries.clear()
             self._entries[key] = (self.monotonic() + seconds, principal)
+
+    def note_use(self, principal: Principal, now: float) -> None:
+        """Note that a token was used now (Unix seconds); what daemons send each second is not noted."""
+        if principal.kind not in {TokenKind.NODE, TokenKind.RELAY}:
+            self._uses[principal.token_id] = now
+
+    def drain_uses(self) -> dict[str, float]:
+        """Id of a token → its last use (Unix seconds), for those used since the last call."""
+        with self._lock:
+            uses, self._uses = self._uses, {}
+        return uses
 
     def forget(self, tokens: Collection[str]) -> None:
         """Forget the tokens with these ids, and the sessions opened with them."""

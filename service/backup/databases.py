@@ -62,6 +62,7 @@ def restore_postgres(database: Database, dump: Path) -> None:
         for table in inspect(connection).get_table_names():
             name = connection.dialect.identifier_preparer.quote(table)
             connection.exec_driver_sql(f"DROP TABLE IF EXISTS {name} CASCADE")
+        connection.exec_driver_sql("DROP FUNCTION IF EXISTS refuse_audit_change()")  # of the trigger of the audit log
     _run("pg_restore", database, "--single-transaction", "--exit-on-error", str(dump))
 
 

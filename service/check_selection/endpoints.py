@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Request
 
+from mainstay.service.audit import record as audit
 from mainstay.service.auth.guard import Actor, Reader
 from mainstay.service.check_selection import service as check_selection_service
 from mainstay.service.check_selection.schemas import ValidationPlanCreate, ValidationPlanRead
@@ -22,12 +23,13 @@ Id = Annotated[Name, Path(alias="id")]
 
 @router.post("/validation-plans", operation_id="create_validation_plan", status_code=201, responses=problems(404))
 def create_validation_plan(
-    body: ValidationPlanCreate, idempotency: Idempotency, _: Actor, services: ServicesDep, now: Now
+    body: ValidationPlanCreate, idempotency: Idempotency, _: Actor, request: Request, services: ServicesDep, now: Now
 ) -> ValidationPlanRead:
     """Choose benchmarks for each node of a job from the history of the nodes; with ``order``, request them too."""
     with services.database.reading() as session:  # learning takes seconds: no writer waits for it
         decision = services.selector.decide(session, body, now)
     with services.database.session() as session:
+        audit.attach(request, session)
         row = check_selection_service.keep(session, body, decision, now)
         if body.order:
             check_selection_service.order(session, row, settings=services.settings, now=now)

@@ -9,12 +9,12 @@ import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import quote, urlencode
 
 from cyclopts import Parameter
 
-from mainstay.detectors.cli_errors import BAD_INPUT, NO_SERVICE, Flag, InputError, one_line, open_transport
+from mainstay.detectors.cli_errors import BAD_INPUT, NO_SERVICE, InputError, one_line, open_transport
 from mainstay.probes.transport import TransportError
 from mainstay.service.commands.contexts import Context, store, stored
 from mainstay.service.commands.output import Format, Json, age, print_data, repeat, show
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _PAGE: Final = 200
 _SPAN: Final = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhd])")
 _SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_CODES: Final = {InputError: BAD_INPUT, TransportError: NO_SERVICE}
+CODES: Final[dict[type[Exception], int]] = {InputError: BAD_INPUT, TransportError: NO_SERVICE}
 Names = Annotated[tuple[str, ...], Parameter(negative=(), consume_multiple=True)]
 
 
@@ -78,7 +78,7 @@ def _pages(transport: Transport, path: str, limit: int, **query: object) -> list
     return found
 
 
-@one_line("mainstay login", _CODES)
+@one_line("mainstay login", CODES)
 def login(service: str, /, *, token_file: Path) -> int:
     """Store a service and a token for later commands.
 
@@ -96,7 +96,7 @@ def login(service: str, /, *, token_file: Path) -> int:
     return 0
 
 
-@one_line("mainstay status", _CODES)
+@one_line("mainstay status", CODES)
 def status(connection: Connection = Connection(), listing: Listing = Listing()) -> int:
     """Show what is broken, what needs an operator, and which jobs run."""
     transport = connection.open()
@@ -116,7 +116,7 @@ def status(connection: Connection = Connection(), listing: Listing = Listing()) 
     return repeat(print_once, watch=listing.watch)
 
 
-@one_line("mainstay nodes", _CODES)
+@one_line("mainstay nodes", CODES)
 def nodes(
     connection: Connection = Connection(),
     listing: Listing = Listing(),
@@ -149,7 +149,7 @@ def nodes(
     )
 
 
-@one_line("mainstay incidents", _CODES)
+@one_line("mainstay incidents", CODES)
 def incidents(
     connection: Connection = Connection(),
     listing: Listing = Listing(),
@@ -182,7 +182,7 @@ def incidents(
     return repeat(print_once, watch=listing.watch)
 
 
-@one_line("mainstay ack", _CODES)
+@one_line("mainstay ack", CODES)
 def ack(incident: str, /, connection: Connection = Connection(), *, reason: str = "acknowledged") -> int:
     """Acknowledge an incident: an operator works on it, and messages are no longer repeated.
 
@@ -207,63 +207,7 @@ def _one(items: list[Json], end: str, what: str) -> Json:
     return found[0]
 
 
-@one_line("mainstay drain", _CODES)
-def drain(
-    *names: str,
-    connection: Connection = Connection(),
-    reason: str,
-    migrate: Flag = False,
-    deadline: str | None = None,
-) -> int:
-    """Take nodes out of service: they get no new work, and leave when their work has ended.
-
-    Parameters
-    ----------
-    names
-        Names of the nodes.
-    reason
-        Record this reason.
-    migrate
-        Ask running jobs to move their ranks away first.
-    deadline
-        Quarantine the nodes after this time (30m, 2h) even if work is left.
-    """
-    body: dict[str, Any] = {"reason": reason, "mode": "migrate" if migrate else "wait"}
-    body |= {} if deadline is None else {"deadline_seconds": _span(deadline, "--deadline")}
-    return _move(connection.open(), names, "drain", body)
-
-
-@one_line("mainstay undrain", _CODES)
-def undrain(*names: str, connection: Connection = Connection(), reason: str) -> int:
-    """Return drained nodes to service.
-
-    Parameters
-    ----------
-    names
-        Names of the nodes.
-    reason
-        Record this reason.
-    """
-    return _move(connection.open(), names, "undrain", {"reason": reason})
-
-
-def _move(transport: Transport, names: tuple[str, ...], verb: str, body: dict[str, Any]) -> int:
-    """The same for each node; those after one that fails are done as well."""
-    if not names:
-        raise InputError("name at least one node")
-    failed = []
-    for name in names:
-        try:
-            told = transport.json("POST", f"/nodes/{quote(name, safe='')}:{verb}", body)
-            print(f"{name}: {told['state']}")
-        except TransportError as error:
-            failed.append(f"{name}: {error}")
-    if failed:
-        raise TransportError("; ".join(failed))
-    return 0
-
-
-@one_line("mainstay silences", _CODES)
+@one_line("mainstay silences", CODES)
 def silences(
     connection: Connection = Connection(),
     listing: Listing = Listing(),
@@ -293,7 +237,7 @@ def silences(
     )
 
 
-@one_line("mainstay silence", _CODES)
+@one_line("mainstay silence", CODES)
 def silence(
     connection: Connection = Connection(),
     *,
@@ -337,7 +281,7 @@ def silence(
         Time zone of the hours.
     """
     body = {
-        "reason": reason, "ends_at": time.time() + _span(span, "--for"), "hours": hours, "timezone": timezone,
+        "reason": reason, "ends_at": time.time() + span_seconds(span, "--for"), "hours": hours, "timezone": timezone,
         "nodes": node, "racks": rack, "switches": switch, "cohorts": cohort, "jobs": job, "kinds": kind,
         "detectors": detector,
     }  # fmt: skip
@@ -346,7 +290,12 @@ def silence(
     return 0
 
 
-def _span(text: str, option: str) -> float:
+def span_seconds(text: str, option: str) -> float:
+    """Seconds of a text such as ``30m``.
+
+    Raises:
+        InputError: names the option.
+    """
     found = _SPAN.fullmatch(text.strip())
     if found is None:
         raise InputError(f"{option} {text!r} must be a time such as 90s, 30m, 2h, or 7d")

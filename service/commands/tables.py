@@ -31,6 +31,13 @@ NODES: Final[tuple[Column, ...]] = (
     ("VERDICT", lambda node: node["last_verdict"], True),
     ("REASON", lambda node: node["state_reason"], False),
 )
+MOVES: Final[tuple[Column, ...]] = (
+    ("NODE", lambda item: item["node"], False),
+    ("STATE", lambda item: item["state"], False),
+    ("RESULT", lambda item: "accepted" if item["accepted"] else "refused", False),
+    ("JOBS", lambda item: ", ".join(item["jobs"]), False),
+    ("DETAIL", lambda item: item["detail"], False),
+)
 INCIDENTS: Final[tuple[Column, ...]] = (
     ("ID", lambda incident: incident["id"][-8:], False),
     ("SEVERITY", lambda incident: incident["severity"], False),

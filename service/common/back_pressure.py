@@ -74,6 +74,8 @@ class ThreadPools:
     """Reports, events, and long polls of nodes and jobs."""
     identity: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(8))
     """Looking up tokens and sessions."""
+    people: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(4))
+    """Checking passwords, which takes a core for half a second, and waiting for an OpenID Connect provider."""
     health: anyio.CapacityLimiter = field(default_factory=lambda: anyio.CapacityLimiter(2))
     """``/readyz`` and ``/metrics``."""
 

@@ -47,9 +47,8 @@ _WRITERS: Final = {"sqlite": 1, "postgresql": 12}
 LOCKED_SECONDS: Final = 5.0
 """A transaction that lasts longer is stuck: the longest, of 500 findings, takes tenths of a second."""
 IDLE_SECONDS: Final = 300
-"""PostgreSQL ends a transaction of ours that waits for us so long, unless the site set another bound: one that has
-written holds back the changes of all (``stream.changes``). Nothing shorter, because the restart of a large fleet reads
-frames of several kinds side by side, and one reader waits for the others."""
+"""PostgreSQL ends a transaction of ours that waits for us so long, unless the site set another bound: one that wrote
+holds back all changes (``stream.changes``). A restart reads frames of many kinds, and one reader waits for others."""
 WRITER_IDLE_SECONDS: Final = 5.0
 """The same for a transaction that writes: what it wrote or locked, the other processes of a service wait for. A stopped
 process, or one on a host that is gone, would hold it."""
@@ -361,8 +360,7 @@ def _to_json(value: Any) -> str:
 
 
 def _on_sqlite_connect(connection: Any, _record: Any) -> None:
-    # SQLAlchemy's begin event issues BEGIN; the driver must not issue its own.
-    connection.isolation_level = None
+    connection.isolation_level = None  # SQLAlchemy's begin event issues BEGIN; the driver must not issue its own
     for pragma in (
         "journal_mode=WAL",
         "foreign_keys=ON",
@@ -376,6 +374,8 @@ async def _lend_write(request: Request) -> AsyncIterator[WriteSession]:
     database: Database = request.app.state.database
     async with database.writers.hold_turn(), contextmanager_in_threadpool(database.session(first=True)) as session:
         yield session
+        if record := getattr(request.state, "record_act", None):  # from the guard, which knows who acts
+            before_commit(session, "audit", record)
 
 
 async def _lend_report(request: Request) -> AsyncIterator[WriteSession]:

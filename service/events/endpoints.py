@@ -11,6 +11,7 @@ import anyio
 from fastapi import APIRouter, Query
 
 from mainstay.probes.core_types import EventKind
+from mainstay.service.auth.access import of_jobs
 from mainstay.service.auth.guard import Reader, Reporter
 from mainstay.service.auth.tokens import Principal, Scope, TokenKind
 from mainstay.service.common.clock import Now
@@ -110,7 +111,7 @@ async def _check_authors(services: Services, principal: Principal, events: Seque
 
 @router.get("/events", operation_id="list_events")
 def list_events(
-    _: Reader,
+    reader: Reader,
     session: Reading,
     page: Paging,
     *,
@@ -121,5 +122,6 @@ def list_events(
 ) -> EventPage:
     """Events, newest first."""
     statement = repository.listing(node=node, job=job, kind=kind, since=since)
+    statement = statement.where(*of_jobs(EventRow.job, reader.seen_jobs))
     rows, cursor = paginate(session, statement, keys=(EventRow.time, EventRow.id), page=page)
     return EventPage(items=[EventRead.model_validate(row) for row in rows], next_cursor=cursor)

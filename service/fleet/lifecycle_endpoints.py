@@ -10,20 +10,16 @@ from mainstay.probes.core_types import NAME_PATTERN
 from mainstay.service.auth.guard import Reader
 from mainstay.service.common.db import Reading
 from mainstay.service.common.pagination import Page, Paging, paginate
-from mainstay.service.fleet import lifecycle_facts, repository, return_to_service
+from mainstay.service.fleet import lifecycle_actions, lifecycle_facts, repository
 from mainstay.service.fleet import serializers as fleet_serializers
 from mainstay.service.fleet.directory import read_nodes
-from mainstay.service.fleet.lifecycle import NodeTrigger, Owner
+from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger, Owner
 from mainstay.service.fleet.models import NodeRow, TransitionRow
 from mainstay.service.fleet.schemas import DrainBody, DrainRead, MoveBody, NodeRead, TransitionRead, ValidateBody
 from mainstay.service.fleet.service import require_node
 from mainstay.service.fleet.transitions import TransitionActor, require_transition
-from mainstay.service.jobs import job_requests
-from mainstay.service.jobs.repository import by_node
 from mainstay.service.jobs.schemas import JobRequestRead
 from mainstay.service.operation import Acting, Operation
-from mainstay.service.validation import service as validations
-from mainstay.service.validation.models import NodeVerdictRow
 
 router = APIRouter(prefix="/v1", tags=["fleet"])
 NodeName = Annotated[str, Path(pattern=NAME_PATTERN)]
@@ -50,18 +46,11 @@ def drain_node(name: NodeName, body: DrainBody, acting: Acting) -> DrainRead:
     With ``mode: migrate``, Mainstay asks running jobs to move their ranks; the response has one migration request
     per job.
     """
-    session, actor, now = acting.session, acting.principal.name, acting.now
-    row = require_node(session, name)
-    owner = Owner.EXTERNAL if body.external else Owner.OPERATOR
-    deadline_at = None if body.deadline_seconds is None else now + body.deadline_seconds
-    _move(acting, row, NodeTrigger.DRAIN, body=body, owner=owner, deadline_at=deadline_at)
-    jobs = by_node(session).get(name, ()) if body.mode == "migrate" else ()
-    given = [
-        job_requests.create(session, job, job_requests.migration(name, body.reason), actor=actor, now=now)
-        for job in sorted(jobs)
-    ]
-    read = _read(acting, row)
-    told = DrainRead(**dict(read), requests=[JobRequestRead.model_validate(one) for one in given])
+    row = require_node(acting.session, name)
+    given = lifecycle_actions.drain(
+        acting, row, body, reason=body.reason, known=_facts(acting, row), expected_version=body.expected_version
+    )
+    told = DrainRead(**dict(_read(acting, row)), requests=[JobRequestRead.model_validate(one) for one in given])
     return acting.remember(told)
 
 
@@ -69,9 +58,9 @@ def drain_node(name: NodeName, body: DrainBody, acting: Acting) -> DrainRead:
 def undrain_node(name: NodeName, body: MoveBody, acting: Acting) -> NodeRead:
     """End a drain, unless a worse state followed or another system drained the node."""
     row = require_node(acting.session, name)
-    _move(acting, row, NodeTrigger.UNDRAIN, body=body)
-    reason = f"{acting.principal.name} took the drain of {name} back"
-    job_requests.withdraw(acting.session, name, reason, now=acting.now)
+    lifecycle_actions.undrain(
+        acting, row, reason=body.reason, known=_facts(acting, row), expected_version=body.expected_version
+    )
     return acting.remember(_read(acting, row))
 
 
@@ -79,39 +68,24 @@ def undrain_node(name: NodeName, body: MoveBody, acting: Acting) -> NodeRead:
 def quarantine_node(name: NodeName, body: MoveBody, acting: Acting) -> NodeRead:
     """Quarantine a node immediately, even if jobs run on it. Only a passed validation returns it to service."""
     row = require_node(acting.session, name)
-    _move(acting, row, NodeTrigger.QUARANTINE, body=body)
+    require_transition(
+        acting.session, row, NodeTrigger.QUARANTINE, expected_version=body.expected_version, reason=body.reason,
+        now=acting.now, known=_facts(acting, row), mover=TransitionActor(Owner.OPERATOR, acting.principal.name),
+    )  # fmt: skip
     return acting.remember(_read(acting, row))
 
 
 @router.post("/nodes/{name}:validate", operation_id="validate_node")
 def validate_node(name: NodeName, body: ValidateBody, acting: Acting) -> NodeRead:
     """Request the validation that ends a quarantine. Only a pass returns the node to service."""
-    session, settings = acting.session, acting.services.settings
-    row = require_node(session, name)
-    suite = body.suite or return_to_service.suite_for(session.get(NodeVerdictRow, name), settings)
-    ordered = validations.order(session, settings, node=name, suite=suite, now=acting.now)
-    return_to_service.start_validation(
-        session, row, ordered, mover=TransitionActor(Owner.OPERATOR, acting.principal.name), reason=body.reason,
-        now=acting.now, settings=settings, expected_version=body.expected_version,
-    )  # fmt: skip
+    row = require_node(acting.session, name)
+    lifecycle_actions.validate(acting, row, body.suite, reason=body.reason, expected_version=body.expected_version)
     acting.wake("orders")
     return acting.remember(_read(acting, row))
 
 
-def _move(
-    acting: Operation,
-    row: NodeRow,
-    trigger: NodeTrigger,
-    *,
-    body: MoveBody,
-    owner: Owner = Owner.OPERATOR,
-    deadline_at: float | None = None,
-) -> None:
-    known = lifecycle_facts.gather_facts(acting.session, row, now=acting.now, settings=acting.services.settings)
-    require_transition(
-        acting.session, row, trigger, expected_version=body.expected_version, reason=body.reason, now=acting.now,
-        known=known, mover=TransitionActor(owner, acting.principal.name), deadline_at=deadline_at,
-    )  # fmt: skip
+def _facts(acting: Operation, row: NodeRow) -> NodeFacts:
+    return lifecycle_facts.gather_facts(acting.session, row, now=acting.now, settings=acting.services.settings)
 
 
 def _read(acting: Operation, row: NodeRow) -> NodeRead:

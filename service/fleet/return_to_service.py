@@ -42,13 +42,17 @@ def start_validation(
     now: float,
     settings: Settings,
     expected_version: int | None = None,
+    known: NodeFacts | None = None,
 ) -> None:
     """Move a quarantined node to validating, where it waits for ``validation`` to end.
+
+    ``known`` are the facts of the node with this suite; they are gathered here if not given.
 
     Raises:
         NodeStateChangedError, IllegalMoveError: as ``require_transition``.
     """
-    known = lifecycle_facts.gather_facts(session, row, now=now, settings=settings, suite=validation.suite)
+    if known is None:
+        known = lifecycle_facts.gather_facts(session, row, now=now, settings=settings, suite=validation.suite)
     require_transition(
         session, row, NodeTrigger.VALIDATE, expected_version=expected_version, reason=reason, now=now, known=known,
         mover=mover, validation_id=validation.id,

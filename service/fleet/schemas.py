@@ -184,7 +184,9 @@ class MoveBody(Input):
     expected_version: Count | None = None
 
 
-class DrainBody(MoveBody):
+class DrainOptions(Input):
+    """How nodes are drained."""
+
     deadline_seconds: DeadlineSeconds | None = None
     """The node is quarantined after so long even if work is left on it."""
     external: Annotated[bool, Strict()] = False
@@ -193,9 +195,19 @@ class DrainBody(MoveBody):
     """``migrate``: running jobs are advised to move their ranks to standbys on other nodes first."""
 
 
-class ValidateBody(MoveBody):
+class DrainBody(DrainOptions, MoveBody):
+    """The drain of one node."""
+
+
+class ValidateOptions(Input):
+    """How nodes are validated."""
+
     suite: Literal["quick", "standard", "deep"] | None = None
     """Default: the site's usual suite, or a stronger one where the current verdict requires it."""
+
+
+class ValidateBody(ValidateOptions, MoveBody):
+    """The validation of one node."""
 
 
 class DeviceLocationRead(Output):

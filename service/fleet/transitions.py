@@ -89,8 +89,7 @@ def propose(
         deadline_at: of a drain.
         validation_id: of a validation that it will wait for.
     """
-    facts = replace(known, state=HealthState(row.state), owner=Owner(row.owner), by=mover.owner, reason=reason)
-    decision = decide(facts, trigger)
+    decision = evaluate(row, trigger, known=known, by=mover.owner, reason=reason)
     if not decision.accepted:
         return decision
     if decision.to.value == row.state and decision.to in IN_SERVICE:
@@ -104,6 +103,12 @@ def propose(
         return decision
     to = HealthState(row.state)
     return replace(decision, accepted=False, lost=True, to=to, reason="another process changed the state meanwhile")
+
+
+def evaluate(row: NodeRow, trigger: NodeTrigger, *, known: NodeFacts, by: Owner, reason: str) -> NodeDecision:
+    """What ``propose`` would decide; changes nothing."""
+    facts = replace(known, state=HealthState(row.state), owner=Owner(row.owner), by=by, reason=reason)
+    return decide(facts, trigger)
 
 
 def require_transition(

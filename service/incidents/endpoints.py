@@ -8,11 +8,12 @@ from fastapi import APIRouter, Path, Query
 from sqlalchemy import select
 
 from mainstay.detectors.finding import Cause, FindingKind
+from mainstay.service.auth.access import incidents_of_jobs, of_jobs
 from mainstay.service.auth.guard import Reader
 from mainstay.service.common.db import Reading
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import NotFoundError
-from mainstay.service.common.rows import require_row
+from mainstay.service.common.rows import equal_to, require_row
 from mainstay.service.common.schemas import Name
 from mainstay.service.incidents import findings, repository, service
 from mainstay.service.incidents import serializers as incidents_serializers
@@ -27,7 +28,7 @@ from mainstay.service.incidents.schemas import (
     ReasonBody,
     RecoveryPlanRead,
 )
-from mainstay.service.operation import Acting, Operation
+from mainstay.service.operation import Acting, Operation, Responding
 
 router = APIRouter(prefix="/v1", tags=["incidents"])
 Id = Annotated[Name, Path(alias="id")]
@@ -52,7 +53,7 @@ class UnknownRecoveryPlanError(NotFoundError):
 
 @router.get("/incidents", operation_id="list_incidents")
 def list_incidents(
-    _: Reader,
+    reader: Reader,
     session: Reading,
     page: Paging,
     *,
@@ -63,6 +64,7 @@ def list_incidents(
 ) -> IncidentPage:
     """Incidents, newest first; ``node`` also finds those with a finding about it."""
     statement = repository.incidents(state=state, job=job, node=node, cause=cause)
+    statement = statement.where(*incidents_of_jobs(reader.seen_jobs))
     rows, cursor = paginate(session, statement, keys=(IncidentRow.opened_at, IncidentRow.id), page=page)
     return IncidentPage(items=[incidents_serializers.read(row) for row in rows], next_cursor=cursor)
 
@@ -80,13 +82,13 @@ def close_incident(incident_id: Id, body: ReasonBody, acting: Acting) -> Inciden
 
 
 @router.post("/incidents/{id}:acknowledge", operation_id="acknowledge_incident")  # noqa: FAST003 - Id is its alias
-def acknowledge_incident(incident_id: Id, body: ReasonBody, acting: Acting) -> IncidentRead:
+def acknowledge_incident(incident_id: Id, body: ReasonBody, acting: Responding) -> IncidentRead:
     """Record that an operator handles the incident: it no longer requires an operator."""
     return _decide(acting, incident_id, IncidentTrigger.ACKNOWLEDGED, "Acknowledged", body.reason)
 
 
 @router.post("/incidents/{id}:assign", operation_id="assign_incident")  # noqa: FAST003 - Id is its alias
-def assign_incident(incident_id: Id, body: AssignBody, acting: Acting) -> IncidentRead:
+def assign_incident(incident_id: Id, body: AssignBody, acting: Responding) -> IncidentRead:
     """Assign the incident to a person or team, or hand it over; the comment is for who takes over."""
     row = service.require(acting.session, incident_id)
     context = service.Context(acting.session, acting.services.settings, acting.now)
@@ -95,7 +97,7 @@ def assign_incident(incident_id: Id, body: AssignBody, acting: Acting) -> Incide
 
 
 @router.post("/incidents/{id}:comment", operation_id="comment_on_incident")  # noqa: FAST003 - Id is its alias
-def comment_on_incident(incident_id: Id, body: CommentBody, acting: Acting) -> IncidentRead:
+def comment_on_incident(incident_id: Id, body: CommentBody, acting: Responding) -> IncidentRead:
     """Add a comment to the timeline."""
     row = service.require(acting.session, incident_id)
     context = service.Context(acting.session, acting.services.settings, acting.now)
@@ -113,7 +115,7 @@ def _decide(acting: Operation, incident_id: str, trigger: IncidentTrigger, done:
 
 @router.get("/findings", operation_id="list_findings")
 def list_findings(
-    _: Reader,
+    reader: Reader,
     session: Reading,
     page: Paging,
     *,
@@ -124,14 +126,15 @@ def list_findings(
 ) -> FindingPage:
     """Findings, newest first; ``active`` selects the active or the ended ones."""
     statement = repository.findings(node=node, job=job, kind=kind, active=active)
+    statement = statement.where(*of_jobs(FindingRow.job, reader.seen_jobs))
     rows, cursor = paginate(session, statement, keys=(FindingRow.time, FindingRow.id), page=page)
     return FindingPage(items=[findings.read(row) for row in rows], next_cursor=cursor)
 
 
 @router.get("/recovery-plans", operation_id="list_recovery_plans")
-def list_recovery_plans(_: Reader, session: Reading, page: Paging, job: NameFilter = None) -> RecoveryPlanPage:
+def list_recovery_plans(reader: Reader, session: Reading, page: Paging, job: NameFilter = None) -> RecoveryPlanPage:
     """Plans, newest first: the possible strategies with predicted costs, the chosen one, and its actual cost."""
-    statement = select(PlanRow) if job is None else select(PlanRow).where(PlanRow.job == job)
+    statement = select(PlanRow).where(*equal_to({PlanRow.job: job}), *of_jobs(PlanRow.job, reader.seen_jobs))
     rows, cursor = paginate(session, statement, keys=(PlanRow.created_at, PlanRow.id), page=page)
     return RecoveryPlanPage(items=incidents_serializers.serialize_plans(session, rows), next_cursor=cursor)
 

@@ -11,6 +11,7 @@ from mainstay.detectors.finding import Cause, Finding, FindingKind
 from mainstay.probes.core_types import RecommendedAction, Severity
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.rows import equal_to
+from mainstay.service.fleet.models import DeviceRow
 from mainstay.service.incidents import findings as wire
 from mainstay.service.incidents.lifecycle import LIVE, IncidentState
 from mainstay.service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
@@ -221,6 +222,12 @@ def timeline_of(session: AnySession, incident_id: str) -> list[TimelineRow]:
 def actions_of(session: AnySession, incident_id: str) -> list[ActionRow]:
     statement = select(ActionRow).where(ActionRow.incident_id == incident_id)
     return list(session.scalars(statement.order_by(ActionRow.started_at, ActionRow.id)))
+
+
+def device_of(session: AnySession, node: str, name: str) -> DeviceRow | None:
+    """The device that an incident names, by its name on the node or its UUID."""
+    statement = select(DeviceRow).where(DeviceRow.node == node, (DeviceRow.id == name) | (DeviceRow.uuid == name))
+    return session.scalars(statement.limit(1)).one_or_none()
 
 
 def newest_plan(session: AnySession, incident_id: str) -> PlanRow | None:

@@ -101,6 +101,12 @@ class ActionRead(Output):
 
 
 class IncidentDetail(IncidentRead):
+    where: str
+    """Node, device with serial, and rack; empty where none is known."""
+    impact: str
+    """What stands still, since when, and what was lost; empty where no job is known to be affected."""
+    next_step: str
+    """What happens next if no one acts; empty for a closed incident."""
     timeline: list[TimelineEntry]
     findings: list[FindingRead]
     """At most 200, those that hold before others."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mainstay.service.common.db import AnySession
-from mainstay.service.incidents import findings, repository
+from mainstay.service.incidents import findings, impact, repository
 from mainstay.service.incidents.models import IncidentRow, PlanRow
 from mainstay.service.incidents.schemas import ActionRead, IncidentDetail, IncidentRead, RecoveryPlanRead, TimelineEntry
 from mainstay.service.jobs.models import RecoveryRow
@@ -35,13 +35,14 @@ def _plan(row: PlanRow, recovery: RecoveryRow | None) -> RecoveryPlanRead:
         explanation=row.body["explanation"],
         created_at=row.created_at,
         incident=row.incident_id,
-        actual_seconds=_acted(recovery) if recovery is not None and done else None,
+        actual_seconds=acted_seconds(recovery) if recovery is not None and done else None,
         actual_steps_lost=recovery.steps_lost if recovery is not None and done else None,
         actual_parts=recovery.parts if recovery is not None and done else {},
     )
 
 
-def _acted(recovery: RecoveryRow) -> float | None:
+def acted_seconds(recovery: RecoveryRow) -> float | None:
+    """Seconds of a recovery from the decision on; None where it has not ended."""
     if recovery.seconds is None:
         return None
     return max(0.0, recovery.seconds - float(recovery.parts.get("detect", 0.0)))
@@ -56,6 +57,9 @@ def serialize_detail(session: AnySession, row: IncidentRow) -> IncidentDetail:
     plan = repository.newest_plan(session, row.id)
     return IncidentDetail(
         **read(row).model_dump(),
+        where=impact.where_of(session, row),
+        impact=impact.impact_of(session, row),
+        next_step=impact.next_step(session, row),
         timeline=[TimelineEntry.model_validate(entry) for entry in repository.timeline_of(session, row.id)],
         findings=[findings.read(finding) for finding in repository.findings_of(session, row.id, MAX_FINDINGS)],
         findings_total=repository.count_findings(session, row.id),

@@ -7,12 +7,14 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from sqlalchemy import select
 
+from mainstay.service.auth.access import of_jobs
 from mainstay.service.auth.guard import Reader, Reporter
 from mainstay.service.common.clock import Now
 from mainstay.service.common.db import Reading, Reporting
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import ConflictError
+from mainstay.service.common.rows import equal_to
 from mainstay.service.common.schemas import Name
 from mainstay.service.jobs import job_requests, live_views, node_warnings, service
 from mainstay.service.jobs.models import JobRequestRow, JobRow, RecoveryRow
@@ -69,9 +71,9 @@ def put_job(
 
 
 @router.get("/jobs", operation_id="list_jobs")
-def list_jobs(_: Reader, session: Reading, page: Paging, now: Now, state: JobState | None = None) -> JobPage:
+def list_jobs(reader: Reader, session: Reading, page: Paging, now: Now, state: JobState | None = None) -> JobPage:
     """Jobs, the most recently started first."""
-    statement = select(JobRow) if state is None else select(JobRow).where(JobRow.state == state)
+    statement = select(JobRow).where(*equal_to({JobRow.state: state}), *of_jobs(JobRow.id, reader.seen_jobs))
     rows, cursor = paginate(session, statement, keys=(JobRow.started_at, JobRow.id), page=page)
     return JobPage(items=service.serialize_jobs(session, rows, now=now), next_cursor=cursor)
 

@@ -13,6 +13,8 @@ from sqlalchemy.exc import IntegrityError
 
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.problem import ConflictError, UnprocessableError
+from mainstay.service.common.rows import insert_into
+from mainstay.service.common.signed_links import InvalidLinkError
 from mainstay.service.notifications import repository
 from mainstay.service.notifications.models import NotificationConfigRow, NotificationCursorRow
 from mainstay.service.notifications.routes import NotificationConfig
@@ -85,13 +87,9 @@ def store(session: WriteSession, text: str, *, replaces: int, actor: str, now: f
         )
     row = NotificationConfigRow(version=replaces + 1, text=text, actor=actor, created_at=now)
     session.add(row)
-    if repository.cursor(session) is None:  # what happened before the first configuration is not sent
-        start = changes.newest(session)
-        session.add(
-            NotificationCursorRow(
-                id=repository.CURSOR, transaction=start.transaction, change=start.id, key=secrets.token_bytes(32)
-            )
-        )
+    if newest is None:  # what happened before the first configuration is not sent
+        make_link_key(session)
+        move_cursor(session, changes.newest(session))
     try:
         session.flush()
     except IntegrityError as error:
@@ -115,9 +113,18 @@ def link_key(session: AnySession) -> bytes:
     """The key that signs links.
 
     Raises:
-        InvalidConfigError: there is no configuration, so no link was ever made.
+        InvalidLinkError: there is none, so no link was ever made.
     """
     row = repository.cursor(session)
     if row is None:
-        raise InvalidConfigError("notifications are not configured")
+        raise InvalidLinkError("this service made no link yet")
     return row.key
+
+
+def make_link_key(session: WriteSession) -> bytes:
+    """The key that signs links, made at its first use. It is valid without a configuration too."""
+    start = changes.newest(session)
+    values = {"transaction": start.transaction, "change": start.id, "key": secrets.token_bytes(32)}
+    statement = insert_into(session, NotificationCursorRow).values(id=repository.CURSOR, **values)
+    session.execute(statement.on_conflict_do_nothing())
+    return link_key(session)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 
+from mainstay.service.audit.record import record_act
 from mainstay.service.auth.endpoints import limit_attempts
 from mainstay.service.auth.guard import Actor, Admin, Reader
 from mainstay.service.common.clock import Now
@@ -14,11 +15,12 @@ from mainstay.service.common.openapi import PUBLIC, problems
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import NotFoundError
 from mainstay.service.common.schemas import Name
+from mainstay.service.common.signed_links import verify
 from mainstay.service.incidents import service as incidents
 from mainstay.service.incidents.lifecycle import IncidentTrigger
 from mainstay.service.notifications import config, outbox, repository, serializers
 from mainstay.service.notifications.compose import trial_message
-from mainstay.service.notifications.links import verify
+from mainstay.service.notifications.links import AcknowledgeLink
 from mainstay.service.notifications.models import DeliveryState, NotificationRow
 from mainstay.service.notifications.planner import DELIVERY, OVER
 from mainstay.service.notifications.schemas import (
@@ -102,9 +104,13 @@ def acknowledge(
     now: Now,
 ) -> AcknowledgeRead:
     """Acknowledge the incidents of a message by the link in it. A second time changes nothing."""
-    link = verify(body.token, config.link_key(session), now)
+    link = verify(AcknowledgeLink, body.token, config.link_key(session), now)
     services.sign_ins.return_attempt(address)
     context = incidents.Context(session, services.settings, now)
+    record_act(
+        session, at=now, actor=f"receiver {link.receiver}", actor_kind="link", action="acknowledge_by_link",
+        target=f"group {link.group}", address=address,
+    )  # fmt: skip
     live = [row for row in repository.incidents_of(session, link.group) if row.state not in OVER]
     for row in live:
         if row.acknowledged_at is None:

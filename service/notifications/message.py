@@ -23,6 +23,7 @@ class NotificationEvent(StrEnum):
     ACKNOWLEDGED = "acknowledged"
     RESOLVED = "resolved"
     TEST = "test"
+    REPORT = "report"  # the weekly reliability report
 
 
 class IncidentSummary(Output):
@@ -46,6 +47,14 @@ class IncidentSummary(Output):
     kinds: list[str]
 
 
+class MessageBody(Output):
+    """What a mail says in place of incidents."""
+
+    plain: str
+    html: str
+    """Without ``html`` and ``body`` elements."""
+
+
 class Message(Output):
     """One message of a group of incidents to one receiver."""
 
@@ -64,6 +73,8 @@ class Message(Output):
     """Acknowledges the incidents with one click until it expires; None once that is over."""
     created_at: float
     """Unix seconds."""
+    body: MessageBody | None = None
+    """Of a report. Messages that an older release put into the outbox have none."""
 
 
 MAX_INCIDENTS = 5
@@ -79,7 +90,9 @@ _WORDS = {
 
 
 def headline(message: Message) -> str:
-    """One line, such as ``[critical] Still open: Node n17 stopped reporting (and 3 more)``."""
+    """One line: of a report its title, else such as ``[critical] Still open: Node n17 stopped (and 3 more)``."""
+    if message.event is NotificationEvent.REPORT:
+        return message.title
     others = message.incidents_total - 1
     more = f" (and {others} more)" if others > 0 else ""
     return f"[{message.severity.value}] {_WORDS[message.event]}{message.title}{more}"
@@ -95,6 +108,8 @@ def facts(incident: IncidentSummary) -> list[tuple[str, str]]:
 def plain_text(message: Message) -> str:
     """The whole message as plain text."""
     parts = [headline(message)]
+    if message.body is not None:
+        parts += [message.body.plain, message.url]
     for incident in message.incidents:
         title = [incident.title] if message.incidents_total > 1 else []
         parts.append("\n".join([*title, *(f"{label}: {text}" for label, text in facts(incident)), incident.url]))

@@ -10,12 +10,19 @@ from mainstay.service.notifications.models import DeliveryState, NotificationRow
 
 
 def put(
-    session: WriteSession, receiver: str, message: Message, *, group_id: str | None, incident_id: str | None
+    session: WriteSession,
+    receiver: str,
+    message: Message,
+    *,
+    group_id: str | None,
+    incident_id: str | None,
+    message_id: str | None = None,
 ) -> NotificationRow:
-    """A message to send; it is due at once."""
+    """A message to send; it is due at once. ``message_id`` is a new one by default."""
     row = NotificationRow(
-        id=uuid7(), group_id=group_id, incident_id=incident_id, receiver=receiver, event=message.event.value,
-        title=headline(message)[:400], message=message.model_dump(mode="json"), state=DeliveryState.PENDING.value,
+        id=message_id or uuid7(), group_id=group_id, incident_id=incident_id, receiver=receiver,
+        event=message.event.value, title=headline(message)[:400],
+        message=message.model_dump(mode="json"), state=DeliveryState.PENDING.value,
         attempts=0, error="", created_at=message.created_at, due_at=message.created_at, ended_at=None,
     )  # fmt: skip
     session.add(row)

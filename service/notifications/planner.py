@@ -14,15 +14,17 @@ from typing import Final
 
 from mainstay.probes.ids import uuid7
 from mainstay.service.common.db import ReadSession, WriteSession
+from mainstay.service.common.signed_links import sign
 from mainstay.service.incidents import repository as incidents
 from mainstay.service.incidents.lifecycle import IncidentState
 from mainstay.service.incidents.models import IncidentRow
 from mainstay.service.incidents.service import worse
 from mainstay.service.notifications import config, outbox, repository
 from mainstay.service.notifications.compose import compose, routed
-from mainstay.service.notifications.links import AcknowledgeLink, sign
+from mainstay.service.notifications.links import AcknowledgeLink
 from mainstay.service.notifications.message import NotificationEvent
 from mainstay.service.notifications.models import GroupedIncidentRow, NotificationGroupRow
+from mainstay.service.notifications.report_mail import send_report
 from mainstay.service.notifications.routes import NotificationConfig, Route
 from mainstay.service.services import Services
 from mainstay.service.silences.matching import Silence
@@ -56,11 +58,17 @@ class Planner:
         self._silences: list[Silence] = []
 
     def run_once(self) -> None:
-        """Look at what changed since the last turn, and at timers."""
+        """Look at what changed since the last turn, and at timers; incidents come before the report."""
         with self._services.database.reading() as session:
             known = config.current(session)
-            if known is None:
-                return
+        if known is None:
+            return
+        self._plan(known)
+        if known.report is not None and send_report(self._services, known.report):
+            self._services.wakers.wake(DELIVERY)
+
+    def _plan(self, known: NotificationConfig) -> None:
+        with self._services.database.reading() as session:
             position, changed = self._changed(session)
             silences = active_silences(session, self._services.clock.now())
             if self._position is None or not set(self._silences) <= set(silences):
@@ -249,7 +257,7 @@ class _Turn:
         settings = self.services.settings
         for name in receivers:
             expires = int(self.now + settings.notifications.acknowledge_hours * 3600)
-            token = sign(AcknowledgeLink(group.id, name, expires), self.key)
+            token = sign(AcknowledgeLink(group=group.id, receiver=name, expires_at=expires), self.key)
             needs = event not in {NotificationEvent.RESOLVED, NotificationEvent.ACKNOWLEDGED}
             message = compose(
                 self.session, rows, group=group.id, event=event, base_url=settings.dashboard_url, now=self.now,

@@ -20,6 +20,8 @@ from mainstay.probes.core_types import Severity
 from mainstay.service.common.schemas import Name, Text
 from mainstay.service.common.selectors import Hours, Patterns, TimeZone, WeeklyHours, any_matches
 from mainstay.service.notifications.receivers import AnyReceiver
+from mainstay.service.notifications.receivers.email import Email
+from mainstay.service.notifications.report_schedule import ReportSchedule
 
 GroupBy = Literal["incident", "severity", "kind", "cause", "node", "rack", "cohort", "job"]
 
@@ -116,6 +118,8 @@ class NotificationConfig(BaseModel):
 
     receivers: dict[Name, AnyReceiver] = Field(default_factory=dict)
     routes: Annotated[tuple[Route, ...], Field(max_length=200)] = ()
+    report: ReportSchedule | None = None
+    """Without it, no report is sent."""
 
     @model_validator(mode="after")
     def _check_names(self) -> NotificationConfig:
@@ -126,6 +130,11 @@ class NotificationConfig(BaseModel):
             for name in (*route.receivers, *route.escalate_to):
                 if name not in self.receivers:
                     raise ValueError(f"route {route.name!r} names the receiver {name!r}, which is not there")
+        mail = {name for name, receiver in self.receivers.items() if isinstance(receiver, Email)}
+        for name in self.report.receivers if self.report else ():
+            if name not in mail:
+                fault = "is not an e-mail receiver" if name in self.receivers else "is not there"
+                raise ValueError(f"report names the receiver {name!r}, which {fault}")
         return self
 
     def routes_of(self, incident: RoutedIncident, now: float) -> list[Route]:

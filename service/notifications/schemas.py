@@ -49,6 +49,8 @@ class NotificationConfigRead(Output):
     created_at: float | None
     receivers: list[ReceiverRead]
     routes: list[RouteRead]
+    report: str | None
+    """When the reliability report is sent, and to whom; null: never."""
     secrets_dir: str
     """Where the service looks for the secrets that receivers name."""
     dashboard_url: str

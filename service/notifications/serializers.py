@@ -25,6 +25,7 @@ def read_config(session: AnySession, settings: Settings) -> NotificationConfigRe
         created_at=None if row is None else row.created_at,
         receivers=[_receiver(session, name, made, secrets) for name, made in known.receivers.items()],
         routes=[_route(route) for route in known.routes],
+        report=known.report.describe() if known.report else None,
         secrets_dir=str(settings.secrets_dir),
         dashboard_url=settings.dashboard_url,
     )

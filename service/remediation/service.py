@@ -14,6 +14,7 @@ from sqlalchemy import func, select
 
 from mainstay.probes.core_types import HealthState, RecommendedAction
 from mainstay.probes.ids import uuid7
+from mainstay.service.audit.record import record_act
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.problem import ConflictError, NotFoundError
 from mainstay.service.common.rows import compare_and_set, require_row
@@ -225,6 +226,11 @@ def accept(survey: FleetView[WriteSession], row: RemediationRow, *, actor: str, 
         raise DeniedError(f"node {row.node!r}: {denied[0].reason}")
     session = survey.session
     _decide(session, row, RemediationState.ACCEPTED, actor=actor, now=survey.now, reason=reason, rules=spoken)
+    if actor == MACHINE:
+        record_act(
+            session, at=survey.now, actor=actor, actor_kind="rule", action="accept_remediation",
+            target=f"/v1/remediations/{row.id}", detail={"node": row.node, "plan": _plan(row), "reason": reason},
+        )  # fmt: skip
     text = f"{actor} accepts to {_plan(row)}: {reason}"
     if recommended_action is not RecommendedAction.MIGRATE_RANKS:
         _drain(survey, row, actor=actor)

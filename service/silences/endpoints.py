@@ -18,7 +18,7 @@ from mainstay.service.common.rows import compare_and_set, require_row
 from mainstay.service.common.schemas import Name
 from mainstay.service.fleet.directory import Fleet
 from mainstay.service.incidents import service as incidents
-from mainstay.service.operation import Acting
+from mainstay.service.operation import Responding
 from mainstay.service.services import ServicesDep
 from mainstay.service.silences import repository
 from mainstay.service.silences.models import SilenceRow
@@ -79,7 +79,7 @@ def _covering(
 
 
 @router.post("/silences", operation_id="create_silence", status_code=201)
-def create_silence(body: SilenceCreate, acting: Acting) -> SilenceRead:
+def create_silence(body: SilenceCreate, acting: Responding) -> SilenceRead:
     """Silence findings for a time: they are recorded, and incidents open, but no message is sent about them."""
     now = acting.now
     starts_at = now if body.starts_at is None else body.starts_at
@@ -95,7 +95,7 @@ def create_silence(body: SilenceCreate, acting: Acting) -> SilenceRead:
 
 
 @router.post("/silences/{id}:end", operation_id="end_silence", responses=problems(404, 409))
-def end_silence(silence: Annotated[Name, Path(alias="id")], _: SilenceEnd, acting: Acting) -> SilenceRead:
+def end_silence(silence: Annotated[Name, Path(alias="id")], _: SilenceEnd, acting: Responding) -> SilenceRead:
     """End a silence now. Incidents that it covered and that are not over are sent."""
     missing = UnknownSilenceError(f"no silence has the id {silence!r}")
     row = require_row(acting.session, SilenceRow, silence, missing)

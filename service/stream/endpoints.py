@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Query, Response
@@ -21,6 +22,8 @@ from mainstay.service.stream.position import Position
 router = APIRouter(prefix="/v1", tags=["stream"])
 RETRY_MS: Final = 1000
 _REPLAY: Final = 2000
+_OF_JOBS: Final = frozenset({Topic.JOB, Topic.INCIDENT})
+"""What someone hears of whose scopes hold for some jobs only: that one changed, and not which."""
 
 
 class TooManyWatchersError(UnavailableError):
@@ -34,7 +37,7 @@ class TooManyWatchersError(UnavailableError):
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
 async def watch(
-    _reader: Reader,
+    reader: Reader,
     services: ServicesDep,
     topics: Annotated[str, Query(max_length=200)] = "incident,node,job,validation,event",
     last_event_id: Annotated[str | None, Header(max_length=40)] = None,
@@ -44,12 +47,16 @@ async def watch(
     A stream ends after ten minutes. The browser reconnects with ``Last-Event-ID`` and misses nothing. After an
     event ``reset``, the client must read everything again.
     """
-    wanted = _topics(topics)
+    wanted = _topics(topics) if reader.seen_jobs is None else _topics(topics) & _OF_JOBS
     resume = _resume(last_event_id)
     if services.hub.watchers >= services.settings.stream.max_watchers or services.hub.closed:
         raise TooManyWatchersError(f"{services.hub.watchers} streams are open; try again", headers={"Retry-After": "5"})
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    return StreamingResponse(_stream(services, wanted, resume), headers=headers, media_type="text/event-stream")
+    return StreamingResponse(
+        _stream(services, wanted, resume, bare=reader.seen_jobs is not None),
+        headers=headers,
+        media_type="text/event-stream",
+    )
 
 
 def _topics(text: str) -> frozenset[Topic]:
@@ -69,18 +76,21 @@ def _resume(header: str | None) -> Position | None:
         raise UnprocessableError("Last-Event-ID must be an id that this stream gave") from error
 
 
-async def _stream(services: Services, topics: frozenset[Topic], resume: Position | None) -> AsyncIterator[bytes]:
+async def _stream(
+    services: Services, topics: frozenset[Topic], resume: Position | None, *, bare: bool = False
+) -> AsyncIterator[bytes]:
     settings = services.settings.stream
     loop = asyncio.get_running_loop()
     ends = loop.time() + settings.max_lifetime_seconds
     watcher = Watcher(topics, loop)
+    format_message = _format_bare if bare else _format
     try:
         joined = await run_in_threadpool(services.hub.join, watcher)
         yield f"retry: {RETRY_MS}\n: mainstay\n\n".encode()
         if resume is not None:
             for message in await run_in_threadpool(_missed, services, resume, joined):
                 if message.topic in topics or message.topic == RESET:
-                    yield _format(message)
+                    yield format_message(message)
         while (left := ends - loop.time()) > 0:
             try:
                 next_message = await asyncio.wait_for(watcher.queue.get(), min(settings.keep_alive, left))
@@ -89,7 +99,7 @@ async def _stream(services: Services, topics: frozenset[Topic], resume: Position
                 continue
             if next_message is None:
                 return
-            yield _format(next_message)
+            yield format_message(next_message)
     finally:
         services.hub.leave(watcher)
 
@@ -100,6 +110,10 @@ def _missed(services: Services, resume: Position, joined: Position) -> list[Mess
         rows = changes.after(session, resume, _REPLAY + 1) if resume <= joined else None
     missed = None if rows is None else [message_of(row) for row in rows if row.position <= joined]
     return [reset(joined)] if missed is None or len(missed) > _REPLAY else missed
+
+
+def _format_bare(message: Message) -> bytes:
+    return _format(replace(message, data="{}"))
 
 
 def _format(message: Message) -> bytes:

@@ -223,5 +223,8 @@ def test_every_operation_wants_a_token_but_the_ones_that_say_so(lasting_service:
                 assert (answer.status_code, answer.json()["type"]) == (401, "urn:mainstay:problem:unauthorized"), path
             else:
                 public.add(operation["operationId"])
-                assert answer.status_code == 422, "it gets as far as the missing body"
-    assert public == {"sign_in", "acknowledge_by_link"}
+                assert answer.status_code not in {401, 403}, path
+    assert public == {
+        "acknowledge_by_link", "begin_openid_sign_in", "finish_openid_sign_in", "get_shared_incident",
+        "get_sign_in_options", "sign_in",
+    }  # fmt: skip

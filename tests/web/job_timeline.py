@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,12 +14,12 @@ from mainstay.service.demo.stack import Stack
 JOB = "llama"
 
 
-def put_job(stack: Stack, state: str = "running") -> None:
-    """Report a job of four ranks on node-a."""
+def put_job(stack: Stack, state: str = "running", nodes: Sequence[str] = ("node-a",)) -> None:
+    """Report a job of four ranks on these nodes in turn."""
     ranks = [
         {
             "rank": r, "dp": r // 2, "pp": r % 2, "tp": 0,
-            "node": "node-a", "device": None, "pid": 100 + r, "state": "running",
+            "node": nodes[r % len(nodes)], "device": None, "pid": 100 + r, "state": "running",
         }
         for r in range(4)
     ]  # fmt: skip

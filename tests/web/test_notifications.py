@@ -68,7 +68,9 @@ def test_a_node_is_silenced_and_the_silence_ended(page: Page) -> None:
     row = page.get_by_role("listitem").filter(has_text="a new fan")
     expect(row).to_contain_text("1 node · active")
     page.goto("/nodes/node-a")
-    expect(page.get_by_role("status").filter(has_text="Silenced by")).to_contain_text("a new fan. No messages are sent.")
+    expect(page.get_by_role("status").filter(has_text="Silenced by")).to_contain_text(
+        "a new fan. No messages are sent."
+    )
     page.get_by_role("status").get_by_role("link", name="Silences").click()
     row.get_by_role("button", name="End").click()
     expect(row).to_have_count(0)

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from mainstay.service.common.time_texts import iso_time
 from mainstay.service.notifications.message import IncidentSummary, Message, NotificationEvent, facts
 from mainstay.service.notifications.receivers.base import (
     JSON,
@@ -24,7 +25,7 @@ from mainstay.service.notifications.receivers.base import (
     encode,
     request,
 )
-from mainstay.service.notifications.receivers.texts import clip, iso_time, marked_headline, one_line, repeat_note
+from mainstay.service.notifications.receivers.texts import clip, marked_headline, one_line, repeat_note
 
 _HOLD_SECONDS: Final = 30 * 86_400.0
 """How far ahead the end of an open alert is.

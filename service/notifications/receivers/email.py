@@ -148,6 +148,8 @@ def _domain(address: str) -> str:
 
 def _html(message: Message, delivery: Delivery) -> str:
     parts = [f"<h3>{escape(marked_headline(message, delivery, _TITLE))}</h3>", *map(_html_incident, message.incidents)]
+    if message.body is not None:
+        parts.append(message.body.html)
     if others := message.incidents_total - len(message.incidents):
         parts.append(f"<p>{others} more</p>")
     links = [_html_link("Open in Mainstay", message.url)]

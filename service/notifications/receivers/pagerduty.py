@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final, Literal
 
+from mainstay.service.common.time_texts import iso_time
 from mainstay.service.notifications.message import Message, NotificationEvent, facts
 from mainstay.service.notifications.receivers.base import (
     Delivery,
@@ -17,7 +18,7 @@ from mainstay.service.notifications.receivers.base import (
     encode,
     request,
 )
-from mainstay.service.notifications.receivers.texts import clip, iso_time, marked_headline
+from mainstay.service.notifications.receivers.texts import clip, marked_headline
 
 _SUMMARY, _KEY, _TEXT = 1024, 255, 2000
 """Longest texts, in characters; the last is ours: an event has at most 512 KB."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from mainstay.service.notifications.message import Message, headline
 from mainstay.service.notifications.receivers.base import Delivery
 
@@ -28,8 +26,3 @@ def marked_headline(message: Message, delivery: Delivery, limit: int) -> str:
 def repeat_note(delivery: Delivery) -> str:
     """Text for the end of a repeated message's first line; empty for any other."""
     return " (may be a repeat)" if delivery.repeated else ""
-
-
-def iso_time(seconds: float) -> str:
-    """ISO 8601 in UTC, such as 2026-07-17T08:42:58.315Z."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -46,7 +46,9 @@ class Webhook(ReceiverConfig):
     def send(self, message: Message, delivery: Delivery) -> None:
         """POST the message with ``id`` and ``attempt``."""
         url = self.url or delivery.secret(self.url_secret or "")
-        body = encode({**message.model_dump(mode="json"), "id": delivery.id, "attempt": delivery.attempt})
+        body = encode(
+            {**message.model_dump(mode="json", exclude={"body"}), "id": delivery.id, "attempt": delivery.attempt}
+        )
         stamp = str(int(delivery.now))
         headers = {**JSON, "webhook-id": delivery.id, "webhook-timestamp": stamp}
         if self.signing_secret is None:

@@ -98,14 +98,49 @@ def test_an_incident_is_acknowledged_by_the_end_of_its_id(signed_in: Running, ru
 def test_nodes_are_drained_and_returned_and_a_wrong_name_stops_no_other(signed_in: Running, run: Run) -> None:
     code, out, err = run("drain", "n1", "typo", "n2", "--reason", "rewiring", "--deadline", "30m")
     assert code == 5
-    assert [line.split(":")[0] for line in out.splitlines()] == ["n1", "n2"]
-    assert err.startswith("mainstay drain: typo: ")
+    assert [line.split()[:3] for line in out.splitlines()[1:]] == [
+        ["n1", "draining", "accepted"], ["n2", "draining", "accepted"], ["typo", "-", "refused"],
+    ]  # fmt: skip
+    assert err == "mainstay drain: typo: no node is called 'typo'\n"
     assert {run("nodes", "--text", name)[1].splitlines()[1].split()[1] for name in ("n1", "n2")} <= {
         "draining", "quarantined",
     }  # fmt: skip
-    assert run("undrain", "n1", "n2", "--reason", "done")[0] == 0
     assert run("drain", "--reason", "x")[0] == 2
+    assert run("drain", "n1")[0] == 2
     assert run("drain", "n1", "--reason", "x", "--deadline", "soon")[0] == 2
+
+
+def test_one_node_is_drained_and_returned_as_before(signed_in: Running, run: Run) -> None:
+    assert run("drain", "n1", "--reason", "rewiring") == (0, "n1: draining\n", "")
+    code, _, err = run("drain", "typo", "--reason", "x")
+    assert code == 5
+    assert err.startswith("mainstay drain: ")
+    assert run("undrain", "n1", "--reason", "done")[0] in {0, 5}  # an empty node is quarantined soon
+
+
+def test_racks_are_previewed_confirmed_and_drained(signed_in: Running, run: Run, monkeypatch: Any) -> None:
+    code, out, _ = run("drain", "--rack", "r2", "--preview")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["NODE", "n2", "n3"]
+    assert run("drain", "--rack", "r2", "--reason", "x")[:2] == (2, "")  # no terminal, and no --yes
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    asked, answers = [], iter(("n", "y"))
+
+    def answer_once(question: str) -> str:
+        asked.append(question)
+        return next(answers)
+
+    monkeypatch.setattr("builtins.input", answer_once)
+    assert run("drain", "--rack", "r2", "--reason", "rewiring")[0] == 2
+    assert run("drain", "--rack", "r2", "--reason", "rewiring")[0] == 0
+    assert asked == ["Drain 2 of 3 nodes, with 0 jobs? [y/N] "] * 2
+    assert {run("nodes", "--text", name)[1].splitlines()[1].split()[1] for name in ("n2", "n3")} <= {
+        "draining", "quarantined",
+    }  # fmt: skip
+    code, out, _ = run("drain", "n1", "--cohort", "none", "--reason", "x", "--yes")
+    assert code == 5
+    monkeypatch.setattr("builtins.input", lambda _: pytest.fail("asked in spite of --yes"))
+    assert run("drain", "n1", "--rack", "r1", "--reason", "x", "--yes")[0] == 0
 
 
 def test_a_silence_is_made_listed_and_ended(signed_in: Running, run: Run) -> None:

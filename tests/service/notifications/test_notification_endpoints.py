@@ -153,4 +153,4 @@ def test_a_wrong_link_changes_nothing(service: Running, receiver: Receiver, toke
     service.client().put("/v1/notifications/config", json={"text": text(receiver), "replaces": 0})
     answer = service.client("").post("/v1/notifications:acknowledge", json={"token": token})
     assert answer.status_code == 422, answer.text
-    assert answer.json()["type"].endswith("invalid-acknowledge-link")
+    assert answer.json()["type"].endswith("invalid-link")

@@ -89,6 +89,48 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/audit-log": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Audit Log
+         * @description Acts of people, tokens, and rules, newest first, from ``since`` up to but not including ``until`` (Unix seconds).
+         *
+         *     ``action`` is the operation of this API; ``target`` its path.
+         */
+        get: operations["list_audit_log"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/audit-log.csv": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Export Audit Log
+         * @description The audit log as CSV, oldest first: times in UTC, ``detail`` as JSON.
+         */
+        get: operations["export_audit_log"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/auth/me": {
         parameters: {
             query?: never;
@@ -109,6 +151,66 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/auth/openid": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Begin Openid Sign In
+         * @description Send the browser to the provider; ``next`` is the path of the dashboard to open afterwards.
+         */
+        get: operations["begin_openid_sign_in"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/auth/openid/callback": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Finish Openid Sign In
+         * @description Sign in the user for whom the provider vouches, and open the dashboard.
+         */
+        get: operations["finish_openid_sign_in"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/auth/password": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Change Password
+         * @description Change the password of the user who asks, and sign the user out everywhere.
+         */
+        put: operations["change_password"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/auth/session": {
         parameters: {
             query?: never;
@@ -120,7 +222,9 @@ export interface paths {
         put?: never;
         /**
          * Sign In
-         * @description Exchange a token, or the code of a sign-in link, for a session cookie. Many failures are answered 429.
+         * @description Exchange a token, the code of a sign-in link, or a name and password for a session cookie.
+         *
+         *     Many failures are answered 429.
          */
         post: operations["sign_in"];
         /**
@@ -128,6 +232,46 @@ export interface paths {
          * @description End the browser's session.
          */
         delete: operations["sign_out"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/auth/sessions": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Sessions
+         * @description Where users are signed in, newest first. An admin sees all, others their own.
+         */
+        get: operations["list_sessions"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/auth/sessions/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * End Session
+         * @description Sign a browser out. Who is no admin can end only sessions of their own.
+         */
+        delete: operations["end_session"];
         options?: never;
         head?: never;
         patch?: never;
@@ -153,6 +297,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/auth/sign-in-options": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Sign In Options
+         * @description How people can sign in here.
+         */
+        get: operations["get_sign_in_options"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/auth/tokens": {
         parameters: {
             query?: never;
@@ -162,13 +326,15 @@ export interface paths {
         };
         /**
          * List Tokens
-         * @description Tokens, newest first; never their secrets.
+         * @description Tokens, newest first; never their secrets. An admin sees all, others their own.
+         *
+         *     ``valid`` leaves out the revoked ones.
          */
         get: operations["list_tokens"];
         put?: never;
         /**
          * Create Token
-         * @description Create a token. Only this response contains its secret.
+         * @description Create a token. Only this response contains its secret. Without ``personal`` it needs the scope ``admin``.
          */
         post: operations["create_token"];
         delete?: never;
@@ -189,7 +355,7 @@ export interface paths {
         post?: never;
         /**
          * Revoke Token
-         * @description End a token and the sessions opened with it, at once.
+         * @description End a token and the sessions opened with it, at once. Who is no admin can end only tokens of their own.
          */
         delete: operations["revoke_token"];
         options?: never;
@@ -616,6 +782,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/incidents/{id}/post-mortem": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Post Mortem
+         * @description What happened, where, what it cost, and what was decided; null: not known.
+         */
+        get: operations["get_post_mortem"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/incidents/{id}/post-mortem.md": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Post Mortem Markdown
+         * @description The same as Markdown to download, with an empty table of follow-up actions.
+         */
+        get: operations["get_post_mortem_markdown"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/incidents/{id}:acknowledge": {
         parameters: {
             query?: never;
@@ -690,6 +896,26 @@ export interface paths {
          * @description Add a comment to the timeline.
          */
         post: operations["comment_on_incident"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/incidents/{id}:share": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Share Incident
+         * @description Make a link that shows the post-mortem without signing in until it expires; the timeline records it.
+         */
+        post: operations["share_incident"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1141,6 +1367,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/nodes:drain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Drain Nodes
+         * @description Drain many nodes. Each is decided as by ``/v1/nodes/{name}:drain``; a refused node stops no other.
+         *
+         *     More than 10% of the fleet needs ``confirm_count``, the number of nodes in the preview.
+         */
+        post: operations["drain_nodes"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/nodes:enroll": {
         parameters: {
             query?: never;
@@ -1155,6 +1403,46 @@ export interface paths {
          * @description Exchange a join token for the credential of one node.
          */
         post: operations["enroll_node"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/nodes:undrain": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Undrain Nodes
+         * @description End the drains of many nodes; ``changed`` of a drain as ``nodes`` undoes it.
+         */
+        post: operations["undrain_nodes"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/nodes:validate": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Validate Nodes
+         * @description Request the validations that end quarantines. Nodes in other states are refused.
+         */
+        post: operations["validate_nodes"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1587,6 +1875,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/shared-incidents": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Get Shared Incident
+         * @description The post-mortem that a link shows.
+         */
+        post: operations["get_shared_incident"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/signals": {
         parameters: {
             query?: never;
@@ -1787,6 +2095,50 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/teams": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Teams
+         * @description Teams by name.
+         */
+        get: operations["list_teams"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/teams/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Put Team
+         * @description Create a team, or change its jobs and groups, at once.
+         */
+        put: operations["put_team"];
+        post?: never;
+        /**
+         * Delete Team
+         * @description Delete a team. Its tokens are revoked; its members keep what their other roles allow.
+         */
+        delete: operations["delete_team"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/telemetry/blocks": {
         parameters: {
             query?: never;
@@ -1889,6 +2241,110 @@ export interface paths {
         get: operations["query_telemetry"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/users": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Users
+         * @description Users, newest first.
+         */
+        get: operations["list_users"];
+        put?: never;
+        /**
+         * Create User
+         * @description Create a local user.
+         */
+        post: operations["create_user"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/users/{name}/access": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Put User Access
+         * @description Change the roles and the teams of a user, at once.
+         */
+        put: operations["put_user_access"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/users/{name}/password": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Put User Password
+         * @description Set the password of a local user, and sign the user out everywhere.
+         */
+        put: operations["put_user_password"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/users/{name}:disable": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Disable User
+         * @description End the sessions and the tokens of a user, who can sign in no longer.
+         */
+        post: operations["disable_user"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/users/{name}:enable": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Enable User
+         * @description Let a disabled user sign in again. The user's tokens work again; sessions stay ended.
+         */
+        post: operations["enable_user"];
         delete?: never;
         options?: never;
         head?: never;
@@ -2285,6 +2741,42 @@ export interface components {
              * @default
              */
             comment: string;
+        };
+        /**
+         * AuditPage
+         * @description Acts, newest first.
+         */
+        AuditPage: {
+            /** Items */
+            items: components["schemas"]["AuditRead"][];
+            /** Next Cursor */
+            next_cursor: string | null;
+        };
+        /**
+         * AuditRead
+         * @description One act of a person, a token, or a rule.
+         */
+        AuditRead: {
+            /** Action */
+            action: string;
+            /** Actor */
+            actor: string;
+            /** Actor Id */
+            actor_id: string | null;
+            /** Actor Kind */
+            actor_kind: string;
+            /** Address */
+            address: string | null;
+            /** At */
+            at: number;
+            /** Detail */
+            detail: {
+                [key: string]: unknown;
+            };
+            /** Id */
+            id: string;
+            /** Target */
+            target: string;
         };
         /**
          * AutomatedAction
@@ -2976,7 +3468,10 @@ export interface components {
             /** Warn Alpha */
             warn_alpha: number;
         };
-        /** DrainBody */
+        /**
+         * DrainBody
+         * @description The drain of one node.
+         */
         DrainBody: {
             /** Deadline Seconds */
             deadline_seconds?: number | null;
@@ -3547,12 +4042,16 @@ export interface components {
             findings_total: number;
             /** Id */
             id: string;
+            /** Impact */
+            impact: string;
             /** Job */
             job: string | null;
             /** Kinds */
             kinds: components["schemas"]["FindingKind"][];
             /** Needs Operator */
             needs_operator: boolean;
+            /** Next Step */
+            next_step: string;
             /** Node */
             node: string | null;
             /** Opened At */
@@ -3574,6 +4073,8 @@ export interface components {
             title: string;
             /** Verified At */
             verified_at: number | null;
+            /** Where */
+            where: string;
         };
         /**
          * IncidentPage
@@ -4021,13 +4522,22 @@ export interface components {
          * @description Who is asking.
          */
         Me: {
+            /** Display Name */
+            display_name: string;
+            /** Job Scopes */
+            job_scopes: components["schemas"]["Scope"][];
+            /** Jobs */
+            jobs: string[];
             kind: components["schemas"]["TokenKind"];
             /** Racks */
             racks: string[] | null;
             /** Scopes */
             scopes: components["schemas"]["Scope"][];
+            sign_in: components["schemas"]["SignInMethod"] | null;
             /** Subject */
             subject: string;
+            /** User */
+            user: string | null;
         };
         /** MetricIn */
         MetricIn: {
@@ -4089,6 +4599,23 @@ export interface components {
             rack: components["schemas"]["FacetRead"][];
             /** State */
             state: components["schemas"]["FacetRead"][];
+        };
+        /**
+         * NodeMoveRead
+         * @description What happened to one node, or would happen.
+         */
+        NodeMoveRead: {
+            /** Accepted */
+            accepted: boolean;
+            /** Detail */
+            detail: string;
+            /** Jobs */
+            jobs: string[];
+            /** Node */
+            node: string;
+            /** Requests */
+            requests: components["schemas"]["JobRequestRead"][];
+            state: components["schemas"]["HealthState"] | null;
         };
         /**
          * NodePage
@@ -4257,6 +4784,113 @@ export interface components {
             /** Since */
             since: number;
         };
+        /**
+         * NodesDrain
+         * @description The drain of many nodes.
+         */
+        NodesDrain: {
+            /**
+             * Cohorts
+             * @default []
+             */
+            cohorts: string[];
+            /** Confirm Count */
+            confirm_count?: number | null;
+            /** Deadline Seconds */
+            deadline_seconds?: number | null;
+            /**
+             * External
+             * @default false
+             */
+            external: boolean;
+            /**
+             * Mode
+             * @default wait
+             * @enum {string}
+             */
+            mode: "wait" | "migrate";
+            /**
+             * Nodes
+             * @default []
+             */
+            nodes: string[];
+            /**
+             * Preview
+             * @default false
+             */
+            preview: boolean;
+            /**
+             * Racks
+             * @default []
+             */
+            racks: string[];
+            /**
+             * Reason
+             * @default
+             */
+            reason: string;
+            /**
+             * States
+             * @default []
+             */
+            states: components["schemas"]["HealthState"][];
+        };
+        /**
+         * NodesMove
+         * @description Which nodes to move, and why. All criteria that are given must hold; each holds if one of its values does.
+         */
+        NodesMove: {
+            /**
+             * Cohorts
+             * @default []
+             */
+            cohorts: string[];
+            /** Confirm Count */
+            confirm_count?: number | null;
+            /**
+             * Nodes
+             * @default []
+             */
+            nodes: string[];
+            /**
+             * Preview
+             * @default false
+             */
+            preview: boolean;
+            /**
+             * Racks
+             * @default []
+             */
+            racks: string[];
+            /**
+             * Reason
+             * @default
+             */
+            reason: string;
+            /**
+             * States
+             * @default []
+             */
+            states: components["schemas"]["HealthState"][];
+        };
+        /**
+         * NodesMoveRead
+         * @description What happened to each node, by name, or would happen.
+         */
+        NodesMoveRead: {
+            /** Changed */
+            changed: string[];
+            /** Confirmation Required */
+            confirmation_required: boolean;
+            /** Fleet */
+            fleet: number;
+            /** Items */
+            items: components["schemas"]["NodeMoveRead"][];
+            /** Matched */
+            matched: number;
+            /** Preview */
+            preview: boolean;
+        };
         /** NodesPreemption */
         NodesPreemption: {
             /** Nodes */
@@ -4266,6 +4900,46 @@ export interface components {
              * @default the machine is wanted for work
              */
             reason: string;
+        };
+        /**
+         * NodesValidate
+         * @description The validation of many nodes.
+         */
+        NodesValidate: {
+            /**
+             * Cohorts
+             * @default []
+             */
+            cohorts: string[];
+            /** Confirm Count */
+            confirm_count?: number | null;
+            /**
+             * Nodes
+             * @default []
+             */
+            nodes: string[];
+            /**
+             * Preview
+             * @default false
+             */
+            preview: boolean;
+            /**
+             * Racks
+             * @default []
+             */
+            racks: string[];
+            /**
+             * Reason
+             * @default
+             */
+            reason: string;
+            /**
+             * States
+             * @default []
+             */
+            states: components["schemas"]["HealthState"][];
+            /** Suite */
+            suite?: ("quick" | "standard" | "deep") | null;
         };
         /**
          * NotificationConfigIn
@@ -4287,6 +4961,8 @@ export interface components {
             dashboard_url: string;
             /** Receivers */
             receivers: components["schemas"]["ReceiverRead"][];
+            /** Report */
+            report: string | null;
             /** Routes */
             routes: components["schemas"]["RouteRead"][];
             /** Secrets Dir */
@@ -4301,7 +4977,7 @@ export interface components {
          * @description Why a message is sent.
          * @enum {string}
          */
-        NotificationEvent: "opened" | "updated" | "escalated" | "repeated" | "acknowledged" | "resolved" | "test";
+        NotificationEvent: "opened" | "updated" | "escalated" | "repeated" | "acknowledged" | "resolved" | "test" | "report";
         /**
          * NotificationPage
          * @description Messages, newest first.
@@ -4455,6 +5131,16 @@ export interface components {
             /** Validation Id */
             validation_id: string;
         };
+        /**
+         * PasswordChange
+         * @description A password of the user who asks; ``current_password`` is the one that it replaces.
+         */
+        PasswordChange: {
+            /** Current Password */
+            current_password: string;
+            /** Password */
+            password: string;
+        };
         /** PolicyChange */
         PolicyChange: {
             /** After */
@@ -4604,6 +5290,200 @@ export interface components {
             reason: string;
             /** Version */
             version: number;
+        };
+        /** PostMortemAlternative */
+        PostMortemAlternative: {
+            /** Cost Seconds */
+            cost_seconds: number | null;
+            /** Feasible */
+            feasible: boolean;
+            /** Reason */
+            reason: string;
+            /** Seconds */
+            seconds: number | null;
+            /** Steps Lost */
+            steps_lost: number | null;
+            /** Strategy */
+            strategy: string;
+        };
+        /** PostMortemComment */
+        PostMortemComment: {
+            /** Author */
+            author: string;
+            /** Text */
+            text: string;
+            /** Time */
+            time: number;
+        };
+        /**
+         * PostMortemCulprit
+         * @description Where the fault is, as far as it is known.
+         */
+        PostMortemCulprit: {
+            /** Device */
+            device: string | null;
+            /** Gpu */
+            gpu: number | null;
+            /** Node */
+            node: string | null;
+            /** Rack */
+            rack: string | null;
+            /** Serial */
+            serial: string | null;
+        };
+        /** PostMortemEntry */
+        PostMortemEntry: {
+            /** Kind */
+            kind: string;
+            /** Text */
+            text: string;
+            /** Time */
+            time: number;
+        };
+        /**
+         * PostMortemEvidence
+         * @description A sentence and key figures.
+         */
+        PostMortemEvidence: {
+            /** Numbers */
+            numbers: {
+                [key: string]: number | null;
+            };
+            /** Summary */
+            summary: string;
+        };
+        /**
+         * PostMortemFinding
+         * @description A finding without its series.
+         */
+        PostMortemFinding: {
+            /** Active */
+            active: boolean;
+            /** Confidence */
+            confidence: number;
+            /** Detector */
+            detector: string;
+            entity: components["schemas"]["EntityRead"];
+            evidence: components["schemas"]["PostMortemEvidence"];
+            kind: components["schemas"]["FindingKind"];
+            severity: components["schemas"]["Severity"];
+            /** Time */
+            time: number;
+        };
+        /** PostMortemImpact */
+        PostMortemImpact: {
+            /** Gpus */
+            gpus: number | null;
+            /** Idle Gpu Hours */
+            idle_gpu_hours: number | null;
+            /** Is Partial */
+            is_partial: boolean;
+            /** Jobs */
+            jobs: components["schemas"]["PostMortemJob"][];
+            /** Steps Lost */
+            steps_lost: number | null;
+        };
+        /** PostMortemJob */
+        PostMortemJob: {
+            /** Gpus */
+            gpus: number | null;
+            /** Id */
+            id: string;
+            /** Idle Gpu Hours */
+            idle_gpu_hours: number | null;
+            /** Name */
+            name: string;
+            /** Steps Lost */
+            steps_lost: number | null;
+            /** Stopped Seconds */
+            stopped_seconds: number | null;
+        };
+        /**
+         * PostMortemPlan
+         * @description The alternatives of a recovery plan and the chosen one.
+         */
+        PostMortemPlan: {
+            /** Alternatives */
+            alternatives: components["schemas"]["PostMortemAlternative"][];
+            /** Chosen */
+            chosen: string | null;
+            /** Created At */
+            created_at: number;
+            /** Explanation */
+            explanation: string;
+            /** Id */
+            id: string;
+        };
+        /** PostMortemRead */
+        PostMortemRead: {
+            /** Comments */
+            comments: components["schemas"]["PostMortemComment"][];
+            /** Created At */
+            created_at: number;
+            culprit: components["schemas"]["PostMortemCulprit"];
+            /** Findings */
+            findings: components["schemas"]["PostMortemFinding"][];
+            /** Findings Total */
+            findings_total: number;
+            impact: components["schemas"]["PostMortemImpact"];
+            incident: components["schemas"]["IncidentRead"];
+            plan: components["schemas"]["PostMortemPlan"] | null;
+            /** Recoveries */
+            recoveries: components["schemas"]["PostMortemRecovery"][];
+            /** Remediations */
+            remediations: components["schemas"]["RemediationRead"][];
+            /** Timeline */
+            timeline: components["schemas"]["PostMortemEntry"][];
+            times: components["schemas"]["PostMortemTimes"];
+        };
+        /**
+         * PostMortemRecovery
+         * @description What a recovery was predicted to cost, and what it cost.
+         */
+        PostMortemRecovery: {
+            /** Actual Seconds */
+            actual_seconds: number | null;
+            /** Excess Cost Seconds */
+            excess_cost_seconds: number | null;
+            /** Job */
+            job: string;
+            /**
+             * Measured From
+             * @enum {string}
+             */
+            measured_from: "failure" | "decision";
+            /** Outcome */
+            outcome: string;
+            /** Predicted Seconds */
+            predicted_seconds: number | null;
+            /** Steps Lost */
+            steps_lost: number | null;
+            /** Strategy */
+            strategy: string | null;
+        };
+        /**
+         * PostMortemTimes
+         * @description Unix seconds and seconds.
+         */
+        PostMortemTimes: {
+            /** Acknowledge Seconds */
+            acknowledge_seconds: number | null;
+            /** Acknowledged At */
+            acknowledged_at: number | null;
+            /** Closed At */
+            closed_at: number | null;
+            /** Detection Seconds */
+            detection_seconds: number | null;
+            /** Failed At */
+            failed_at: number | null;
+            /** First Finding At */
+            first_finding_at: number | null;
+            /** Opened At */
+            opened_at: number;
+            /** Recovered At */
+            recovered_at: number | null;
+            /** Recovery Seconds */
+            recovery_seconds: number | null;
         };
         /**
          * Preemption
@@ -5140,7 +6020,7 @@ export interface components {
          * Scope
          * @enum {string}
          */
-        Scope: "read" | "report" | "act" | "admin";
+        Scope: "read" | "report" | "respond" | "act" | "admin";
         /**
          * Scrubbing
          * @description The results of scrubbing snapshot memory since the start of each agent or of the coordinator.
@@ -5192,6 +6072,37 @@ export interface components {
             signal: string;
             /** Unit */
             unit: string;
+        };
+        /**
+         * SessionPage
+         * @description Sessions, newest first.
+         */
+        SessionPage: {
+            /** Items */
+            items: components["schemas"]["SessionRead"][];
+            /** Next Cursor */
+            next_cursor: string | null;
+        };
+        /**
+         * SessionRead
+         * @description One signed-in browser.
+         */
+        SessionRead: {
+            /** Address */
+            address: string | null;
+            /** Created At */
+            created_at: number;
+            /** Expires At */
+            expires_at: number;
+            /** Id */
+            id: string;
+            /** Is Current */
+            is_current: boolean;
+            /** Last Used At */
+            last_used_at: number | null;
+            sign_in: components["schemas"]["SignInMethod"];
+            /** User */
+            user: string;
         };
         /**
          * SessionsIn
@@ -5269,12 +6180,42 @@ export interface components {
             version: number;
         };
         /**
-         * SignIn
-         * @description ``token`` is an access token, or the code of a sign-in link.
+         * ShareCreate
+         * @description A link that shows the post-mortem of an incident without signing in.
          */
-        SignIn: {
+        ShareCreate: {
+            /**
+             * Expires In
+             * @default 604800
+             */
+            expires_in: number;
+        };
+        /** ShareRead */
+        ShareRead: {
+            /** Expires At */
+            expires_at: number;
+            /** Url */
+            url: string;
+        };
+        /**
+         * ShareToken
+         * @description The token of a link: the part of its address after ``#``.
+         */
+        ShareToken: {
             /** Token */
             token: string;
+        };
+        /**
+         * SignIn
+         * @description ``token`` (an access token, or the code of a sign-in link), or ``name`` and ``password`` of a local user.
+         */
+        SignIn: {
+            /** Name */
+            name?: string | null;
+            /** Password */
+            password?: string | null;
+            /** Token */
+            token?: string | null;
         };
         /**
          * SignInCode
@@ -5285,6 +6226,21 @@ export interface components {
             code: string;
             /** Expires At */
             expires_at: number;
+        };
+        /**
+         * SignInMethod
+         * @enum {string}
+         */
+        SignInMethod: "password" | "openid";
+        /**
+         * SignInOptions
+         * @description How people can sign in here.
+         */
+        SignInOptions: {
+            /** Openid */
+            openid: string | null;
+            /** Users */
+            users: boolean;
         };
         /** SignalList */
         SignalList: {
@@ -5774,6 +6730,33 @@ export interface components {
             /** Findings */
             findings: number;
         };
+        /**
+         * TeamIn
+         * @description The jobs of a team, and the groups at the OpenID Connect provider whose members belong to it.
+         */
+        TeamIn: {
+            /** Groups */
+            groups?: string[];
+            /** Jobs */
+            jobs: string[];
+        };
+        /**
+         * TeamList
+         * @description Teams by name.
+         */
+        TeamList: {
+            /** Items */
+            items: components["schemas"]["TeamRead"][];
+        };
+        /** TeamRead */
+        TeamRead: {
+            /** Groups */
+            groups: string[];
+            /** Jobs */
+            jobs: string[];
+            /** Name */
+            name: string;
+        };
         /** TimelineEntry */
         TimelineEntry: {
             /** Data */
@@ -5814,10 +6797,17 @@ export interface components {
             name: string;
             /** Node */
             node?: string | null;
+            /**
+             * Personal
+             * @default false
+             */
+            personal: boolean;
             /** Racks */
             racks?: (string | "*")[];
             /** Scopes */
             scopes?: components["schemas"]["Scope"][];
+            /** Team */
+            team?: string | null;
         };
         /** TokenCreated */
         TokenCreated: {
@@ -5830,6 +6820,8 @@ export interface components {
             /** Job */
             job: string | null;
             kind: components["schemas"]["TokenKind"];
+            /** Last Used At */
+            last_used_at: number | null;
             /** Name */
             name: string;
             /** Node */
@@ -5842,8 +6834,12 @@ export interface components {
             revoked_at: number | null;
             /** Scopes */
             scopes: components["schemas"]["Scope"][];
+            /** Team */
+            team: string | null;
             /** Token */
             token: string;
+            /** User */
+            user: string | null;
         };
         /**
          * TokenKind
@@ -5871,6 +6867,8 @@ export interface components {
             /** Job */
             job: string | null;
             kind: components["schemas"]["TokenKind"];
+            /** Last Used At */
+            last_used_at: number | null;
             /** Name */
             name: string;
             /** Node */
@@ -5883,6 +6881,10 @@ export interface components {
             revoked_at: number | null;
             /** Scopes */
             scopes: components["schemas"]["Scope"][];
+            /** Team */
+            team: string | null;
+            /** User */
+            user: string | null;
         };
         /** Topology */
         Topology: {
@@ -6022,7 +7024,83 @@ export interface components {
             /** Worse Low */
             worse_low: number | null;
         };
-        /** ValidateBody */
+        /**
+         * UserAccess
+         * @description What a user may do from now on; replaces what the user may do now.
+         */
+        UserAccess: {
+            role?: components["schemas"]["UserRole"] | null;
+            team_role?: components["schemas"]["UserRole"] | null;
+            /** Teams */
+            teams?: string[];
+        };
+        /**
+         * UserCreate
+         * @description A local user. Without a password, the user cannot sign in before one is set.
+         */
+        UserCreate: {
+            /**
+             * Display Name
+             * @default
+             */
+            display_name: string;
+            /** Name */
+            name: string;
+            /** Password */
+            password?: string | null;
+            role?: components["schemas"]["UserRole"] | null;
+            team_role?: components["schemas"]["UserRole"] | null;
+            /** Teams */
+            teams?: string[];
+        };
+        /**
+         * UserPage
+         * @description Users, newest first.
+         */
+        UserPage: {
+            /** Items */
+            items: components["schemas"]["UserRead"][];
+            /** Next Cursor */
+            next_cursor: string | null;
+        };
+        /**
+         * UserPassword
+         * @description A password that an admin sets; it ends the sessions of the user.
+         */
+        UserPassword: {
+            /** Password */
+            password: string;
+        };
+        /** UserRead */
+        UserRead: {
+            /** Created At */
+            created_at: number;
+            /** Disabled At */
+            disabled_at: number | null;
+            /** Display Name */
+            display_name: string;
+            /** Has Password */
+            has_password: boolean;
+            /** Issuer */
+            issuer: string | null;
+            /** Name */
+            name: string;
+            role: components["schemas"]["UserRole"] | null;
+            /** Signed In At */
+            signed_in_at: number | null;
+            team_role: components["schemas"]["UserRole"] | null;
+            /** Teams */
+            teams: string[];
+        };
+        /**
+         * UserRole
+         * @enum {string}
+         */
+        UserRole: "viewer" | "responder" | "operator" | "admin";
+        /**
+         * ValidateBody
+         * @description The validation of one node.
+         */
         ValidateBody: {
             /** Expected Version */
             expected_version?: number | null;
@@ -6581,6 +7659,65 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    list_audit_log: {
+        parameters: {
+            query?: {
+                actor?: string | null;
+                action?: string | null;
+                target?: string | null;
+                since?: number | null;
+                until?: number | null;
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditPage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    export_audit_log: {
+        parameters: {
+            query?: {
+                since?: number | null;
+                until?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/csv": string;
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
     get_me: {
         parameters: {
             query?: never;
@@ -6601,6 +7738,89 @@ export interface operations {
             };
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    begin_openid_sign_in: {
+        parameters: {
+            query?: {
+                next?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            303: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    finish_openid_sign_in: {
+        parameters: {
+            query?: {
+                code?: string;
+                state?: string;
+                error?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            303: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            /** @description Forbidden */
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            /** @description Too Many Requests */
+            429: components["responses"]["TooManyRequests"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    change_password: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PasswordChange"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };
     };
@@ -6658,6 +7878,58 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    list_sessions: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SessionPage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    end_session: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
     create_sign_in_code: {
         parameters: {
             query?: never;
@@ -6681,9 +7953,31 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    get_sign_in_options: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SignInOptions"];
+                };
+            };
+            default: components["responses"]["Problem"];
+        };
+    };
     list_tokens: {
         parameters: {
             query?: {
+                valid?: boolean | null;
                 limit?: number;
                 cursor?: string | null;
             };
@@ -7473,6 +8767,60 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    get_post_mortem: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PostMortemRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_post_mortem_markdown: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "text/markdown": string;
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
     acknowledge_incident: {
         parameters: {
             query?: never;
@@ -7608,6 +8956,43 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["IncidentRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    share_incident: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ShareCreate"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShareRead"];
                 };
             };
             400: components["responses"]["BadRequest"];
@@ -8449,6 +9834,40 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    drain_nodes: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NodesDrain"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodesMoveRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
     enroll_node: {
         parameters: {
             query?: never;
@@ -8475,6 +9894,74 @@ export interface operations {
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
             /** @description Conflict */
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    undrain_nodes: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NodesMove"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodesMoveRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    validate_nodes: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NodesValidate"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NodesMoveRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
@@ -9134,6 +10621,41 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    get_shared_incident: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ShareToken"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PostMortemRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            /** @description Forbidden */
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            /** @description Too Many Requests */
+            429: components["responses"]["TooManyRequests"];
+            default: components["responses"]["Problem"];
+        };
+    };
     list_signals: {
         parameters: {
             query?: never;
@@ -9522,6 +11044,87 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    list_teams: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeamList"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    put_team: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TeamIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TeamRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    delete_team: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
     read_blocks: {
         parameters: {
             query: {
@@ -9716,6 +11319,196 @@ export interface operations {
             403: components["responses"]["NotAllowed"];
             /** @description Not Found */
             404: components["responses"]["NotFound"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    list_users: {
+        parameters: {
+            query?: {
+                limit?: number;
+                cursor?: string | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserPage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    create_user: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UserCreate"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Conflict */
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    put_user_access: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UserAccess"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            /** @description Conflict */
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    put_user_password: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["UserPassword"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    disable_user: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            /** @description Conflict */
+            409: components["responses"]["Conflict"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    enable_user: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UserRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            404: components["responses"]["NotFound"];
+            /** @description Conflict */
+            409: components["responses"]["Conflict"];
             422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };

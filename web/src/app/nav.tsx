@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
-import { meQuery, signOut } from "@/features/auth/queries";
+import { meQuery, seesFleet, signOut } from "@/features/auth/queries";
 import { overviewQuery } from "@/features/overview/queries";
 import { plural } from "@/lib/format";
 import { usePolling } from "@/lib/live";
@@ -24,8 +24,13 @@ const places = [
   { to: "/simulation", label: "Simulation", icon: "simulation", exact: false },
 ] as const satisfies readonly { to: string; label: string; icon: IconName; exact: boolean }[];
 
+/** What there is for members of teams who see their own jobs only. */
+const ofTeams: ReadonlySet<string> = new Set(["/jobs", "/incidents"]);
+
 export function Nav({ onPalette, onHelp }: { onPalette: () => void; onHelp: () => void }) {
-  const overview = useQuery({ ...overviewQuery(), refetchInterval: usePolling() });
+  const me = useQuery(meQuery()).data;
+  const fleet = seesFleet(me);
+  const overview = useQuery({ ...overviewQuery(), refetchInterval: usePolling(), enabled: fleet });
   const active = overview.data?.active_incidents.length ?? 0;
   return (
     <nav
@@ -33,33 +38,35 @@ export function Nav({ onPalette, onHelp }: { onPalette: () => void; onHelp: () =
       className="sticky top-0 flex h-screen flex-col print:hidden gap-1 border-line border-r bg-surface px-2 py-3 lg:px-3"
     >
       <Link
-        to="/"
+        to={fleet ? "/" : "/jobs"}
         className="mb-3 flex items-center gap-2 rounded px-1.5 py-1"
         aria-label="Mainstay, overview"
       >
         <Logo />
         <span className="hidden font-semibold text-lg tracking-[-0.02em] lg:inline">Mainstay</span>
       </Link>
-      {places.map((place) => (
-        <Link
-          key={place.to}
-          to={place.to}
-          activeOptions={{ exact: place.exact, includeSearch: false }}
-          title={place.label}
-          className="relative flex h-8 items-center gap-2.5 rounded-md px-2 font-medium text-ink-2 text-sm transition-colors duration-100 hover:bg-hover hover:text-ink data-[status=active]:bg-accent-soft data-[status=active]:text-ink"
-        >
-          <Icon name={place.icon} />
-          <span className="hidden lg:inline">{place.label}</span>
-          {place.to === "/incidents" && active > 0 && (
-            <span
-              className="num absolute -top-0.5 right-0 rounded bg-quarantined px-1 font-semibold text-2xs text-surface lg:static lg:ml-auto lg:px-1.5"
-              title={plural(active, "active incident")}
-            >
-              {active}
-            </span>
-          )}
-        </Link>
-      ))}
+      {places
+        .filter((place) => fleet || ofTeams.has(place.to))
+        .map((place) => (
+          <Link
+            key={place.to}
+            to={place.to}
+            activeOptions={{ exact: place.exact, includeSearch: false }}
+            title={place.label}
+            className="relative flex h-8 items-center gap-2.5 rounded-md px-2 font-medium text-ink-2 text-sm transition-colors duration-100 hover:bg-hover hover:text-ink data-[status=active]:bg-accent-soft data-[status=active]:text-ink"
+          >
+            <Icon name={place.icon} />
+            <span className="hidden lg:inline">{place.label}</span>
+            {place.to === "/incidents" && active > 0 && (
+              <span
+                className="num absolute -top-0.5 right-0 rounded bg-quarantined px-1 font-semibold text-2xs text-surface lg:static lg:ml-auto lg:px-1.5"
+                title={plural(active, "active incident")}
+              >
+                {active}
+              </span>
+            )}
+          </Link>
+        ))}
       <button
         type="button"
         onClick={onPalette}
@@ -144,9 +151,20 @@ function UserMenu() {
   return (
     <Menu trigger={<Button kind="ghost" icon="person" aria-label={`Signed in as ${me.data.subject}`} />}>
       <div className="px-2.5 py-1.5">
-        <p className="font-medium text-sm">{me.data.subject}</p>
-        <p className="text-ink-3 text-xs">Scopes: {me.data.scopes.join(", ")}</p>
+        <p className="font-medium text-sm">{me.data.display_name}</p>
+        {me.data.scopes.length > 0 && (
+          <p className="text-ink-3 text-xs">Fleet: {me.data.scopes.join(", ")}</p>
+        )}
+        {me.data.job_scopes.length > 0 && (
+          <p className="max-w-60 break-words text-ink-3 text-xs">
+            {me.data.jobs.join(", ") || "No jobs"}: {me.data.job_scopes.join(", ")}
+          </p>
+        )}
       </div>
+      <MenuItem onSelect={() => void navigate({ to: "/access" })}>
+        <Icon name="person" size={14} />
+        Access
+      </MenuItem>
       <MenuItem onSelect={() => void navigate({ to: "/service" })}>
         <Icon name="system" size={14} />
         Service

@@ -4,6 +4,7 @@ import { useNavigate } from "@tanstack/react-router";
 import { Dialog as Radix } from "radix-ui";
 import { type KeyboardEvent, useId, useMemo, useState } from "react";
 import type { Node } from "@/api/types";
+import { meQuery, seesFleet } from "@/features/auth/queries";
 import { hardwareOf, nameOf } from "@/features/devices/device-labels";
 import { titleOf } from "@/features/incidents/lifecycle-model";
 import { recentIncidentsQuery } from "@/features/incidents/queries";
@@ -46,8 +47,9 @@ export function Palette({ open, onOpenChange }: Props) {
 
 function useCommands(query: string): Command[] {
   const navigate = useNavigate();
-  const nodes = useInfiniteQuery(nodesQuery(query.length >= 2 ? { q: query } : {}));
-  const first = useInfiniteQuery(nodesQuery()); // a serial number is not part of a node's name
+  const fleet = seesFleet(useQuery(meQuery()).data);
+  const nodes = useInfiniteQuery({ ...nodesQuery(query.length >= 2 ? { q: query } : {}), enabled: fleet });
+  const first = useInfiniteQuery({ ...nodesQuery(), enabled: fleet }); // a serial number is not part of a node's name
   const jobs = useQuery(jobsQuery());
   const incidents = useQuery(recentIncidentsQuery());
   return useMemo(() => {
@@ -76,6 +78,7 @@ function useCommands(query: string): Command[] {
       page("/validation", "Validation", "validation"),
       page("/policies/xid", "Policy, XID rules", "policy"),
       page("/simulation", "Simulation of failures", "simulation"),
+      page("/access", "Access: users, tokens, audit log", "person"),
       page("/service", "Service, processes", "system"),
       page("/glossary", "Glossary", "help"),
       ...(jobs.data?.items ?? []).map(

@@ -24,7 +24,10 @@ const root = createRootRoute();
 const signIn = createRoute({
   getParentRoute: () => root,
   path: "/sign-in",
-  validateSearch: (raw: RawSearch): { next?: string } => ({ next: localPath(raw, "next") }),
+  validateSearch: (raw: RawSearch): { next?: string; refused?: string } => ({
+    next: localPath(raw, "next"),
+    refused: typeof raw.refused === "string" ? raw.refused : undefined,
+  }),
   component: lazyRouteComponent(() => import("@/features/auth/sign-in"), "SignIn"),
 });
 
@@ -32,6 +35,12 @@ const acknowledge = createRoute({
   getParentRoute: () => root,
   path: "/acknowledge",
   component: lazyRouteComponent(() => import("@/features/notifications/acknowledge-page"), "AcknowledgePage"),
+});
+
+const shared = createRoute({
+  getParentRoute: () => root,
+  path: "/shared",
+  component: lazyRouteComponent(() => import("@/features/post-mortems/shared-page"), "SharedPage"),
 });
 
 const shell = createRoute({ getParentRoute: () => root, id: "shell", component: () => <Shell /> });
@@ -177,6 +186,12 @@ const report = createRoute({
   component: lazyRouteComponent(() => import("@/features/reports/report-page"), "ReportPage"),
 });
 
+const access = createRoute({
+  getParentRoute: () => shell,
+  path: "/access",
+  component: lazyRouteComponent(() => import("@/features/access/access-page"), "AccessPage"),
+});
+
 const glossary = createRoute({
   getParentRoute: () => shell,
   path: "/glossary",
@@ -193,6 +208,7 @@ const pages = [
   incidents,
   incident,
   notifications,
+  access,
   report,
   remediation,
   validation,
@@ -208,7 +224,7 @@ const pages = [
 ];
 
 export const router = createRouter({
-  routeTree: root.addChildren([signIn, acknowledge, shell.addChildren(pages)]),
+  routeTree: root.addChildren([signIn, acknowledge, shared, shell.addChildren(pages)]),
   defaultPreload: "intent",
   scrollRestoration: true,
   defaultNotFoundComponent: () => (

@@ -1,28 +1,50 @@
 /**
- * The position of every cell of the fleet, and the cell at a point. Integer arithmetic without the DOM.
+ * The position of every cell of the fleet. Integer arithmetic without the DOM.
  *
- * A node is a block of cells (its devices). Blocks flow left to right in fleet order, so nodes of one rack are close
- * together and a bad switch is a visible shape.
+ * A node is a block of cells (its devices). The blocks of a rack are a box, and boxes flow left to right, so a bad
+ * switch is a visible shape.
  */
 export interface HeatNode {
   name: string;
   /** Index of the node's first cell in drawing order, and how many follow. */
   first: number;
   count: number;
+  /** Nodes of one rack are adjacent. */
+  rack?: string;
+}
+
+/** The nodes of one rack: indexes into `nodes`, and the box in CSS pixels. */
+export interface HeatRack {
+  name: string;
+  first: number;
+  count: number;
+  /** Nodes in one row of the box. */
+  across: number;
+  x: number;
+  y: number;
+  width: number;
 }
 
 export interface HeatLayout {
   nodes: HeatNode[];
+  racks: HeatRack[];
+  /** Top left corner of each node's block, its label band included. */
+  x: Int32Array;
+  y: Int32Array;
   /** Side of a cell in CSS pixels, and the gap between cells of one node. */
   cell: number;
   gap: number;
   blockColumns: number;
+  blockWidth: number;
+  /** Height of the cells of a block, without its label. */
+  blockHeight: number;
   /** Pitch of the blocks, their gap included. */
   stepX: number;
   stepY: number;
-  /** Height of the label band over each block; 0 when there is no room for names. */
+  /** Height of the label over each block; 0 when there is no room for names. */
   label: number;
-  perRow: number;
+  /** Height of the label over each rack; 0 when there are no racks or no room. */
+  band: number;
   width: number;
   height: number;
 }
@@ -32,107 +54,129 @@ const MAX_CELL = 34;
 const FEW_NODES = 12;
 const MAX_CELL_FEW = 52;
 const MIN_CELL = 2;
+const LABELED_CELL = 6; // smaller cells are worth more room than names
 const LABEL = 20;
 const MAX_LABELED_NODES = 96; // more names than this is noise, not help
 const LABEL_WIDTH = 112;
+const BAND = 16;
+const BAND_WIDTH = 52; // a rack name of eight letters
+const RACK_ASPECT = 2.5; // wider than high, as a screen is
 
 /** Groups drawing order by node. Slots of one node are adjacent in a fleet layout. */
-export function groupByNode(nodes: readonly string[]): HeatNode[] {
+export function groupByNode(nodes: readonly string[], rackOf?: (index: number) => string): HeatNode[] {
   const groups: HeatNode[] = [];
   nodes.forEach((name, index) => {
     const last = groups.at(-1);
     if (last?.name === name) last.count += 1;
-    else groups.push({ name, first: index, count: 1 });
+    else groups.push({ name, first: index, count: 1, ...(rackOf && { rack: rackOf(index) }) });
   });
   return groups;
 }
 
-function attempt(nodes: HeatNode[], width: number, cell: number, hasLabels: boolean): HeatLayout {
-  const most = nodes.reduce((max, node) => Math.max(max, node.count), 1);
+interface Counts {
+  /** Cells of the node that has the most. */
+  most: number;
+  racks: HeatRack[];
+}
+
+type Sizes = Omit<HeatLayout, "x" | "y" | "nodes">;
+
+function racksOf(nodes: readonly HeatNode[]): HeatRack[] {
+  const racks: HeatRack[] = [];
+  nodes.forEach(({ rack = "" }, index) => {
+    const last = racks.at(-1);
+    if (last?.name === rack) last.count += 1;
+    else racks.push({ name: rack, first: index, count: 1, across: 1, x: 0, y: 0, width: 0 });
+  });
+  return racks;
+}
+
+/** Place the boxes of the racks for one size of cells; the nodes are not placed yet. */
+function attempt(
+  { most, racks: found }: Counts,
+  width: number,
+  cell: number,
+  { hasBand, hasLabels }: { hasBand: boolean; hasLabels: boolean },
+): Sizes {
   const blockColumns = most <= 2 ? most : most <= 9 ? Math.ceil(most / 2) : Math.ceil(Math.sqrt(most));
   const blockRows = Math.ceil(most / blockColumns);
   const gap = cell >= 12 ? 2 : cell >= 5 ? 1 : 0;
   const between = hasLabels ? 14 : Math.max(1, Math.min(6, cell >> 1));
   const label = hasLabels ? LABEL : 0;
+  const band = hasBand ? BAND : 0;
   const blockWidth = blockColumns * cell + (blockColumns - 1) * gap;
+  const blockHeight = blockRows * cell + (blockRows - 1) * gap;
   const stepX = Math.max(blockWidth, hasLabels ? LABEL_WIDTH : 0) + between;
-  const stepY = blockRows * cell + (blockRows - 1) * gap + label + between;
+  const stepY = blockHeight + label + between;
   const perRow = Math.max(1, Math.floor((width + between) / stepX));
-  const height = Math.ceil(nodes.length / perRow) * stepY - between;
-  return { nodes, cell, gap, blockColumns, stepX, stepY, label, perRow, width, height: Math.max(0, height) };
+  const apart = hasBand ? Math.max(between, 10) : Math.max(between, 3);
+  let x = 0;
+  let y = 0;
+  let bottom = 0;
+  const racks = found.map((rack) => {
+    const square = Math.ceil(Math.sqrt((rack.count * RACK_ASPECT * stepY) / stepX));
+    const least = hasBand ? Math.ceil(BAND_WIDTH / stepX) : 1;
+    const columns = Math.min(perRow, found.length === 1 ? perRow : Math.max(square, least));
+    // Rows of equal length, where the box stays as wide as its name.
+    const even = Math.ceil(rack.count / Math.ceil(rack.count / columns));
+    const across = found.length === 1 ? columns : Math.min(columns, Math.max(even, least));
+    const box = across * stepX - between;
+    if (x > 0 && x + box > width) {
+      x = 0;
+      y = bottom + apart;
+    }
+    const placed = { ...rack, across, x, y, width: box };
+    x += box + apart;
+    bottom = Math.max(bottom, y + band + Math.ceil(rack.count / across) * stepY - between);
+    return placed;
+  });
+  const sizes = { cell, gap, blockColumns, blockWidth, blockHeight, stepX, stepY, label, band };
+  return { ...sizes, racks, width, height: bottom };
+}
+
+function place(nodes: HeatNode[], sizes: Sizes): HeatLayout {
+  const x = new Int32Array(nodes.length);
+  const y = new Int32Array(nodes.length);
+  for (const rack of sizes.racks) {
+    for (let index = 0; index < rack.count; index += 1) {
+      x[rack.first + index] = rack.x + (index % rack.across) * sizes.stepX;
+      y[rack.first + index] = rack.y + sizes.band + Math.floor(index / rack.across) * sizes.stepY;
+    }
+  }
+  return { nodes, x, y, ...sizes };
 }
 
 /** Return the largest cells with which the whole fleet fits; a fleet too large for the smallest cell scrolls. */
 export function layoutHeat(nodes: HeatNode[], width: number, maxHeight: number): HeatLayout {
-  const hasLabels = nodes.length <= MAX_LABELED_NODES;
-  for (let cell = nodes.length <= FEW_NODES ? MAX_CELL_FEW : MAX_CELL; cell > MIN_CELL; cell -= 1) {
-    const layout = attempt(nodes, width, cell, hasLabels);
-    const fitsWidth = layout.perRow > 1 || layout.stepX <= width || cell <= 4;
-    if (layout.height <= maxHeight && fitsWidth) return layout;
+  const racks = racksOf(nodes);
+  const most = nodes.reduce((max, node) => Math.max(max, node.count), 1);
+  const counts = { most, racks };
+  const hasNames = nodes.length <= MAX_LABELED_NODES;
+  const named = racks.length > 1 || (racks[0]?.name ?? "") !== "";
+  const choices = [
+    ...(hasNames ? [{ hasBand: named, hasLabels: true, least: LABELED_CELL }] : []),
+    ...(named ? [{ hasBand: true, hasLabels: false, least: MIN_CELL }] : []),
+    { hasBand: false, hasLabels: false, least: MIN_CELL },
+  ];
+  for (const { least, ...choice } of choices) {
+    for (let cell = nodes.length <= FEW_NODES ? MAX_CELL_FEW : MAX_CELL; cell >= least; cell -= 1) {
+      const sizes = attempt(counts, width, cell, choice);
+      const fitsWidth = sizes.stepX <= width || cell <= 4;
+      // Names of racks are worth a second screen.
+      const fitsHeight = sizes.height <= maxHeight * (choice.hasBand && cell === MIN_CELL ? 2 : 1);
+      if (fitsHeight && fitsWidth) return place(nodes, sizes);
+    }
   }
-  return attempt(nodes, width, MIN_CELL, false);
+  return place(nodes, attempt(counts, width, MIN_CELL, { hasBand: false, hasLabels: false }));
 }
 
 /** Top left corner of a cell in CSS pixels. */
 export function cellAt(layout: HeatLayout, nodeIndex: number, offset: number): { x: number; y: number } {
   const pitch = layout.cell + layout.gap;
-  const column = nodeIndex % layout.perRow;
-  const row = (nodeIndex - column) / layout.perRow;
   const inColumn = offset % layout.blockColumns;
   const inRow = (offset - inColumn) / layout.blockColumns;
   return {
-    x: column * layout.stepX + inColumn * pitch,
-    y: row * layout.stepY + layout.label + inRow * pitch,
+    x: (layout.x[nodeIndex] as number) + inColumn * pitch,
+    y: (layout.y[nodeIndex] as number) + layout.label + inRow * pitch,
   };
-}
-
-/** Index in drawing order of the cell under a point, or null over a gap. */
-export function hit(layout: HeatLayout, x: number, y: number): number | null {
-  if (x < 0 || y < 0) return null;
-  const column = Math.floor(x / layout.stepX);
-  const row = Math.floor(y / layout.stepY);
-  if (column >= layout.perRow) return null;
-  const node = layout.nodes[row * layout.perRow + column];
-  if (!node) return null;
-  const pitch = layout.cell + layout.gap;
-  const inX = x - column * layout.stepX;
-  const inY = y - row * layout.stepY - layout.label;
-  if (inY < 0 || inX % pitch >= layout.cell || inY % pitch >= layout.cell) return null;
-  const inColumn = Math.floor(inX / pitch);
-  if (inColumn >= layout.blockColumns) return null;
-  const offset = Math.floor(inY / pitch) * layout.blockColumns + inColumn;
-  return offset < node.count ? node.first + offset : null;
-}
-
-/** The node that holds a cell, by bisection, as an index into `nodes`. */
-export function nodeOf(layout: HeatLayout, index: number): number {
-  let low = 0;
-  let high = layout.nodes.length - 1;
-  while (low < high) {
-    const middle = (low + high + 1) >> 1;
-    if ((layout.nodes[middle] as HeatNode).first <= index) low = middle;
-    else high = middle - 1;
-  }
-  return low;
-}
-
-export type Direction = "left" | "right" | "up" | "down";
-
-/** Return the cell in the direction of an arrow key; the same cell at the edge. */
-export function neighbor(layout: HeatLayout, index: number, direction: Direction): number {
-  const total = layout.nodes.reduce((sum, node) => sum + node.count, 0);
-  if (direction === "left") return Math.max(0, index - 1);
-  if (direction === "right") return Math.min(total - 1, index + 1);
-  const at = nodeOf(layout, index);
-  const node = layout.nodes[at] as HeatNode;
-  const offset = index - node.first;
-  const sign = direction === "down" ? 1 : -1;
-  const inside = offset + sign * layout.blockColumns;
-  if (inside >= 0 && inside < node.count) return node.first + inside;
-  const other = layout.nodes[at + sign * layout.perRow];
-  if (!other) return index;
-  const column = offset % layout.blockColumns;
-  if (direction === "down") return other.first + Math.min(column, other.count - 1);
-  const lastRow = Math.floor((other.count - 1) / layout.blockColumns) * layout.blockColumns;
-  return other.first + Math.min(lastRow + column, other.count - 1);
 }

@@ -1,17 +1,21 @@
 /** The fleet as one picture: a canvas of cells, read with the mouse or the arrow keys. */
-import { type KeyboardEvent, type MouseEvent, useEffect, useMemo, useRef } from "react";
+import { type KeyboardEvent, type MouseEvent, useCallback, useEffect, useMemo, useRef } from "react";
 import { useWidth } from "@/lib/use-size";
-import {
-  cellAt,
-  type Direction,
-  type HeatLayout,
-  type HeatNode,
-  hit,
-  layoutHeat,
-  neighbor,
-  nodeOf,
-} from "./heat-layout";
+import { type Direction, hit, neighbor, nodeOf, nodesInBox } from "./heat-find";
+import { cellAt, type HeatLayout, type HeatNode, type HeatRack, layoutHeat } from "./heat-layout";
 import { type Ink, paintHeat } from "./heat-paint";
+import { RackLabels } from "./rack-labels";
+import { useBoxSelect } from "./use-box-select";
+
+export type SelectMode = "replace" | "add" | "toggle";
+
+export interface MapSelection {
+  /** Names of nodes. */
+  selected: ReadonlySet<string>;
+  onSelect: (names: string[], mode: SelectMode) => void;
+  /** The color of the frame of a selected node, as pixels read it. */
+  color: number;
+}
 
 interface Props {
   nodes: HeatNode[];
@@ -27,6 +31,7 @@ interface Props {
   cursor: number | null;
   onCursor: (index: number | null) => void;
   onOpen: (index: number) => void;
+  selection?: MapSelection;
   maxHeight?: number;
 }
 
@@ -53,11 +58,15 @@ export function HeatMap(props: Props) {
     cursor,
     onCursor,
     onOpen,
+    selection,
     maxHeight = 460,
   } = props;
   const [frame, width] = useWidth<HTMLDivElement>();
   const canvas = useRef<HTMLCanvasElement>(null);
   const layout = useMemo(() => layoutHeat(nodes, Math.max(width, 1), maxHeight), [nodes, width, maxHeight]);
+
+  const selected = selection?.selected;
+  const frameColor = selection?.color ?? 0;
 
   useEffect(() => {
     const element = canvas.current;
@@ -67,9 +76,26 @@ export function HeatMap(props: Props) {
     element.width = Math.max(1, Math.round(layout.width * scale));
     element.height = Math.max(1, Math.round(layout.height * scale));
     const image = context.createImageData(element.width, element.height);
-    paintHeat(new Uint32Array(image.data.buffer), element.width, scale, layout, slots, values, inks);
+    const frames = selected?.size
+      ? { has: (at: number) => selected.has(layout.nodes[at]?.name ?? ""), color: frameColor }
+      : undefined;
+    paintHeat(new Uint32Array(image.data.buffer), element.width, scale, layout, slots, values, inks, frames);
     context.putImageData(image, 0, 0);
-  }, [layout, slots, values, inks, width]);
+  }, [layout, slots, values, inks, width, selected, frameColor]);
+
+  const namesOf = (indexes: number[]) => indexes.flatMap((index) => layout.nodes[index]?.name ?? []);
+  const onSelect = selection?.onSelect;
+  const toggleRack = useCallback(
+    ({ first, count }: HeatRack) =>
+      onSelect?.(
+        layout.nodes.slice(first, first + count).map((node) => node.name),
+        "toggle",
+      ),
+    [layout, onSelect],
+  );
+  const drag = useBoxSelect((box, extend) =>
+    onSelect?.(namesOf(nodesInBox(layout, box)), extend ? "add" : "replace"),
+  );
 
   function at(event: MouseEvent): number | null {
     const box = event.currentTarget.getBoundingClientRect();
@@ -81,6 +107,8 @@ export function HeatMap(props: Props) {
     const direction = arrows[event.key];
     if (direction) onCursor(cursor === null ? 0 : neighbor(layout, cursor, direction));
     else if (event.key === "Enter" && cursor !== null) onOpen(cursor);
+    else if (event.key === " " && cursor !== null) onSelect?.(namesOf([nodeIndex]), "toggle");
+    else if (event.key === "r" && rack) toggleRack(rack);
     else if (event.key === "Escape") onCursor(null);
     else return;
     event.preventDefault();
@@ -88,6 +116,7 @@ export function HeatMap(props: Props) {
   }
 
   const nodeIndex = cursor === null ? 0 : nodeOf(layout, cursor);
+  const rack = cursor === null ? null : layout.racks.findLast((one) => one.first <= nodeIndex);
   const mark =
     cursor === null ? null : cellAt(layout, nodeIndex, cursor - (layout.nodes[nodeIndex]?.first ?? 0));
 
@@ -95,7 +124,9 @@ export function HeatMap(props: Props) {
     <div ref={frame} className="relative min-w-0">
       <div
         role="application"
-        aria-label={`${label}. Arrow keys move between devices, Enter opens the node.`}
+        aria-label={`${label}. Arrow keys move between devices, Enter opens the node.${
+          selection ? " Space selects the node, R its rack." : ""
+        }`}
         // biome-ignore lint/a11y/noNoninteractiveTabindex: arrow keys operate the map
         tabIndex={0}
         onKeyDown={onKey}
@@ -103,13 +134,28 @@ export function HeatMap(props: Props) {
         onMouseLeave={() => onCursor(null)}
         onClick={(event) => {
           const index = at(event);
-          if (index !== null) onOpen(index);
+          if (index === null) return;
+          const many = selection && (event.shiftKey || event.ctrlKey || event.metaKey);
+          if (many) selection.onSelect(namesOf([nodeOf(layout, index)]), "toggle");
+          else onOpen(index);
         }}
-        className="relative cursor-crosshair rounded"
+        {...(selection && drag.handlers)}
+        className="relative cursor-crosshair select-none rounded"
         style={{ height: layout.height }}
       >
         <canvas ref={canvas} className="block" style={{ width: layout.width, height: layout.height }} />
         {layout.label > 0 && width > 0 && <Labels layout={layout} read={read} />}
+        {drag.box && (
+          <div
+            className="pointer-events-none absolute border border-accent bg-accent/15"
+            style={{
+              left: drag.box.left,
+              top: drag.box.top,
+              width: drag.box.right - drag.box.left,
+              height: drag.box.bottom - drag.box.top,
+            }}
+          />
+        )}
         {mark && (
           <div
             className="pointer-events-none absolute rounded-[2px] outline-2 outline-ink outline-offset-1"
@@ -117,6 +163,7 @@ export function HeatMap(props: Props) {
           />
         )}
       </div>
+      {layout.band > 0 && width > 0 && <RackLabels racks={layout.racks} onToggle={onSelect && toggleRack} />}
       <p aria-live="polite" className="sr-only">
         {cursor === null ? "" : describe(cursor)}
       </p>

@@ -32,6 +32,12 @@ export function inked(pattern: Pattern, x: number, y: number, n: number): boolea
   }
 }
 
+/** Nodes with a frame. */
+export interface Frames {
+  has: (nodeIndex: number) => boolean;
+  color: number;
+}
+
 /** Paints every cell. `slots[i]` is the byte index of the i-th cell in drawing order; a missing byte is no data. */
 export function paintHeat(
   pixels: Uint32Array,
@@ -41,18 +47,37 @@ export function paintHeat(
   slots: ArrayLike<number>,
   values: Uint8Array,
   inks: (value: number) => Ink,
+  frames?: Frames,
 ): void {
   pixels.fill(0);
   const side = Math.max(1, Math.round(layout.cell * scale));
+  const stamps: Uint32Array[] = []; // by value: patterns are drawn once and not in each of 80,000 cells
   const pixelHeight = pixels.length / pixelWidth;
   layout.nodes.forEach((node, nodeIndex) => {
+    if (frames?.has(nodeIndex)) frameNode(pixels, pixelWidth, scale, layout, nodeIndex, frames.color);
     for (let offset = 0; offset < node.count; offset += 1) {
       const slot = slots[node.first + offset] as number;
-      const ink = inks(values[slot] ?? NO_DATA);
+      const value = values[slot] ?? NO_DATA;
+      stamps[value] ??= stampOf(inks(value), side);
       const { x, y } = cellAt(layout, nodeIndex, offset);
-      fillCell(pixels, pixelWidth, pixelHeight, Math.round(x * scale), Math.round(y * scale), side, ink);
+      fillCell(
+        pixels,
+        pixelWidth,
+        pixelHeight,
+        Math.round(x * scale),
+        Math.round(y * scale),
+        side,
+        stamps[value],
+      );
     }
   });
+}
+
+/** The pixels of a cell with this ink. */
+function stampOf(ink: Ink, side: number): Uint32Array {
+  return Uint32Array.from({ length: side * side }, (_, at) =>
+    inked(ink.pattern, at % side, Math.floor(at / side), side) ? ink.color : 0,
+  );
 }
 
 function fillCell(
@@ -62,18 +87,32 @@ function fillCell(
   left: number,
   top: number,
   side: number,
-  ink: Ink,
+  stamp: Uint32Array,
 ): void {
   const right = Math.min(side, width - left);
   const bottom = Math.min(side, height - top);
   for (let y = 0; y < bottom; y += 1) {
     const start = (top + y) * width + left;
-    if (ink.pattern === "solid") {
-      pixels.fill(ink.color, start, start + right);
-      continue;
-    }
-    for (let x = 0; x < right; x += 1) {
-      if (inked(ink.pattern, x, y, side)) pixels[start + x] = ink.color;
-    }
+    const from = y * side;
+    for (let x = 0; x < right; x += 1) pixels[start + x] = stamp[from + x] as number;
+  }
+}
+
+/** Fill the block of a node and the gap around it; the cells are painted over it. */
+function frameNode(
+  pixels: Uint32Array,
+  width: number,
+  scale: number,
+  layout: HeatLayout,
+  nodeIndex: number,
+  color: number,
+): void {
+  const { x, y } = cellAt(layout, nodeIndex, 0);
+  const room = Math.min(2, Math.max(1, (layout.stepX - layout.blockWidth) >> 1));
+  const [left, right] = [Math.max(0, x - room), x + layout.blockWidth + room];
+  const [top, bottom] = [Math.max(0, y - room), y + layout.blockHeight + room];
+  const end = Math.min(width, Math.round(right * scale));
+  for (let row = Math.round(top * scale); row < Math.round(bottom * scale); row += 1) {
+    pixels.fill(color, row * width + Math.round(left * scale), row * width + end);
   }
 }

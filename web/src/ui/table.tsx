@@ -153,7 +153,7 @@ export function DataTable<T extends RowData>(props: Props<T>) {
               aria-current={selected === row.id || undefined}
               onKeyDown={(event) => onKey(event, row.original)}
               onClick={(event) => {
-                if (!(event.target as HTMLElement).closest("a,button")) onOpen?.(row.original);
+                if (!(event.target as HTMLElement).closest("a,button,input")) onOpen?.(row.original);
               }}
               className={cx(
                 "border-line border-b -outline-offset-2 last:border-b-0",

@@ -29,7 +29,7 @@ def test_the_body_is_the_message_with_its_id_and_attempt(open_vendor: OpenVendor
     made = Webhook(kind="webhook", url_secret=courier.keep("hook", f"{vendor.url}/hook?token=abc"))
     made.send(sent, courier.delivery(2, id="m1"))
     assert vendor.last.path == "/hook?token=abc"
-    assert vendor.last.json == {**sent.model_dump(mode="json"), "id": "m1", "attempt": 2}
+    assert vendor.last.json == {**sent.model_dump(mode="json", exclude={"body"}), "id": "m1", "attempt": 2}
     assert vendor.last.headers["content-type"] == "application/json"
     assert vendor.last.headers["webhook-id"] == "m1"
     assert "webhook-signature" not in vendor.last.headers

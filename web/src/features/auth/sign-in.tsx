@@ -1,13 +1,13 @@
 /** The sign-in page. The sign-in link has a one-time code in its fragment, which no server or log receives. */
-import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { getRouteApi, useRouter } from "@tanstack/react-router";
-import { type FormEvent, useEffect, useRef, useState } from "react";
+import { type ReactNode, useEffect, useRef, useState } from "react";
 import { problemOf } from "@/api/problem";
 import { Logo } from "@/app/nav";
-import { Button } from "@/ui/button";
-import { Field, Input } from "@/ui/field";
 import { ErrorNotice } from "@/ui/notice";
-import { signIn } from "./queries";
+import { signIn, signInOptionsQuery } from "./queries";
+import { PasswordForm, TokenForm } from "./sign-in-forms";
+import { refusals } from "./sign-in-model";
 
 const route = getRouteApi("/sign-in");
 
@@ -20,13 +20,14 @@ function takeFragmentCode(): string | null {
 }
 
 export function SignIn() {
-  const { next } = route.useSearch();
+  const { next, refused } = route.useSearch();
   const router = useRouter();
   const queryClient = useQueryClient();
-  const [token, setToken] = useState("");
+  const options = useQuery(signInOptionsQuery());
+  const [withToken, setWithToken] = useState(false);
   const tried = useRef(false);
-  const exchange = useMutation({
-    mutationFn: (value: string) => signIn(value.trim()),
+  const attempt = useMutation({
+    mutationFn: (signIn: () => Promise<unknown>) => signIn(),
     onSuccess: () => {
       queryClient.clear();
       router.history.push(next ?? "/");
@@ -38,15 +39,14 @@ export function SignIn() {
     if (tried.current) return; // StrictMode mounts twice; a one-time link works once
     tried.current = true;
     const fromLink = takeFragmentCode();
-    if (fromLink) exchange.mutate(fromLink);
-  }, [exchange]);
+    if (!fromLink) return;
+    setWithToken(true);
+    attempt.mutate(() => signIn(fromLink));
+  }, [attempt]);
 
-  function submit(event: FormEvent) {
-    event.preventDefault();
-    if (token.trim()) exchange.mutate(token);
-  }
-
-  const refused = exchange.isError && problemOf(exchange.error).status === 401;
+  const people = Boolean(options.data?.users || options.data?.openid);
+  const byToken = withToken || !people;
+  const denied = attempt.isError && problemOf(attempt.error).status === 401;
   return (
     <main className="grid min-h-screen place-items-center px-4">
       <div className="w-full max-w-sm">
@@ -54,48 +54,46 @@ export function SignIn() {
           <Logo size={36} />
           <h1 className="font-semibold text-2xl tracking-[-0.02em]">Mainstay</h1>
         </div>
-        <form onSubmit={submit} className="flex flex-col gap-4">
-          <Field
-            label="Access token"
-            hint={
-              <>
-                A sign-in link works once. Print one with{" "}
-                <code className="font-mono">mainstay token login-link</code>.
-              </>
-            }
-          >
-            {(id) => (
-              <Input
-                id={id}
-                type="password"
-                autoComplete="current-password"
-                spellCheck={false}
-                value={token}
-                onChange={(event) => setToken(event.target.value)}
-                className="h-10 font-mono"
-              />
-            )}
-          </Field>
-          {exchange.isError &&
-            (refused ? (
-              <p role="alert" className="rounded-md bg-quarantined-soft px-3 py-2.5 text-sm">
-                The sign-in was not valid. Print a new link with mainstay token login-link.{" "}
-                {problemOf(exchange.error).detail}
-              </p>
+        <div className="flex flex-col gap-4">
+          {refused && !attempt.isError && <Refusal>{refusals[refused] ?? refusals.openid_failed}</Refusal>}
+          {attempt.isError &&
+            (denied ? (
+              <Refusal>
+                The sign-in was not valid. {problemOf(attempt.error).detail}
+                {byToken && ". Print a new link with mainstay token login-link."}
+              </Refusal>
             ) : (
-              <ErrorNotice error={exchange.error} />
+              <ErrorNotice error={attempt.error} />
             ))}
-          <Button
-            type="submit"
-            kind="primary"
-            busy={exchange.isPending}
-            disabled={!token.trim()}
-            className="h-10"
-          >
-            {exchange.isPending ? "Signing in…" : "Sign in"}
-          </Button>
-        </form>
+          {options.data?.openid && (
+            <a
+              href={`/v1/auth/openid?next=${encodeURIComponent(next ?? "/")}`}
+              className="inline-flex h-10 items-center justify-center rounded-md bg-accent px-3 font-medium text-accent-ink text-sm hover:brightness-110"
+            >
+              Sign in with {options.data.openid}
+            </a>
+          )}
+          {options.data?.users && !byToken && <PasswordForm attempt={attempt} />}
+          {byToken && options.isFetched && <TokenForm attempt={attempt} />}
+          {people && (
+            <button
+              type="button"
+              onClick={() => setWithToken(!withToken)}
+              className="self-start text-ink-2 text-sm underline"
+            >
+              {byToken ? "Sign in as a user" : "Sign in with a token"}
+            </button>
+          )}
+        </div>
       </div>
     </main>
+  );
+}
+
+function Refusal({ children }: { children: ReactNode }) {
+  return (
+    <p role="alert" className="rounded-md bg-quarantined-soft px-3 py-2.5 text-sm">
+      {children}
+    </p>
   );
 }

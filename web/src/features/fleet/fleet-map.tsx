@@ -2,10 +2,10 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useCallback, useMemo, useState } from "react";
-import type { Signal } from "@/api/types";
+import type { HealthState, Signal } from "@/api/types";
 import { useDark } from "@/app/theme";
 import { pack, scaleColor, tokenRgb } from "@/charts/color";
-import { HeatMap } from "@/charts/heat-map";
+import { HeatMap, type SelectMode } from "@/charts/heat-map";
 import { type Ink, NO_DATA } from "@/charts/heat-paint";
 import { deviceName } from "@/features/devices/device-labels";
 import { families, inFamilies, signalTitle } from "@/features/signals/families";
@@ -26,21 +26,29 @@ interface Props {
   onSignal: (signal: string) => void;
   /** Names to show, or null for all. */
   keep: Set<string> | null;
+  highlight: HealthState | undefined;
+  onHighlight: (state: HealthState | undefined) => void;
+  selected: ReadonlySet<string>;
+  onSelect: (names: string[], mode: SelectMode) => void;
 }
 
-/** Map a byte to the color of a state or value in the current theme. */
-function useInks(signal: Signal | null): (byte: number) => Ink {
+type Choice = Pick<Props, "highlight" | "onHighlight" | "selected" | "onSelect">;
+const DIM = 45; // of 255
+
+/** Map a byte to the color of a state or value in the current theme; other states than `highlight` are pale. */
+function useInks(signal: Signal | null, highlight: HealthState | undefined): (byte: number) => Ink {
   const dark = useDark();
   return useMemo(() => {
-    const unknown: Ink = { color: pack(tokenRgb("unknown")), pattern: "diagonal" };
+    const alpha = (state: HealthState) => (signal || !highlight || state === highlight ? 255 : DIM);
+    const unknown: Ink = { color: pack(tokenRgb("unknown"), alpha("unknown")), pattern: "diagonal" };
     const table: Ink[] = Array.from({ length: 256 }, (_, byte): Ink => {
       if (byte === NO_DATA) return unknown;
       if (signal) return { color: pack(scaleColor(byte / FULL_SCALE, dark)), pattern: "solid" };
       const state = stateOf(byte);
-      return { color: pack(tokenRgb(health[state].tone)), pattern: statePatterns[state] };
+      return { color: pack(tokenRgb(health[state].tone), alpha(state)), pattern: statePatterns[state] };
     });
     return (byte) => table[byte] ?? unknown;
-  }, [signal, dark]);
+  }, [signal, dark, highlight]);
 }
 
 /** The signals of the heatmap. Ports have no cells, so their signals are not offered. */
@@ -59,7 +67,7 @@ function signalOptions(signals: readonly Signal[] = []): PickerOption[] {
   ];
 }
 
-export function FleetMap({ signal: wanted, onSignal, keep }: Props) {
+export function FleetMap({ signal: wanted, onSignal, keep, ...choice }: Props) {
   const signals = useQuery(signalsQuery());
   const layout = useQuery(layoutQuery());
   const signal = signals.data?.find((s) => s.name === wanted) ?? null;
@@ -111,7 +119,7 @@ export function FleetMap({ signal: wanted, onSignal, keep }: Props) {
       ) : model.slots.length === 0 ? (
         <NothingToDraw any={(layout.data?.slots.length ?? 0) > 0} title={title} filtered={keep !== null} />
       ) : (
-        <MapBody model={model} snapshot={snapshot.data} signal={signal} title={title} />
+        <MapBody model={model} snapshot={snapshot.data} signal={signal} title={title} {...choice} />
       )}
     </Panel>
   );
@@ -123,16 +131,18 @@ function NothingToDraw({ any, title, filtered }: { any: boolean; title: string; 
   return <Empty title="No devices with this signal.">{title} exists only on GPUs.</Empty>;
 }
 
-interface BodyProps {
+interface BodyProps extends Choice {
   model: ReturnType<typeof mapModel>;
   snapshot: Snapshot;
   signal: Signal | null;
   title: string;
 }
 
-function MapBody({ model, snapshot, signal, title }: BodyProps) {
+function MapBody({ model, snapshot, signal, title, highlight, onHighlight, selected, onSelect }: BodyProps) {
   const navigate = useNavigate();
-  const inks = useInks(signal);
+  const inks = useInks(signal, highlight);
+  const color = pack(tokenRgb("ink"));
+  const selection = useMemo(() => ({ selected, onSelect, color }), [selected, onSelect, color]);
   const [cursor, setCursor] = useState<number | null>(null);
   const at = cursor === null ? null : (model.slots[cursor] ?? null);
   const describe = useCallback(
@@ -157,17 +167,24 @@ function MapBody({ model, snapshot, signal, title }: BodyProps) {
   return (
     <>
       <div className="mb-3 flex min-h-6 flex-wrap items-center justify-between gap-x-6 gap-y-1">
-        <MapLegend signal={signal} snapshot={snapshot} counts={counts} />
+        <MapLegend
+          signal={signal}
+          snapshot={snapshot}
+          counts={counts}
+          highlight={highlight}
+          onHighlight={onHighlight}
+        />
         <p className="num text-ink-2 text-sm">
           {at ? (
             <>
               <span className="text-ink-3">
+                {at.rack && `${at.rack} · `}
                 {at.node} · {deviceName(at.device)}{" "}
               </span>
               <b className="font-semibold text-ink">{cellText(snapshot.values[at.slot], signal, snapshot)}</b>
             </>
           ) : (
-            <span className="text-ink-3 text-xs">Point at a device or use the arrow keys</span>
+            <span className="text-ink-3 text-xs">Drag to select nodes, or use the arrow keys</span>
           )}
         </p>
       </div>
@@ -181,6 +198,7 @@ function MapBody({ model, snapshot, signal, title }: BodyProps) {
         describe={describe}
         cursor={at ? cursor : null}
         onCursor={setCursor}
+        selection={selection}
         onOpen={(index) => {
           const slot = model.slots[index];
           if (slot) void navigate({ to: "/nodes/$name", params: { name: slot.node }, search: {} });

@@ -1,7 +1,8 @@
 /** The fleet: a heatmap of one signal and the node table, both filtered by the URL. */
-import { useInfiniteQuery } from "@tanstack/react-query";
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { getRouteApi } from "@tanstack/react-router";
-import { useMemo } from "react";
+import { useCallback, useMemo, useState } from "react";
+import type { SelectMode } from "@/charts/heat-map";
 import { nodesQuery } from "@/features/nodes/queries";
 import { integer, plural } from "@/lib/format";
 import { usePolling } from "@/lib/live";
@@ -12,9 +13,13 @@ import { Page } from "@/ui/page";
 import { Panel } from "@/ui/panel";
 import { SkeletonRows } from "@/ui/skeleton";
 import { DcgmTargets } from "./dcgm-targets";
+import { DrainProgress } from "./drain-progress";
 import { FleetMap } from "./fleet-map";
 import { NodeFilters } from "./node-filters";
 import { NodeTable } from "./node-table";
+import { layoutQuery } from "./queries";
+import { nextSelection } from "./selection";
+import { SelectionBar } from "./selection-bar";
 
 const route = getRouteApi("/shell/fleet");
 
@@ -33,6 +38,12 @@ export function FleetPage() {
   const set = (change: Partial<typeof search>) =>
     void navigate({ search: (old) => ({ ...old, ...change }), replace: true });
   const clear = () => set(NO_FILTER);
+  const layout = useQuery(layoutQuery());
+  const [selected, setSelected] = useState<ReadonlySet<string>>(new Set());
+  const select = useCallback(
+    (names: string[], mode: SelectMode) => setSelected((old) => nextSelection(old, names, mode)),
+    [],
+  );
 
   return (
     <Page
@@ -43,10 +54,15 @@ export function FleetPage() {
         />
       }
     >
+      <DrainProgress />
       <FleetMap
         signal={search.signal}
         onSignal={(signal) => set({ signal: signal === "state" ? undefined : signal })}
         keep={filtered ? keep : null}
+        highlight={search.highlight}
+        onHighlight={(highlight) => set({ highlight })}
+        selected={selected}
+        onSelect={select}
       />
       <Panel
         title="Nodes"
@@ -75,6 +91,8 @@ export function FleetPage() {
         {nodes && (
           <NodeTable
             nodes={nodes}
+            selected={selected}
+            onSelect={select}
             onClear={filtered ? clear : undefined}
             sort={sort}
             onSort={(next) => set({ sort: next === "state" ? undefined : next })}
@@ -89,6 +107,11 @@ export function FleetPage() {
         )}
       </Panel>
       <DcgmTargets />
+      <SelectionBar
+        selected={selected}
+        places={layout.data?.slots ?? []}
+        onClear={() => setSelected(new Set())}
+      />
     </Page>
   );
 }

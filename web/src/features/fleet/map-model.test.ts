@@ -4,21 +4,24 @@ import { healthOrder } from "@/lib/status-styles";
 import { byteValue, cellText, mapModel, type Slot, slotsOf, stateOf, statePatterns } from "./map-model";
 
 const slots: Slot[] = [
-  { slot: 0, node: "a", device: "host", kind: "host" },
-  { slot: 1, node: "a", device: "gpu0", kind: "gpu" },
-  { slot: 2, node: "a", device: "gpu1", kind: "gpu" },
-  { slot: 3, node: "b", device: "host", kind: "host" },
+  { slot: 0, node: "a", rack: "", device: "host", kind: "host" },
+  { slot: 1, node: "a", rack: "", device: "gpu0", kind: "gpu" },
+  { slot: 2, node: "a", rack: "", device: "gpu1", kind: "gpu" },
+  { slot: 3, node: "b", rack: "", device: "host", kind: "host" },
 ];
 const power: Signal = { name: "gpu_power_watts", unit: "W", kind: "gauge", source: "gpu", about: "" };
 
-it("expands the columns of a layout in order", () => {
+it("expands the columns of a layout rack by rack; bytes keep the order of the layout", () => {
   const shapes = [["host", "gpu0"], ["host"]];
-  expect(slotsOf({ nodes: ["a", "b", "c"], shape_of: [1, 0, 1], shapes })).toEqual([
-    { slot: 0, node: "a", device: "host", kind: "host" },
-    { slot: 1, node: "b", device: "host", kind: "host" },
-    { slot: 2, node: "b", device: "gpu0", kind: "gpu" },
-    { slot: 3, node: "c", device: "host", kind: "host" },
-  ]);
+  const racks = ["r10", "r9"];
+  expect(slotsOf({ nodes: ["a", "b", "c"], shape_of: [1, 0, 1], shapes, racks, rack_of: [0, 1, 0] })).toEqual(
+    [
+      { slot: 1, node: "b", rack: "r9", device: "host", kind: "host" },
+      { slot: 2, node: "b", rack: "r9", device: "gpu0", kind: "gpu" },
+      { slot: 0, node: "a", rack: "r10", device: "host", kind: "host" },
+      { slot: 3, node: "c", rack: "r10", device: "host", kind: "host" },
+    ],
+  );
 });
 
 describe("mapModel", () => {
@@ -31,8 +34,8 @@ describe("mapModel", () => {
     const model = mapModel(slots, "all");
     expect([...model.bytes]).toEqual([1, 2, 3]);
     expect(model.nodes).toEqual([
-      { name: "a", first: 0, count: 2 },
-      { name: "b", first: 2, count: 1 },
+      { name: "a", first: 0, count: 2, rack: "" },
+      { name: "b", first: 2, count: 1, rack: "" },
     ]);
   });
 

@@ -12,20 +12,32 @@ export const FULL_SCALE = 250;
 export interface Slot {
   slot: number;
   node: string;
+  rack: string;
   device: string;
   kind: "host" | "gpu";
 }
 
-/** Expand the columns of a layout: the slots of a node are adjacent, one per device of its shape. */
-export function slotsOf(layout: Pick<FleetLayout, "nodes" | "shape_of" | "shapes">): Slot[] {
-  const slots: Slot[] = [];
+type Columns = Pick<FleetLayout, "nodes" | "rack_of" | "racks" | "shape_of" | "shapes">;
+
+/**
+ * Expand the columns of a layout, rack by rack: the slots of a node are adjacent, one per device of its shape. The
+ * bytes of a snapshot keep the order of the layout.
+ */
+export function slotsOf(layout: Columns): Slot[] {
+  const byName = new Intl.Collator("en", { numeric: true });
+  const order = layout.racks.map((_, rack) => rack);
+  order.sort((a, b) => byName.compare(layout.racks[a] ?? "", layout.racks[b] ?? ""));
+  const racks = layout.racks.map((): Slot[] => []);
+  let slot = 0;
   layout.nodes.forEach((node, index) => {
-    const shape = layout.shapes[layout.shape_of[index] ?? -1];
-    for (const device of shape ?? []) {
-      slots.push({ slot: slots.length, node, device, kind: device === "host" ? "host" : "gpu" });
+    const place = layout.rack_of[index] ?? 0;
+    for (const device of layout.shapes[layout.shape_of[index] ?? -1] ?? []) {
+      const kind = device === "host" ? "host" : "gpu";
+      racks[place]?.push({ slot, node, rack: layout.racks[place] ?? "", device, kind });
+      slot += 1;
     }
   });
-  return slots;
+  return order.flatMap((rack) => racks[rack] ?? []);
 }
 
 export interface MapModel {
@@ -55,7 +67,10 @@ export function mapModel(
   return {
     slots: shown,
     bytes: Uint32Array.from(shown, (slot) => slot.slot),
-    nodes: groupByNode(shown.map((slot) => slot.node)),
+    nodes: groupByNode(
+      shown.map((slot) => slot.node),
+      (index) => shown[index]?.rack ?? "",
+    ),
   };
 }
 

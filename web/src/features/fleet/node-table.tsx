@@ -1,5 +1,7 @@
 import { Link, useNavigate } from "@tanstack/react-router";
+import { useMemo } from "react";
 import type { Node, NodeSort } from "@/api/types";
+import type { SelectMode } from "@/charts/heat-map";
 import { plural, readable } from "@/lib/format";
 import { health, statusStyleOf, verdict } from "@/lib/status-styles";
 import { Age } from "@/ui/age";
@@ -111,6 +113,25 @@ const columns: Column<Node>[] = column.columns([
   }),
 ]) as Column<Node>[];
 
+/** Checkboxes that share the selection of the map. */
+function selectColumn(nodes: Node[], selected: Props["selected"], onSelect: Props["onSelect"]): Column<Node> {
+  const box = (label: string, names: string[]) => (
+    <input
+      type="checkbox"
+      aria-label={label}
+      className="block size-4 accent-accent"
+      checked={names.length > 0 && names.every((name) => selected.has(name))}
+      onChange={() => onSelect(names, "toggle")}
+    />
+  );
+  const shown = nodes.map((node) => node.name);
+  return column.display({
+    id: "select",
+    header: () => box("Select all nodes of the table", shown),
+    cell: ({ row }) => box(`Select ${row.original.name}`, [row.original.name]),
+  }) as Column<Node>;
+}
+
 function JobLinks({ jobs }: { jobs: string[] }) {
   if (jobs.length === 0) return <span className="text-ink-3">–</span>;
   return (
@@ -136,12 +157,18 @@ interface Props {
   nodes: Node[];
   /** Clear the filters; absent if there are none. */
   onClear?: () => void;
+  selected: ReadonlySet<string>;
+  onSelect: (names: string[], mode: SelectMode) => void;
   sort: NodeSort;
   onSort: (sort: NodeSort) => void;
 }
 
-export function NodeTable({ nodes, onClear, sort, onSort }: Props) {
+export function NodeTable({ nodes, onClear, selected, onSelect, sort, onSort }: Props) {
   const navigate = useNavigate();
+  const all = useMemo(
+    () => [selectColumn(nodes, selected, onSelect), ...columns],
+    [nodes, selected, onSelect],
+  );
   if (nodes.length === 0) {
     return (
       <div className="px-4 pb-4">
@@ -165,7 +192,7 @@ export function NodeTable({ nodes, onClear, sort, onSort }: Props) {
     <DataTable
       label="Nodes"
       data={nodes}
-      columns={columns}
+      columns={all}
       rowId={(node) => node.name}
       sort={sort}
       sorted

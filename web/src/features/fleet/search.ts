@@ -4,6 +4,8 @@ import { healthOrder } from "@/lib/status-styles";
 
 export interface FleetSearch {
   signal?: string;
+  /** The state that the map shows at full opacity. */
+  highlight?: HealthState;
   state?: HealthState;
   rack?: string;
   cohort?: string;
@@ -18,6 +20,7 @@ const sorts: readonly NodeSort[] = columns.flatMap((name) => [name, `-${name}`] 
 
 export const parseFleetSearch = (raw: RawSearch): FleetSearch => ({
   signal: text(raw, "signal"),
+  highlight: oneOf(raw, "highlight", healthOrder),
   state: oneOf(raw, "state", healthOrder),
   q: text(raw, "q"),
   rack: text(raw, "rack"),

@@ -1,10 +1,11 @@
 /** An incident: its history, evidence, plan, and actions. */
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link } from "@tanstack/react-router";
-import { useState } from "react";
+import { Fragment, useState } from "react";
 import type { IncidentDetail } from "@/api/types";
 import { DeviceLink } from "@/features/devices/device-link";
 import { Deliveries } from "@/features/notifications/deliveries";
+import { PostMortemMenu } from "@/features/post-mortems/share";
 import { IncidentProposals } from "@/features/remediation/proposals";
 import { Silenced } from "@/features/silences/silenced";
 import { humanize, shortId } from "@/lib/format";
@@ -71,6 +72,7 @@ export function IncidentPage() {
               { ...curl(`/v1/incidents/${id}:close`, { reason: "…" }), label: "curl to close" },
             ]}
           />
+          {incident && <PostMortemMenu incident={id} />}
           <Button onClick={() => setDialog("comment")} disabled={!incident}>
             Comment
           </Button>
@@ -113,6 +115,7 @@ function Body({ incident }: { incident: IncidentDetail }) {
       {incident.state !== "closed" && <Silenced about={{ incident: incident.id }} />}
       <section aria-label="Life cycle" className="rounded-lg border border-line bg-surface px-5 py-4">
         {summaryOf(incident) && <p className="mb-4 max-w-4xl text-ink">{summaryOf(incident)}</p>}
+        <ImpactLines incident={incident} />
         <CauseLine incident={incident} />
         <RecommendedActionLine findings={incident.findings} />
         <LifecycleBar incident={incident} />
@@ -131,6 +134,26 @@ function Body({ incident }: { incident: IncidentDetail }) {
         </div>
       </div>
     </>
+  );
+}
+
+function ImpactLines({ incident }: { incident: IncidentDetail }) {
+  const lines = [
+    ["Impact", incident.impact || (incident.state === "closed" ? "" : "No job is known to be affected")],
+    ["Where", incident.where],
+    ["Next", incident.next_step],
+  ];
+  return (
+    <dl className="mb-3 grid grid-cols-[auto_minmax(0,1fr)] gap-x-3 gap-y-1 text-sm">
+      {lines
+        .filter(([, text]) => text)
+        .map(([label, text]) => (
+          <Fragment key={label}>
+            <dt className="text-ink-3">{label}</dt>
+            <dd className="break-words">{text}</dd>
+          </Fragment>
+        ))}
+    </dl>
   );
 }
 

@@ -67,6 +67,11 @@ function Body({ config }: { config: NotificationConfig }) {
               </ol>
             )}
           </Panel>
+          {config.report && (
+            <Panel title="Weekly report">
+              <p className="break-words text-sm">{config.report}</p>
+            </Panel>
+          )}
         </div>
         <ConfigEditor config={config} />
       </div>

@@ -1,6 +1,8 @@
 /** The first page: active incidents, required actions, automated actions. */
 import { useQuery } from "@tanstack/react-query";
+import { Navigate } from "@tanstack/react-router";
 import { PausedAdmission } from "@/features/admission/pauses";
+import { meQuery, seesFleet } from "@/features/auth/queries";
 import { isWaiting } from "@/features/remediation/model";
 import { recentRemediationsQuery } from "@/features/remediation/queries";
 import { usePolling } from "@/lib/live";
@@ -16,6 +18,11 @@ import { JobsStrip } from "./jobs-strip";
 import { overviewQuery } from "./queries";
 
 export function OverviewPage() {
+  const me = useQuery(meQuery()).data;
+  return seesFleet(me) ? <FleetOverview /> : <Navigate to="/jobs" replace />;
+}
+
+function FleetOverview() {
   const query = useQuery({ ...overviewQuery(), refetchInterval: usePolling(15_000) });
   const retry = () => void query.refetch();
   const overview = query.data;

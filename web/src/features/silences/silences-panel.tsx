@@ -1,4 +1,4 @@
-/** Silences and maintenance windows that are not over, and the dialogs that create and end them. */
+/** Silences and maintenance windows that are not over, and the dialog that creates them. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
 import { client, unwrap } from "@/api/client";
@@ -7,15 +7,14 @@ import type { Silence } from "@/api/types";
 import { plural } from "@/lib/format";
 import { usePolling } from "@/lib/live";
 import { useNow } from "@/lib/time";
-import { ActDialog } from "@/ui/act-dialog";
 import { Clock } from "@/ui/age";
 import { Button } from "@/ui/button";
-import { Field, Input } from "@/ui/field";
 import { Empty, ErrorNotice } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
 import { useToast } from "@/ui/toast";
-import { bodyOf, conditionsOf, type Draft, emptyDraft, endsSoon } from "./model";
+import { conditionsOf, endsSoon } from "./model";
 import { silenceKeys, silencesQuery } from "./queries";
+import { SilenceDialog } from "./silence-dialog";
 
 export function SilencesPanel() {
   const query = useQuery({ ...silencesQuery(), refetchInterval: usePolling(10_000) });
@@ -38,7 +37,7 @@ export function SilencesPanel() {
           <Row key={silence.id} silence={silence} />
         ))}
       </ul>
-      {creating && <CreateDialog onClose={() => setCreating(false)} />}
+      {creating && <SilenceDialog onClose={() => setCreating(false)} />}
     </Panel>
   );
 }
@@ -80,60 +79,5 @@ function Row({ silence }: { silence: Silence }) {
         End
       </Button>
     </li>
-  );
-}
-
-const fields: { name: keyof Draft; label: string; hint?: string }[] = [
-  { name: "nodes", label: "Nodes", hint: "Names or patterns such as n1*, separated by spaces." },
-  { name: "racks", label: "Racks" },
-  { name: "switches", label: "Switches" },
-  { name: "cohorts", label: "Cohorts" },
-  { name: "jobs", label: "Jobs" },
-  { name: "kinds", label: "Kinds of findings", hint: "Such as xid or node_lost." },
-  { name: "detectors", label: "Detectors" },
-  { name: "length", label: "Length in hours" },
-  { name: "hours", label: "Only in these hours", hint: "Such as Sat 02:00-06:00. Empty: always." },
-  { name: "timezone", label: "Time zone of the hours" },
-];
-
-function CreateDialog({ onClose }: { onClose: () => void }) {
-  const queryClient = useQueryClient();
-  const toast = useToast();
-  const [draft, setDraft] = useState(emptyDraft);
-  const body = bodyOf(draft, Date.now() / 1000);
-  return (
-    <ActDialog
-      title="New silence"
-      about="All conditions that are given must hold."
-      verb="Silence"
-      blocked={!body}
-      run={async ({ reason, headers }) => {
-        if (!body) return;
-        const silence = await unwrap(client.POST("/v1/silences", { body: { ...body, reason }, headers }));
-        toast(
-          silence.nodes_matched > 0
-            ? `${plural(silence.nodes_matched, "node")} silenced`
-            : "In force, but no enrolled node matches: check the names",
-        );
-      }}
-      onClose={onClose}
-      onDone={() => void queryClient.invalidateQueries({ queryKey: silenceKeys.all })}
-      lead={
-        <div className="grid gap-3 sm:grid-cols-2">
-          {fields.map(({ name, label, hint }, index) => (
-            <Field key={name} label={label} hint={hint}>
-              {(id) => (
-                <Input
-                  id={id}
-                  autoFocus={index === 0}
-                  value={draft[name]}
-                  onChange={(event) => setDraft({ ...draft, [name]: event.target.value })}
-                />
-              )}
-            </Field>
-          ))}
-        </div>
-      }
-    />
   );
 }

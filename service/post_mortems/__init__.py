@@ -1,0 +1,1 @@
+"""Post-mortems of incidents: as data, as Markdown, and behind links that expire."""

@@ -1,0 +1,25 @@
+/** The names of the racks over their boxes. A name selects its rack; on the keyboard, R does it in the map. */
+import { memo } from "react";
+import type { HeatRack } from "./heat-layout";
+
+interface Props {
+  racks: HeatRack[];
+  onToggle: ((rack: HeatRack) => void) | undefined;
+}
+
+export const RackLabels = memo(function RackLabels({ racks, onToggle }: Props) {
+  return racks.map((rack) => (
+    <button
+      key={rack.name}
+      type="button"
+      tabIndex={-1}
+      disabled={!onToggle}
+      onClick={() => onToggle?.(rack)}
+      title={onToggle && `Select ${rack.name || "the nodes without a rack"}`}
+      className="absolute h-4 truncate text-left text-2xs text-ink-3 enabled:hover:text-ink enabled:hover:underline"
+      style={{ left: rack.x, top: rack.y, width: rack.width }}
+    >
+      {rack.name || "no rack"}
+    </button>
+  ));
+});
