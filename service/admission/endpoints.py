@@ -7,7 +7,7 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from mainstay.service.admission import pauses, service
+from mainstay.service.admission import pauses, selection, service
 from mainstay.service.admission.responses import encode
 from mainstay.service.admission.schemas import (
     AdmissionIn,
@@ -16,6 +16,8 @@ from mainstay.service.admission.schemas import (
     AdmissionPauseRead,
     AdmissionRead,
     AdmissionResumeBody,
+    SelectionIn,
+    SelectionRead,
 )
 from mainstay.service.audit import record as audit
 from mainstay.service.auth.guard import Reader
@@ -48,6 +50,18 @@ def admit(body: AdmissionIn, principal: Reader, request: Request, services: Serv
             audit.attach(request, session)
             answer = service.act(session, services, body, answer, now=now)
             after_commit(session, lambda: services.wakers.wake("orders"))
+    return Response(encode(answer), media_type="application/json")
+
+
+@router.post("/admission:select", operation_id="select_nodes", response_model=SelectionRead)
+def select_nodes(body: SelectionIn, _: Reader, services: ServicesDep, now: Now) -> Response:
+    """Name nodes on which admission would allow a job now and on which no other job runs, from the rules of admission.
+
+    Allowed nodes come before degraded ones. Then nodes of one cohort and of few racks are preferred, then those that
+    were validated last. Nothing is reserved: two questions at the same time get the same nodes.
+    """
+    with services.database.reading() as session:
+        answer = selection.select(session, services, body, now=now)
     return Response(encode(answer), media_type="application/json")
 
 

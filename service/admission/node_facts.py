@@ -85,6 +85,12 @@ class FactsQuery:
         notable = [name for name in self._names if (row := rows.get(name)) is None or not fine[row]]
         return {name: None if (node := self._nodes.get(name)) is None else self._known(node) for name in notable}
 
+    def clear(self) -> list[FleetNode]:
+        """Nodes that are asked for, without objections: those that ``notable`` leaves out."""
+        rows, fine = self._columns.rows, self._fine.tolist()
+        found = (rows.get(name) for name in self._names)
+        return [self._columns.nodes[row] for row in found if row is not None and fine[row]]
+
     def cohorts(self) -> set[str]:
         """Of the nodes that are asked for."""
         return {node.cohort for name in self._names if (node := self._nodes.get(name)) is not None}

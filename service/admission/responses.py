@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from mainstay.probes.core_types import HealthState, Verdict
-from mainstay.service.admission.rules import AdmissionDecision, Reason
+from mainstay.service.admission.rules import AdmissionDecision, Reason, ReasonCode
 
 
 class NodeAdmissionResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -42,6 +42,43 @@ class AdmissionResponse(msgspec.Struct, frozen=True, kw_only=True):
     preempted: list[str]
     """Ids of the cancelled validations."""
     at: float
+
+
+class SelectedNodeResponse(NodeAdmissionResponse, frozen=True, kw_only=True, gc=False):
+    """A node that was selected, with its admission."""
+
+    rack: str
+    """Empty: not reported."""
+    cohort: str
+
+
+class UnfitNodes(msgspec.Struct, frozen=True, kw_only=True):
+    """How many nodes are not fit for one reason. A node counts once, for the first of its reasons."""
+
+    code: ReasonCode
+    state: HealthState | None
+    """With the code ``state``: which one."""
+    nodes: int
+    text: str
+    """Such as ``3 never validated``."""
+
+
+class SelectionResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What a scheduler reads that asked for a number of nodes."""
+
+    job: str | None
+    count: int
+    """As asked for."""
+    decision: AdmissionDecision
+    """deny if there are fewer than asked for, else allow_degraded if any is degraded, else allow."""
+    reason: str
+    considered: int
+    """Number of nodes in the racks and cohorts, without the excluded ones."""
+    nodes: list[SelectedNodeResponse]
+    unfit: list[UnfitNodes]
+    """Why the others are not fit, where there are fewer than asked for; else empty. Most nodes first."""
+    at: float
+    """Unix seconds."""
 
 
 encode = msgspec.json.Encoder().encode

@@ -20,7 +20,7 @@ from mainstay.service.admission.rules import (
     reasons,
     worst,
 )
-from mainstay.service.admission.schemas import AdmissionIn
+from mainstay.service.admission.schemas import AdmissionIn, AdmissionLimits
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.services import Services
 from mainstay.service.settings import Settings
@@ -43,7 +43,7 @@ def decide(session: AnySession, services: Services, body: AdmissionIn, *, now: f
     Raises:
         UnknownSuiteError: the suite that is asked for does not exist.
     """
-    request = _request(body, now, services.settings)
+    request = request_of(body, now, services.settings)
     names = tuple(dict.fromkeys(body.nodes))
     survey = FactsQuery(session, services, names, request, body.job)
     told: dict[str, NodeAdmissionResponse] = {}
@@ -68,7 +68,12 @@ def decide(session: AnySession, services: Services, body: AdmissionIn, *, now: f
     )
 
 
-def _request(body: AdmissionIn, now: float, settings: Settings) -> AdmissionRequest:
+def request_of(body: AdmissionLimits, now: float, settings: Settings) -> AdmissionRequest:
+    """The limits of a question, with those of the settings where it has none.
+
+    Raises:
+        UnknownSuiteError: the suite that is asked for does not exist.
+    """
     suite = body.suite or settings.admission.suite
     hours = settings.admission.max_age_hours if body.max_age_hours is None else body.max_age_hours
     return AdmissionRequest(

@@ -1,11 +1,13 @@
 """``mainstay status``, ``nodes``, ``incidents``, ``silences``, and what an operator does about them.
 
-Exit codes: 0 done, 2 invalid input, 5 the service rejected the request or did not answer.
+Exit codes: 0 done, 1 fewer fit nodes than asked for, 2 invalid input, 5 the service rejected the request or did not
+answer.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,7 @@ from mainstay.detectors.cli_errors import BAD_INPUT, NO_SERVICE, InputError, one
 from mainstay.probes.transport import TransportError
 from mainstay.service.commands.contexts import Context, store, stored
 from mainstay.service.commands.output import Format, Json, age, print_data, repeat, show
-from mainstay.service.commands.tables import INCIDENTS, JOBS, NODES, SILENCES, covers
+from mainstay.service.commands.tables import FIT_NODES, INCIDENTS, JOBS, NODES, SILENCES, covers
 
 if TYPE_CHECKING:
     from mainstay.probes.transport import Transport
@@ -121,32 +123,55 @@ def nodes(
     connection: Connection = Connection(),
     listing: Listing = Listing(),
     *,
+    fit: int | None = None,
     state: str | None = None,
     rack: str | None = None,
+    cohort: str | None = None,
     job: str | None = None,
     text: str | None = None,
     limit: int = 1000,
 ) -> int:
-    """List nodes.
+    """List nodes, or choose nodes that are fit for a new job.
 
     Parameters
     ----------
+    fit
+        Choose so many nodes that admission allows now and that run no job. Exit code 1: there are fewer.
     state
         Only nodes in this state.
     rack
         Only nodes in this rack.
+    cohort
+        Only nodes of this cohort.
     job
-        Only nodes of this job.
+        Only nodes of this job; with --fit, the job that is to start.
     text
         Only nodes whose name, host name, rack, or cohort contains this text.
     limit
         Print at most so many.
     """
-    transport, query = connection.open(), {"state": state, "rack": rack, "job": job, "q": text}
+    if fit is not None:
+        if state is not None or text is not None or listing.watch:
+            raise InputError("--fit takes neither --state, --text, nor --watch: use --rack, --cohort, and --job")
+        chosen = {"racks": [rack] if rack else [], "cohorts": [cohort] if cohort else []}
+        return _fit(connection.open(), {"count": fit, "job": job, **chosen}, listing.output)
+    transport = connection.open()
+    query = {"state": state, "rack": rack, "cohort": cohort, "job": job, "q": text}
     return repeat(
         lambda: show(_pages(transport, "/nodes", limit, **query), NODES, listing.output, empty="no nodes"),
         watch=listing.watch,
     )
+
+
+def _fit(transport: Transport, body: Json, output: Format) -> int:
+    told = transport.json("POST", "/admission:select", body)
+    if output in {"json", "yaml"}:
+        print_data(told, output)
+    else:
+        show(told["nodes"], FIT_NODES, output, empty="no fit nodes")
+    if missing := told["count"] > len(told["nodes"]):
+        print(f"mainstay nodes: {told['reason']}", file=sys.stderr)
+    return int(missing)
 
 
 @one_line("mainstay incidents", CODES)

@@ -38,6 +38,14 @@ MOVES: Final[tuple[Column, ...]] = (
     ("JOBS", lambda item: ", ".join(item["jobs"]), False),
     ("DETAIL", lambda item: item["detail"], False),
 )
+FIT_NODES: Final[tuple[Column, ...]] = (
+    ("NODE", lambda node: node["node"], False),
+    ("ADMISSION", lambda node: node["decision"], False),
+    ("RACK", lambda node: node["rack"], False),
+    ("COHORT", lambda node: node["cohort"], False),
+    ("VALIDATED", lambda node: since(node["validated_at"]), False),
+    ("REASON", lambda node: "; ".join(reason["text"] for reason in node["reasons"]), False),
+)
 INCIDENTS: Final[tuple[Column, ...]] = (
     ("ID", lambda incident: incident["id"][-8:], False),
     ("SEVERITY", lambda incident: incident["severity"], False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, get_args
 
 from fastapi import APIRouter, Query, Response
 
@@ -12,14 +12,17 @@ from mainstay.service.auth.guard import Reader
 from mainstay.service.common.clock import Now
 from mainstay.service.common.db import Reading
 from mainstay.service.common.problem import UnprocessableError
+from mainstay.service.common.schemas import Output
 from mainstay.service.reports import service
 from mainstay.service.reports.reliability import Period
-from mainstay.service.reports.schemas import ReliabilityRead
+from mainstay.service.reports.schemas import BetweenRead, ReliabilityRead
+from mainstay.service.services import ServicesDep
 
 router = APIRouter(prefix="/v1", tags=["reports"])
 _DAY: Final = 86_400.0
 _MAX_DAYS: Final = 400
 Moment = Annotated[float | None, Query(ge=0, le=1e11)]
+ReportTable = Literal["jobs", "teams", "causes", "components", "batches", "cohorts", "nodes"]
 Minutes = Annotated[float, Query(ge=0, le=7 * 24 * 60)]
 
 
@@ -27,6 +30,7 @@ Minutes = Annotated[float, Query(ge=0, le=7 * 24 * 60)]
 def get_reliability(
     _: Reader,
     session: Reading,
+    services: ServicesDep,
     now: Now,
     *,
     since: Moment = None,
@@ -39,8 +43,8 @@ def get_reliability(
     ``restart_minutes`` and ``checkpoint_minutes`` say what a restart without Mainstay would cost.
     """
     return service.report(
-        session, _period(since, until, now), restart_seconds=restart_minutes * 60,
-        checkpoint_seconds=checkpoint_minutes * 60,
+        session, _period(since, until, now), services.fleet.current(session).nodes,
+        restart_seconds=restart_minutes * 60, checkpoint_seconds=checkpoint_minutes * 60,
     )  # fmt: skip
 
 
@@ -51,17 +55,37 @@ def get_reliability(
     responses={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}},
 )
 def get_reliability_csv(
-    _: Reader, session: Reading, now: Now, *, since: Moment = None, until: Moment = None
+    _: Reader,
+    session: Reading,
+    services: ServicesDep,
+    now: Now,
+    *,
+    since: Moment = None,
+    until: Moment = None,
+    table: ReportTable = "jobs",
 ) -> Response:
-    """The jobs of the report as CSV, one line each."""
-    found = service.report(session, _period(since, until, now), restart_seconds=0.0, checkpoint_seconds=0.0)
+    """A table of the report as CSV, by default its jobs. Without a team: the jobs that are in none."""
+    found = service.report(
+        session, _period(since, until, now), services.fleet.current(session).nodes, restart_seconds=0.0,
+        checkpoint_seconds=0.0,
+    )  # fmt: skip
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(["job", "name", "ranks", "hours", "ettr", "recoveries", "failed_recoveries", "steps_lost",
-                     "lost_gpu_hours"])  # fmt: skip
-    for job in found.jobs:
-        writer.writerow([_plain(value) for value in job.model_dump().values()])
+    rows: list[Output] = getattr(found, table)
+    writer.writerow(_columns(get_args(ReliabilityRead.model_fields[table].annotation)[0]))
+    for row in rows:
+        values = (value.values() if isinstance(value, dict) else [value] for value in row.model_dump().values())
+        writer.writerow([_plain(value) for some in values for value in some])
     return Response(text.getvalue(), media_type="text/csv; charset=utf-8")
+
+
+def _columns(kind: type[Output]) -> list[str]:
+    """Names of the columns; those of the time between failures in place of it."""
+    found: list[str] = []
+    for name, field in kind.model_fields.items():
+        parts = [f"between_{part}" for part in BetweenRead.model_fields]
+        found += parts if field.annotation is BetweenRead else ["job" if name == "id" else name]
+    return found
 
 
 def _plain(value: object) -> object:

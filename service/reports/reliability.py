@@ -53,6 +53,9 @@ class Failure:
     recovered_at: float | None
     cause: str
     node: str | None
+    component: str = "unknown"
+    """``components.Component``."""
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,31 +167,28 @@ def poisson_limits(count: int) -> tuple[float, float]:
 class Between:
     """Time between failures, with 95 % limits; None where no failure bounds it."""
 
-    node_hours: float
+    exposure_hours: float
+    """Hours in service of the nodes, or of the GPUs, together."""
     failures: int
     hours: float | None
     low: float
     high: float | None
 
 
-def between(node_hours: float, failures: int) -> Between:
-    """Mean time between failures of nodes that ran ``node_hours`` together."""
+def between(exposure_hours: float, failures: int) -> Between:
+    """Mean time between failures of nodes, or of GPUs, that ran ``exposure_hours`` together; unknown if these are 0."""
     low, high = poisson_limits(failures)
     return Between(
-        node_hours=node_hours,
+        exposure_hours=exposure_hours,
         failures=failures,
-        hours=node_hours / failures if failures else None,
-        low=node_hours / high,
-        high=node_hours / low if low else None,
+        hours=exposure_hours / failures if failures and exposure_hours else None,
+        low=exposure_hours / high,
+        high=exposure_hours / low if low and exposure_hours else None,
     )
 
 
-def node_hours(nodes: Iterable[NodeSpan], period: Period) -> float:
-    """Hours in which nodes were known and in service."""
-    return sum(in_service_seconds(node, period) for node in nodes) / HOUR
-
-
 def in_service_seconds(node: NodeSpan, period: Period) -> float:
+    """Seconds in which a node was known and in service."""
     known = period.clip(node.first_seen_at, period.until)
     return max(0.0, known - out_seconds(node, period))
 

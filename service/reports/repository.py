@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
-from sqlalchemy import or_, select
+from sqlalchemy import case, or_, select
 
 from mainstay.probes.core_types import HealthState
+from mainstay.service.auth.models import TeamRow
 from mainstay.service.common.db import AnySession
 from mainstay.service.fleet.models import NodeRow, TransitionRow
 from mainstay.service.incidents.models import IncidentRow, TimelineRow
 from mainstay.service.jobs.models import JobRow, RecoveryRow
+from mainstay.service.reports.components import component_of
 from mainstay.service.reports.reliability import Failure, JobSpan, NodeSpan, Period, Stop
 
 UNKNOWN: Final = "unknown"
@@ -59,14 +61,24 @@ def failures(session: AnySession, period: Period) -> list[Failure]:
         TimelineRow.kind == "merged", TimelineRow.data["trigger"].as_string() == "merged"
     )
     statement = select(
-        IncidentRow.opened_at, IncidentRow.recovered_at, IncidentRow.closed_at, IncidentRow.cause, IncidentRow.node
+        IncidentRow.opened_at, IncidentRow.recovered_at, IncidentRow.closed_at, IncidentRow.cause, IncidentRow.node,
+        IncidentRow.device, case((IncidentRow.cause.is_(None), IncidentRow.kinds)),
     ).where(
         IncidentRow.opened_at >= period.since, IncidentRow.opened_at < period.until, IncidentRow.id.not_in(merged)
     )  # fmt: skip
     return [
-        Failure(opened_at=opened, recovered_at=recovered or closed, cause=cause or UNKNOWN, node=node)
-        for opened, recovered, closed, cause, node in session.execute(statement)
-    ]
+        Failure(
+            opened_at=opened, recovered_at=recovered or closed, cause=cause or UNKNOWN, node=node, device=device,
+            component=component_of(cause, kinds or ()),
+        )
+        for opened, recovered, closed, cause, node, device, kinds in session.execute(statement)
+    ]  # fmt: skip
+
+
+def teams(session: AnySession) -> dict[str, list[str]]:
+    """Team → the patterns of its jobs."""
+    rows = session.execute(select(TeamRow.name, TeamRow.jobs).order_by(TeamRow.name))
+    return {row.name: row.jobs for row in rows}
 
 
 def nodes(session: AnySession, period: Period) -> list[NodeSpan]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from mainstay.service.common.schemas import Output
+from mainstay.service.reports.components import Component
 from mainstay.service.reports.reliability import Between
 
 
 class BetweenRead(Output):
     """Mean time between failures with its 95 % limits, in hours; null where no failure bounds it."""
 
-    node_hours: float
+    exposure_hours: float
+    """Hours in service of the nodes, or of the GPUs, together."""
     failures: int
     hours: float | None
     low: float
@@ -71,9 +75,46 @@ class CauseReliability(Output):
     """Of jobs that stood still because of it."""
 
 
+class TeamReliability(Output):
+    team: str | None
+    """Null: the jobs that are in no team."""
+    jobs: int
+    shared_jobs: int
+    """Of these, the jobs that are in another team too. They count in each."""
+    gpu_hours: float
+    productive_gpu_hours: float
+    """Without those that were lost: the goodput."""
+    lost_gpu_hours: float
+    ettr: float | None
+    """Effective training time ratio, weighted by GPU hours."""
+    recoveries: int
+    failed_recoveries: int
+
+
+class ComponentReliability(Output):
+    component: Component
+    """``other`` is none of a node, such as software; ``unknown`` where neither cause nor findings name one."""
+    unit: Literal["gpu", "node"]
+    """Whose hours in service count between failures."""
+    mean_repair_seconds: float | None
+    between_failures: BetweenRead
+
+
+class BatchReliability(Output):
+    """GPUs of one model and VBIOS."""
+
+    model: str
+    firmware: str | None
+    """VBIOS version; null: not reported."""
+    gpus: int
+    between_failures: BetweenRead
+    """Of GPUs."""
+
+
 class CohortReliability(Output):
     cohort: str
     nodes: int
+    mean_repair_seconds: float | None
     between_failures: BetweenRead
 
 
@@ -92,7 +133,12 @@ class ReliabilityRead(Output):
     """Of the period of the same length before it."""
     jobs: list[JobReliability]
     """Those that lost most, at most 200."""
+    teams: list[TeamReliability]
     causes: list[CauseReliability]
+    components: list[ComponentReliability]
+    batches: list[BatchReliability]
+    failures_in_no_batch: int
+    """Failures of GPUs of which the batch is not known."""
     cohorts: list[CohortReliability]
     nodes: list[NodeReliability]
     """Those with most incidents, at most 20."""

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, Literal
 
+from mainstay.service.auth.tokens import matches
 from mainstay.service.common.db import AnySession
-from mainstay.service.reports import reliability, repository
+from mainstay.service.fleet.directory import FleetNode
+from mainstay.service.reports import components, reliability, repository
+from mainstay.service.reports.components import Component
 from mainstay.service.reports.reliability import HOUR, Failure, JobCost, NodeSpan, Period
 from mainstay.service.reports.schemas import (
+    BatchReliability,
     BetweenRead,
     CauseReliability,
     CohortReliability,
+    ComponentReliability,
     JobReliability,
     LostGpuHours,
     NodeReliability,
     ReliabilityRead,
     ReliabilitySummary,
+    TeamReliability,
 )
 
 _JOBS: Final = 200
@@ -25,17 +31,33 @@ _NODES: Final = 20
 
 
 def report(
-    session: AnySession, period: Period, *, restart_seconds: float, checkpoint_seconds: float
+    session: AnySession,
+    period: Period,
+    fleet: Mapping[str, FleetNode],
+    *,
+    restart_seconds: float,
+    checkpoint_seconds: float,
 ) -> ReliabilityRead:
-    """What failures cost in the period, and in the one before it."""
+    """What failures cost in the period, and in the one before it.
+
+    Args:
+        session: to read with.
+        period: what to report on.
+        fleet: node → its GPUs now, for the batches.
+        restart_seconds: what a restart without Mainstay would take.
+        checkpoint_seconds: between two checkpoints.
+    """
     costs, failures = _costs(session, period), repository.failures(session, period)
     nodes, before = repository.nodes(session, period), period.before
+    in_service, in_service_before = _in_service(nodes, period), _in_service(nodes, before)
+    batches, unbatched = components.between_of_batches(fleet, in_service, failures)
 
     def summary(of: Period, costs: Sequence[JobCost], failures: Sequence[Failure]) -> ReliabilitySummary:
         saved = reliability.saved_gpu_hours(
             costs, restart_seconds=restart_seconds, checkpoint_seconds=checkpoint_seconds
         )
-        return _summary(of, costs, failures, nodes, saved)
+        hours = sum((in_service if of is period else in_service_before).values()) / HOUR
+        return _summary(of, costs, failures, nodes, hours=hours, saved=saved)
 
     return ReliabilityRead(
         since=period.since,
@@ -43,8 +65,15 @@ def report(
         summary=summary(period, costs, failures),
         before=summary(before, _costs(session, before), repository.failures(session, before)),
         jobs=[_job(cost) for cost in sorted(costs, key=lambda cost: -cost.lost_gpu_hours)[:_JOBS]],
+        teams=_teams(costs, repository.teams(session)),
         causes=_causes(costs, failures),
-        cohorts=_cohorts(nodes, failures, period),
+        components=_components(nodes, failures, in_service),
+        batches=[
+            BatchReliability(model=model, firmware=firmware, gpus=gpus, between_failures=BetweenRead.of_period(found))
+            for (model, firmware), (gpus, found) in batches.items()
+        ],
+        failures_in_no_batch=unbatched,
+        cohorts=_cohorts(nodes, failures, in_service),
         nodes=_nodes(nodes, failures, period),
         assumptions=[
             f"A restart from the last checkpoint takes {restart_seconds / 60:g} min.",
@@ -52,8 +81,16 @@ def report(
             "A repeated step takes as long as the steps of its job do on average.",
             "A job that reports no more has ended with its last report.",
             "Each incident is one failure. Time out of service does not count between failures.",
+            "A job in two teams counts in each.",
+            "An incident without a known cause counts for no component, unless its findings name one.",
+            "GPUs count for the model and VBIOS that their nodes report now, also before a replacement or an update.",
         ],
     )
+
+
+def _in_service(nodes: Iterable[NodeSpan], period: Period) -> dict[str, float]:
+    """Node → seconds."""
+    return {node.name: reliability.in_service_seconds(node, period) for node in nodes}
 
 
 def _costs(session: AnySession, period: Period) -> list[JobCost]:
@@ -63,15 +100,20 @@ def _costs(session: AnySession, period: Period) -> list[JobCost]:
 
 
 def _summary(
-    period: Period, costs: Sequence[JobCost], failures: Sequence[Failure], nodes: Sequence[NodeSpan], saved: float
+    period: Period,
+    costs: Sequence[JobCost],
+    failures: Sequence[Failure],
+    nodes: Sequence[NodeSpan],
+    *,
+    hours: float,
+    saved: float,
 ) -> ReliabilitySummary:
-    gpu_hours = sum(cost.wall_seconds * cost.job.ranks for cost in costs) / HOUR
+    gpu_hours = _gpu_hours(costs)
     lost = sum(cost.lost_gpu_hours for cost in costs)
     detection, repeated = (
         sum(getattr(cost, name) * cost.job.ranks for cost in costs) / HOUR
         for name in ("detect_seconds", "repeated_seconds")
     )
-    hours = reliability.node_hours(nodes, period)
     return ReliabilitySummary(
         jobs=len(costs),
         gpu_hours=gpu_hours,
@@ -105,6 +147,63 @@ def _job(cost: JobCost) -> JobReliability:
     )
 
 
+def _teams(costs: Sequence[JobCost], teams: Mapping[str, Collection[str]]) -> list[TeamReliability]:
+    """Each team, and last the jobs that are in none, if there are any."""
+    members = defaultdict[str | None, list[JobCost]](list)
+    shared = Counter[str | None]()
+    for cost in costs:
+        own = [team for team, patterns in teams.items() if matches(cost.job.id, patterns)]
+        shared.update(own if len(own) > 1 else ())
+        for team in own:
+            members[team].append(cost)
+        if not own:
+            members[None].append(cost)
+    listed: list[str | None] = [*teams, *([None] if None in members else [])]
+    return [_team(team, members[team], shared[team]) for team in listed]
+
+
+def _team(team: str | None, costs: Sequence[JobCost], shared: int) -> TeamReliability:
+    gpu_hours, lost = _gpu_hours(costs), sum(cost.lost_gpu_hours for cost in costs)
+    return TeamReliability(
+        team=team,
+        jobs=len(costs),
+        shared_jobs=shared,
+        gpu_hours=gpu_hours,
+        productive_gpu_hours=gpu_hours - lost,
+        lost_gpu_hours=lost,
+        ettr=1.0 - lost / gpu_hours if gpu_hours else None,
+        recoveries=sum(cost.recoveries for cost in costs),
+        failed_recoveries=sum(cost.failed_recoveries for cost in costs),
+    )
+
+
+def _gpu_hours(costs: Sequence[JobCost]) -> float:
+    return sum(cost.wall_seconds * cost.job.ranks for cost in costs) / HOUR
+
+
+def _components(
+    nodes: Sequence[NodeSpan], failures: Sequence[Failure], in_service: Mapping[str, float]
+) -> list[ComponentReliability]:
+    hours = {
+        "gpu": sum(node.gpus * in_service[node.name] for node in nodes) / HOUR,
+        "node": sum(in_service.values()) / HOUR,
+    }
+    found = defaultdict[str, list[Failure]](list)
+    for failure in failures:
+        found[failure.component].append(failure)
+    return [
+        ComponentReliability(
+            component=part, unit=_unit(part), mean_repair_seconds=reliability.mean_repair_seconds(found[part]),
+            between_failures=BetweenRead.of_period(reliability.between(hours[_unit(part)], len(found[part]))),
+        )
+        for part in Component
+    ]  # fmt: skip
+
+
+def _unit(part: Component) -> Literal["gpu", "node"]:
+    return "gpu" if part is Component.GPU else "node"
+
+
 def _causes(costs: Sequence[JobCost], failures: Sequence[Failure]) -> list[CauseReliability]:
     lost, found = reliability.by_cause(costs), defaultdict[str, list[Failure]](list)
     for failure in failures:
@@ -119,19 +218,29 @@ def _causes(costs: Sequence[JobCost], failures: Sequence[Failure]) -> list[Cause
     return sorted(rows, key=lambda row: (-row.lost_gpu_hours, -row.incidents, row.cause))
 
 
-def _cohorts(nodes: Sequence[NodeSpan], failures: Sequence[Failure], period: Period) -> list[CohortReliability]:
-    cohort_of, members = {node.name: node.cohort for node in nodes}, defaultdict[str, list[NodeSpan]](list)
-    for node in nodes:
-        members[node.cohort].append(node)
-    counts = Counter(cohort_of[one.node] for one in failures if one.node in cohort_of)
+def _cohorts(
+    nodes: Sequence[NodeSpan], failures: Sequence[Failure], in_service: Mapping[str, float]
+) -> list[CohortReliability]:
+    cohort_of = {node.name: node.cohort for node in nodes}
+    seconds, members, found = (
+        defaultdict[str, float](float),
+        Counter(cohort_of.values()),
+        defaultdict[str, list[Failure]](list),
+    )
+    for name, cohort in cohort_of.items():
+        seconds[cohort] += in_service[name]
+    for failure in failures:
+        if failure.node in cohort_of:
+            found[cohort_of[failure.node]].append(failure)
     return [
         CohortReliability(
-            cohort=cohort, nodes=len(found),
+            cohort=cohort, nodes=members[cohort],
+            mean_repair_seconds=reliability.mean_repair_seconds(found[cohort]),
             between_failures=BetweenRead.of_period(
-                reliability.between(reliability.node_hours(found, period), counts[cohort])
+                reliability.between(seconds[cohort] / HOUR, len(found[cohort]))
             ),
         )
-        for cohort, found in sorted(members.items())
+        for cohort in sorted(members)
     ]  # fmt: skip
 
 

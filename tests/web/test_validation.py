@@ -156,6 +156,20 @@ def test_the_gate_denies_with_reasons(page: Page, scenario: Scenario) -> None:
     expect(rows.filter(has_text="unknown-node")).to_contain_text("no node has this name")
 
 
+def test_nodes_are_found_for_a_job(page: Page, scenario: Scenario) -> None:
+    page.goto("/validation?tab=admission")
+    page.get_by_role("radio", name="Find nodes").click()
+    page.get_by_role("spinbutton", name="Number of nodes").fill("1000")
+    page.get_by_role("button", name="Find nodes").click()
+    answer = page.get_by_role("region", name="Result")
+    expect(answer).to_contain_text("of 1\u202f000 nodes found")
+    expect(answer.get_by_role("list", name="Why other nodes are not fit")).to_contain_text("with a failed validation")
+    expect(answer.get_by_role("list", name="Fit nodes")).not_to_contain_text(SLOW)
+    page.get_by_role("textbox", name="Racks").fill("no such rack")
+    page.get_by_role("button", name="Find nodes").click()
+    expect(page.get_by_text(re.compile("no node is in rack 'no such rack'"))).to_be_visible()
+
+
 def test_a_plan_without_history_claims_no_risk(page: Page, scenario: Scenario) -> None:
     page.goto("/validation?tab=plans")
     page.get_by_role("textbox", name="Nodes").fill(" ".join(validated.NODES))

@@ -10,12 +10,16 @@ from typing import Any
 
 import pytest
 import yaml
+from sqlalchemy import update
 
 from mainstay import cli
 from mainstay.service.commands.contexts import context_file
 from mainstay.service.commands.output import age
+from mainstay.service.fleet.models import NodeRow
 from mainstay.service.incidents.opening import open_incident
 from mainstay.service.incidents.service import Context
+from mainstay.service.stream.changes import Topic, record_change
+from mainstay.service.validation.models import NodeVerdictRow
 from tests.service.conftest import Running
 
 Run = Callable[..., tuple[int, str, str]]
@@ -187,3 +191,26 @@ def test_a_damaged_context_is_named(run: Run) -> None:
 )
 def test_ages(seconds: float | None, text: str) -> None:
     assert age(seconds) == text
+
+
+def test_nodes_that_are_fit_for_a_job(signed_in: Running, run: Run) -> None:
+    code, out, err = run("nodes", "--fit", "2", "--rack", "r2")
+    assert (code, out) == (1, "no fit nodes\n"), "they were never validated"
+    assert err.startswith("mainstay nodes: 0 of 2 nodes are fit; others: 2 ")
+    now = signed_in.services.clock.now()
+    with signed_in.services.database.session() as session:
+        for name in ("n2", "n3"):
+            seen = {"state": "healthy", "last_seen_at": now, "cohort": "h100"}
+            session.execute(update(NodeRow).where(NodeRow.name == name).values(seen))
+            session.add(NodeVerdictRow(node=name, verdict="pass", power=1, suite="quick", validation_id="v", at=now))
+            record_change(session, Topic.NODE, {"id": name, "reason": "test"})
+    code, out, err = run("nodes", "--fit", "2", "--rack", "r2", "--cohort", "h100", "--job", "llm")
+    assert (code, err) == (0, "")
+    assert [line.split()[:4] for line in out.splitlines()[1:]] == [
+        [name, "allow", "r2", "h100"] for name in ("n2", "n3")
+    ]
+    assert json.loads(run("nodes", "--fit", "1", "-o", "json")[1])["decision"] == "allow"
+    assert yaml.safe_load(run("nodes", "--fit", "1", "-o", "yaml")[1])["considered"] == 3
+    assert len(json.loads(run("nodes", "--cohort", "h100", "-o", "json")[1])) == 2
+    assert run("nodes", "--fit", "1", "--state", "healthy")[0] == 2
+    assert "r9" in run("nodes", "--fit", "1", "--rack", "r9")[2]

@@ -96,7 +96,7 @@ def test_without_a_failure_only_a_lower_limit_is_known() -> None:
 def test_nodes_out_of_service_do_not_count_between_failures() -> None:
     node = NodeSpan(name="n", cohort="", gpus=8, first_seen_at=1500.0, out=((1600.0, 1700.0), (1900.0, 5000.0)))
     assert reliability.out_seconds(node, PERIOD) == 200.0
-    assert reliability.node_hours([node], PERIOD) == pytest.approx(300.0 / 3600)
+    assert reliability.in_service_seconds(node, PERIOD) == pytest.approx(300.0)
 
 
 def test_repairs_and_savings() -> None:

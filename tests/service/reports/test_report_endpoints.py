@@ -98,7 +98,9 @@ def test_the_report(service_anywhere: Running) -> None:
 
 
 def test_an_empty_service_reports_nothing_rather_than_health(service: Running) -> None:
-    summary = service.client().get("/v1/reports/reliability").json()["summary"]
+    answer = service.client().get("/v1/reports/reliability")
+    assert answer.status_code == 200, answer.text
+    summary = answer.json()["summary"]
     assert (summary["ettr"], summary["mean_repair_seconds"]) == (None, None)
     assert summary["between_failures"]["hours"] is None
 

@@ -89,6 +89,29 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admission:select": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Select Nodes
+         * @description Name nodes on which admission would allow a job now and on which no other job runs, from the rules of admission.
+         *
+         *     Allowed nodes come before degraded ones. Then nodes of one cohort and of few racks are preferred, then those that
+         *     were validated last. Nothing is reserved: two questions at the same time get the same nodes.
+         */
+        post: operations["select_nodes"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/audit-log": {
         parameters: {
             query?: never;
@@ -1864,7 +1887,7 @@ export interface paths {
         };
         /**
          * Get Reliability Csv
-         * @description The jobs of the report as CSV, one line each.
+         * @description A table of the report as CSV, by default its jobs. Without a team: the jobs that are in none.
          */
         get: operations["get_reliability_csv"];
         put?: never;
@@ -2794,6 +2817,19 @@ export interface components {
             /** Time */
             time: number;
         };
+        /**
+         * BatchReliability
+         * @description GPUs of one model and VBIOS.
+         */
+        BatchReliability: {
+            between_failures: components["schemas"]["BetweenRead"];
+            /** Firmware */
+            firmware: string | null;
+            /** Gpus */
+            gpus: number;
+            /** Model */
+            model: string;
+        };
         /** BenchmarkRead */
         BenchmarkRead: {
             /** Catches */
@@ -2874,6 +2910,8 @@ export interface components {
          * @description Mean time between failures with its 95 % limits, in hours; null where no failure bounds it.
          */
         BetweenRead: {
+            /** Exposure Hours */
+            exposure_hours: number;
             /** Failures */
             failures: number;
             /** High */
@@ -2882,8 +2920,6 @@ export interface components {
             hours: number | null;
             /** Low */
             low: number;
-            /** Node Hours */
-            node_hours: number;
         };
         /**
          * BreakerRead
@@ -2991,6 +3027,8 @@ export interface components {
             between_failures: components["schemas"]["BetweenRead"];
             /** Cohort */
             cohort: string;
+            /** Mean Repair Seconds */
+            mean_repair_seconds: number | null;
             /** Nodes */
             nodes: number;
         };
@@ -3034,6 +3072,24 @@ export interface components {
             /** Node */
             node: string;
             verdict: components["schemas"]["Verdict"];
+        };
+        /**
+         * Component
+         * @description What failed.
+         * @enum {string}
+         */
+        Component: "gpu" | "gpu_link" | "network" | "host" | "storage" | "other" | "unknown";
+        /** ComponentReliability */
+        ComponentReliability: {
+            between_failures: components["schemas"]["BetweenRead"];
+            component: components["schemas"]["Component"];
+            /** Mean Repair Seconds */
+            mean_repair_seconds: number | null;
+            /**
+             * Unit
+             * @enum {string}
+             */
+            unit: "gpu" | "node";
         };
         /**
          * CorruptSteps
@@ -5820,11 +5876,17 @@ export interface components {
         ReliabilityRead: {
             /** Assumptions */
             assumptions: string[];
+            /** Batches */
+            batches: components["schemas"]["BatchReliability"][];
             before: components["schemas"]["ReliabilitySummary"];
             /** Causes */
             causes: components["schemas"]["CauseReliability"][];
             /** Cohorts */
             cohorts: components["schemas"]["CohortReliability"][];
+            /** Components */
+            components: components["schemas"]["ComponentReliability"][];
+            /** Failures In No Batch */
+            failures_in_no_batch: number;
             /** Jobs */
             jobs: components["schemas"]["JobReliability"][];
             /** Nodes */
@@ -5832,6 +5894,8 @@ export interface components {
             /** Since */
             since: number;
             summary: components["schemas"]["ReliabilitySummary"];
+            /** Teams */
+            teams: components["schemas"]["TeamReliability"][];
             /** Until */
             until: number;
         };
@@ -6044,6 +6108,81 @@ export interface components {
             passes: number;
             /** Repaired */
             repaired: number;
+        };
+        /**
+         * SelectedNode
+         * @description A node that was selected, with its admission.
+         */
+        SelectedNode: {
+            /** Cohort */
+            cohort: string;
+            decision: components["schemas"]["AdmissionDecision"];
+            /** Node */
+            node: string;
+            /** Rack */
+            rack: string;
+            /** Reasons */
+            reasons: components["schemas"]["ReasonRead"][];
+            state: components["schemas"]["HealthState"] | null;
+            /** Suite */
+            suite: string | null;
+            /** Validated At */
+            validated_at: number | null;
+            verdict: components["schemas"]["Verdict"] | null;
+        };
+        /**
+         * SelectionIn
+         * @description A job, or an operator, that needs so many nodes.
+         */
+        SelectionIn: {
+            /**
+             * Cohorts
+             * @default []
+             */
+            cohorts: string[];
+            /** Count */
+            count: number;
+            /**
+             * Degraded
+             * @default true
+             */
+            degraded: boolean;
+            /**
+             * Exclude
+             * @default []
+             */
+            exclude: string[];
+            /** Gpus Per Node */
+            gpus_per_node?: number | null;
+            /** Job */
+            job?: string | null;
+            /** Max Age Hours */
+            max_age_hours?: number | null;
+            /**
+             * Racks
+             * @default []
+             */
+            racks: string[];
+            /** Suite */
+            suite?: string | null;
+        };
+        /** SelectionRead */
+        SelectionRead: {
+            /** At */
+            at: number;
+            /** Considered */
+            considered: number;
+            /** Count */
+            count: number;
+            decision: components["schemas"]["AdmissionDecision"];
+            /** Job */
+            job: string | null;
+            /** Nodes */
+            nodes: components["schemas"]["SelectedNode"][];
+            /** Reason */
+            reason: string;
+            /** Unfit */
+            unfit: components["schemas"]["UnfitNodesRead"][];
         };
         /**
          * SelectionTrigger
@@ -6757,6 +6896,27 @@ export interface components {
             /** Name */
             name: string;
         };
+        /** TeamReliability */
+        TeamReliability: {
+            /** Ettr */
+            ettr: number | null;
+            /** Failed Recoveries */
+            failed_recoveries: number;
+            /** Gpu Hours */
+            gpu_hours: number;
+            /** Jobs */
+            jobs: number;
+            /** Lost Gpu Hours */
+            lost_gpu_hours: number;
+            /** Productive Gpu Hours */
+            productive_gpu_hours: number;
+            /** Recoveries */
+            recoveries: number;
+            /** Shared Jobs */
+            shared_jobs: number;
+            /** Team */
+            team: string | null;
+        };
         /** TimelineEntry */
         TimelineEntry: {
             /** Data */
@@ -6971,6 +7131,15 @@ export interface components {
             /** Time */
             time: number;
             to_state: components["schemas"]["HealthState"];
+        };
+        /** UnfitNodesRead */
+        UnfitNodesRead: {
+            code: components["schemas"]["ReasonCode"];
+            /** Nodes */
+            nodes: number;
+            state: components["schemas"]["HealthState"] | null;
+            /** Text */
+            text: string;
         };
         /** UpdateRead */
         UpdateRead: {
@@ -7653,6 +7822,37 @@ export interface operations {
             403: components["responses"]["NotAllowed"];
             /** @description Conflict */
             409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    select_nodes: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SelectionIn"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SelectionRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
             422: components["responses"]["InvalidInput"];
@@ -10599,6 +10799,7 @@ export interface operations {
             query?: {
                 since?: number | null;
                 until?: number | null;
+                table?: "jobs" | "teams" | "causes" | "components" | "batches" | "cohorts" | "nodes";
             };
             header?: never;
             path?: never;

@@ -8,7 +8,7 @@ import { StatePill } from "@/ui/state-pill";
 import { decisionLook, deniedUnknown } from "./model";
 
 /** The most nodes to list; the API returns all. */
-const SHOWN = 200;
+export const SHOWN = 200;
 
 export function Answer({ answer }: { answer: Admission }) {
   const ignorant = deniedUnknown(answer.nodes);
@@ -71,7 +71,7 @@ const NodeLink = ({ node }: { node: string }) => (
   </Link>
 );
 
-function Row({ node }: { node: NodeAdmission }) {
+export function Row({ node, place }: { node: NodeAdmission; place?: string }) {
   return (
     <li className="grid grid-cols-[8.5rem_minmax(0,10rem)_minmax(0,1fr)] items-baseline gap-x-4 gap-y-1 border-line border-t px-4 py-2 text-sm max-md:grid-cols-[8.5rem_minmax(0,1fr)]">
       <StatePill look={statusStyleOf(decisionLook, node.decision)} quiet />
@@ -81,6 +81,7 @@ function Row({ node }: { node: NodeAdmission }) {
         <NodeLink node={node.node} />
       )}
       <ul className="min-w-0 max-md:col-span-2">
+        {place && <li className="text-ink-2">{place}</li>}
         {node.reasons.map((reason) => (
           <li key={reason.code} className="text-ink-2">
             <span className="text-ink">{humanize(reason.code)}:</span> {reason.text}

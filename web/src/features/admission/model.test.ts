@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import type { NodeAdmission } from "@/api/types";
-import { deniedUnknown } from "./model";
+import { deniedUnknown, listed } from "./model";
 
 type Reason = NodeAdmission["reasons"][number];
 const node = (decision: NodeAdmission["decision"], ...codes: Reason["code"][]): NodeAdmission => ({
@@ -15,6 +15,11 @@ const node = (decision: NodeAdmission["decision"], ...codes: Reason["code"][]): 
   verdict: null,
   suite: null,
   validated_at: null,
+});
+
+it("reads names of racks that contain spaces", () => {
+  expect(listed(" hall 2 r1, r2,,r2 ")).toEqual(["hall 2 r1", "r2"]);
+  expect(listed(" ")).toEqual([]);
 });
 
 it("separates unknown nodes from bad ones", () => {

@@ -18,6 +18,16 @@ export const decisionLook: Record<Admission["decision"], StatusStyle> = {
   },
 };
 
+/** Names of racks or cohorts, which may contain spaces. */
+export const listed = (text: string): string[] => [
+  ...new Set(
+    text
+      .split(",")
+      .map((name) => name.trim())
+      .filter(Boolean),
+  ),
+];
+
 const ignorance = new Set([
   "unknown_node",
   "silent",

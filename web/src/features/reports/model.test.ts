@@ -15,8 +15,10 @@ describe("figures of a report", () => {
   });
 
   it("says what is known without a failure", () => {
-    const between = { node_hours: 1000, failures: 0, hours: null, low: 271, high: null };
+    const between = { exposure_hours: 1000, failures: 0, hours: null, low: 271, high: null };
     expect(limits(between)).toBe("no failure in 41.7 d of nodes; at least 11.3 d");
+    expect(limits(between, "GPUs")).toBe("no failure in 41.7 d of GPUs; at least 11.3 d");
+    expect(limits({ ...between, exposure_hours: 0 })).toBe("no time in service of nodes is known");
     expect(limits({ ...between, failures: 4, hours: 250, low: 98, high: 917 })).toBe("95 %: 98 h to 38.2 d");
   });
 

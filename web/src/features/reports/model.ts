@@ -1,5 +1,5 @@
 /** Figures of a report in words, and what became of them since the period before. */
-import type { BetweenFailures, ReliabilitySummary } from "@/api/types";
+import type { BetweenFailures, ComponentReliability, ReliabilitySummary } from "@/api/types";
 import { integer, MISSING, percent } from "@/lib/format";
 
 /** Hours with a unit that fits: 34 h, 12 d, 1.4 y. */
@@ -14,10 +14,11 @@ export function hours(value: number | null | undefined): string {
 export const gpuHours = (value: number): string =>
   value !== 0 && value < 100 ? String(Number(value.toPrecision(3))) : integer(value);
 
-/** Limits of a mean time between failures. */
-export function limits(found: BetweenFailures): string {
+/** Limits of a mean time between failures of nodes, or of GPUs. */
+export function limits(found: BetweenFailures, of = "nodes"): string {
+  if (found.exposure_hours === 0) return `no time in service of ${of} is known`;
   if (found.failures === 0)
-    return `no failure in ${hours(found.node_hours)} of nodes; at least ${hours(found.low)}`;
+    return `no failure in ${hours(found.exposure_hours)} of ${of}; at least ${hours(found.low)}`;
   return `95 %: ${hours(found.low)} to ${hours(found.high)}`;
 }
 
@@ -42,3 +43,13 @@ export function lostParts(summary: ReliabilitySummary): { name: string; hours: n
   const total = parts.reduce((sum, part) => sum + part.hours, 0);
   return parts.map((part) => ({ ...part, share: total > 0 ? part.hours / total : 0 }));
 }
+
+export const componentLabel: Record<ComponentReliability["component"], string> = {
+  gpu: "GPU",
+  gpu_link: "GPU link",
+  network: "Network",
+  host: "Host",
+  storage: "Storage",
+  other: "No component",
+  unknown: "Not known",
+};

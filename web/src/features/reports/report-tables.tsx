@@ -1,6 +1,5 @@
 /** The tables of a reliability report. */
 import { Link } from "@tanstack/react-router";
-import type { ReactNode } from "react";
 import type {
   CauseReliability,
   CohortReliability,
@@ -10,10 +9,10 @@ import type {
 } from "@/api/types";
 import { type Cause, causeLabel } from "@/features/incidents/cause";
 import { duration, integer, percent } from "@/lib/format";
-import { Empty } from "@/ui/notice";
-import { Panel } from "@/ui/panel";
 import { type Column, columnsFor, DataTable } from "@/ui/table";
+import { BatchTable, ComponentTable, TeamTable } from "./group-tables";
 import { gpuHours, hours, limits } from "./model";
+import { Section } from "./section";
 
 const job = columnsFor<JobReliability>();
 const jobs: Column<JobReliability>[] = job.columns([
@@ -66,6 +65,10 @@ const cohorts: Column<CohortReliability>[] = cohort.columns([
     header: "Between failures",
     cell: ({ row }) => hours(row.original.between_failures.hours),
   }),
+  cohort.accessor("mean_repair_seconds", {
+    header: "To recovery",
+    cell: ({ row }) => duration(row.original.mean_repair_seconds),
+  }),
   cohort.accessor((row) => limits(row.between_failures), { id: "limits", header: "Limits" }),
 ]);
 
@@ -89,6 +92,7 @@ const nodes: Column<NodeReliability>[] = node.columns([
 export function Tables({ report }: { report: Report }) {
   return (
     <>
+      <TeamTable teams={report.teams} />
       <Section title="Jobs" about="those that lost most" rows={report.jobs} empty="No job ran in this time.">
         <DataTable
           label="Jobs"
@@ -131,40 +135,20 @@ export function Tables({ report }: { report: Report }) {
           />
         </Section>
       </div>
+      <ComponentTable components={report.components} />
+      <BatchTable batches={report.batches} unknown={report.failures_in_no_batch} />
       <Section title="Cohorts" rows={report.cohorts} empty="No nodes are known.">
         <DataTable
           label="Cohorts"
           data={report.cohorts}
           columns={cohorts}
           rowId={(row) => row.cohort}
-          right={["nodes", "between"]}
+          right={["nodes", "between", "mean_repair_seconds"]}
           grow="limits"
-          columnClass={{ limits: "max-sm:hidden" }}
+          columnClass={{ limits: "max-sm:hidden", mean_repair_seconds: "max-sm:hidden" }}
           sorted
         />
       </Section>
     </>
-  );
-}
-
-interface SectionProps {
-  title: string;
-  about?: string;
-  rows: readonly unknown[];
-  empty: string;
-  children: ReactNode;
-}
-
-function Section({ title, about, rows, empty, children }: SectionProps) {
-  return (
-    <Panel title={title} about={about} flush>
-      {rows.length > 0 ? (
-        children
-      ) : (
-        <div className="px-4 pb-3">
-          <Empty title={empty} />
-        </div>
-      )}
-    </Panel>
   );
 }
