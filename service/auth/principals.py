@@ -44,6 +44,7 @@ def _of_user(
     session: AnySession, row: TokenRow, scopes: frozenset[Scope]
 ) -> tuple[frozenset[Scope], frozenset[Scope], tuple[str, ...], str]:
     user = session.get_one(UserRow, row.user_id)
+    scopes = scopes if row.sign_in is None else frozenset(Scope)
     fleet, own = (strongest(within(scopes, scopes_of(role))) for role in (user.role, user.team_role))
     if row.team is not None:
         # A token for one team is as narrow as the team, even if its user may do the same in the whole fleet.

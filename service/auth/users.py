@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
@@ -17,9 +17,6 @@ from mainstay.service.auth.roles import UserRole, scopes_of
 from mainstay.service.auth.tokens import TokenKind, digest, make_secret
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.problem import ConflictError, NotFoundError, UnauthorizedError, UnprocessableError
-
-EVERYTHING: Final = ("admin",)
-"""Scopes of the session of a user: what the roles allow, as they change."""
 
 
 class SignInMethod(StrEnum):
@@ -184,11 +181,11 @@ def check_sign_in(session: AnySession, name: str, password: str) -> UserRow:
 def open_session(
     session: WriteSession, user: UserRow, method: SignInMethod, *, address: str, now: float, hours: float
 ) -> str:
-    """A browser session of a user: its secret, and the token behind it, whose secret is not kept."""
+    """A browser session of a user: its secret. The token behind it has no secret, and no scopes: the roles decide."""
     ends, cookie = now + hours * 3600, make_secret(TokenKind.USER).removeprefix("mst_user_")
     token = TokenRow(
         id=uuid7(), digest=digest(make_secret(TokenKind.USER)), prefix="session", kind=TokenKind.USER.value,
-        name=f"session of {user.name}", scopes=list(EVERYTHING), created_at=now, expires_at=ends, user_id=user.id,
+        name=f"session of {user.name}", scopes=[], created_at=now, expires_at=ends, user_id=user.id,
         sign_in=method.value, address=address[:64],
     )  # fmt: skip
     session.add(token)

@@ -65,7 +65,7 @@ class Listing:
     """Print again each two seconds until Ctrl-C."""
 
 
-def _pages(transport: Transport, path: str, limit: int, **query: object) -> list[Json]:
+def pages(transport: Transport, path: str, limit: int, **query: object) -> list[Json]:
     """Items of a list, up to ``limit``."""
     found: list[Json] = []
     wanted = {name: value for name, value in query.items() if value is not None}
@@ -94,7 +94,8 @@ def login(service: str, /, *, token_file: Path) -> int:
     transport = open_transport(service, None, token_file)
     me = transport.json("GET", "/auth/me")
     file = store(Context(transport.url, transport.token))
-    print(f"signed in to {transport.url} as {me['subject']} ({', '.join(me['scopes'])}); stored in {file}")
+    scopes = ", ".join(me["scopes"] or me["job_scopes"])
+    print(f"signed in to {transport.url} as {me['subject']} ({scopes}); stored in {file}")
     return 0
 
 
@@ -158,7 +159,7 @@ def nodes(
     transport = connection.open()
     query = {"state": state, "rack": rack, "cohort": cohort, "job": job, "q": text}
     return repeat(
-        lambda: show(_pages(transport, "/nodes", limit, **query), NODES, listing.output, empty="no nodes"),
+        lambda: show(pages(transport, "/nodes", limit, **query), NODES, listing.output, empty="no nodes"),
         watch=listing.watch,
     )
 
@@ -200,7 +201,7 @@ def incidents(
     transport = connection.open()
 
     def print_once() -> None:
-        found = _pages(transport, "/incidents", limit, node=node, job=job)
+        found = pages(transport, "/incidents", limit, node=node, job=job)
         chosen = [incident for incident in found if every or incident["state"] != "closed"]
         show(chosen, INCIDENTS, listing.output, empty="no incidents" if every else "no open incidents")
 
@@ -219,7 +220,7 @@ def ack(incident: str, /, connection: Connection = Connection(), *, reason: str 
         Record this reason.
     """
     transport = connection.open()
-    found = _one(_pages(transport, "/incidents", 1000), incident, "incident")
+    found = _one(pages(transport, "/incidents", 1000), incident, "incident")
     told = transport.json("POST", f"/incidents/{quote(found['id'])}:acknowledge", {"reason": reason})
     print(f"{told['title']}: acknowledged by {told['acknowledged_by']}")
     return 0
@@ -251,13 +252,13 @@ def silences(
     """
     transport = connection.open()
     if end is not None:
-        found = _one(_pages(transport, "/silences", 1000), end, "silence")
+        found = _one(pages(transport, "/silences", 1000), end, "silence")
         transport.json("POST", f"/silences/{quote(found['id'])}:end", {})
         print(f"ended: {covers(found)}")
         return 0
     query = {"all": "true"} if every else {}
     return repeat(
-        lambda: show(_pages(transport, "/silences", 1000, **query), SILENCES, listing.output, empty="no silences"),
+        lambda: show(pages(transport, "/silences", 1000, **query), SILENCES, listing.output, empty="no silences"),
         watch=listing.watch,
     )
 

@@ -74,3 +74,51 @@ JOBS: Final[tuple[Column, ...]] = (
     ("STARTED", lambda job: since(job["started_at"]), False),
     ("INCIDENTS", lambda job: job["open_incidents"], False),
 )
+DEVICES: Final[tuple[Column, ...]] = (
+    ("NODE", lambda device: device["node"], False),
+    ("DEVICE", lambda device: device["id"], False),
+    ("MODEL", lambda device: device["model"], False),
+    ("SERIAL", lambda device: device["serial"], False),
+    ("PRESENT", lambda device: "yes" if device["present"] else "no", False),
+    ("UUID", lambda device: device["uuid"], True),
+    ("PCI", lambda device: device["facts"].get("pci"), True),
+)
+FINDINGS: Final[tuple[Column, ...]] = (
+    ("KIND", lambda finding: finding["kind"], False),
+    ("SEVERITY", lambda finding: finding["severity"], False),
+    ("AGE", lambda finding: since(finding["time"]), False),
+    ("NODE", lambda finding: finding["entity"]["node"], False),
+    ("DEVICE", lambda finding: finding["entity"]["device"], False),
+    ("JOB", lambda finding: finding["entity"]["job"], False),
+    ("RANK", lambda finding: finding["entity"]["rank"], True),
+    ("CONFIDENCE", lambda finding: f"{finding['confidence']:.0%}", True),
+    ("DETECTOR", lambda finding: finding["detector"], True),
+    ("EVIDENCE", lambda finding: finding["evidence"]["summary"], False),
+)
+
+
+def _ratio(row: Json) -> str:
+    return "unknown" if row["ettr"] is None else f"{row['ettr']:.2%}"
+
+
+GOODPUT: Final[dict[str, tuple[Column, ...]]] = {
+    "jobs": (
+        ("JOB", lambda row: row["id"], False),
+        ("RANKS", lambda row: row["ranks"], False),
+        ("HOURS", lambda row: f"{row['hours']:,.1f}", False),
+        ("ETTR", _ratio, False),
+        ("RECOVERIES", lambda row: row["recoveries"], False),
+        ("FAILED", lambda row: row["failed_recoveries"], True),
+        ("STEPS LOST", lambda row: row["steps_lost"], True),
+        ("LOST GPU HOURS", lambda row: f"{row['lost_gpu_hours']:,.1f}", False),
+    ),
+    "teams": (
+        ("TEAM", lambda row: row["team"] or "(no team)", False),
+        ("JOBS", lambda row: row["jobs"], False),
+        ("GPU HOURS", lambda row: f"{row['gpu_hours']:,.1f}", False),
+        ("ETTR", _ratio, False),
+        ("RECOVERIES", lambda row: row["recoveries"], False),
+        ("FAILED", lambda row: row["failed_recoveries"], True),
+        ("LOST GPU HOURS", lambda row: f"{row['lost_gpu_hours']:,.1f}", False),
+    ),
+}

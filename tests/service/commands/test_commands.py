@@ -214,3 +214,33 @@ def test_nodes_that_are_fit_for_a_job(signed_in: Running, run: Run) -> None:
     assert len(json.loads(run("nodes", "--cohort", "h100", "-o", "json")[1])) == 2
     assert run("nodes", "--fit", "1", "--state", "healthy")[0] == 2
     assert "r9" in run("nodes", "--fit", "1", "--rack", "r9")[2]
+
+
+def test_jobs_devices_and_findings_are_listed(signed_in: Running, run: Run) -> None:
+    admin = signed_in.client()
+    ranks = [{"rank": 0, "dp": 0, "pp": 0, "tp": 0, "node": "n1", "device": None, "pid": 1, "state": "running"}]
+    job = {
+        "name": "llm-7", "state": "running", "generation": 1, "command": "train.py", "steps_total": None,
+        "topology": {"dp": 1, "pp": 1, "tp": 1, "world_size": 1, "ranks": ranks}, "last_step": 12,
+        "protection": {"slots": 2, "parity_every": None, "parity_group": None, "disk_every": None, "state_bytes": []},
+        "started_at": 1_700_000_000.0, "finished_at": None,
+    }  # fmt: skip
+    assert admin.put("/v1/jobs/llm-7", json=job).status_code == 200
+    code, shown, _ = run("jobs", "--state", "running")
+    assert (code, "llm-7" in shown, "12" in shown) == (0, True, True)
+    assert json.loads(run("jobs", "--state", "failed", "-o", "json")[1]) == []
+    devices = json.loads(run("devices", "--node", "n1", "-o", "json")[1])
+    assert {device["node"] for device in devices} == {"n1"}
+    code, shown, _ = run("devices", "--node", "n1", "-o", "wide")
+    assert (code, devices[0]["id"] in shown) == (0, True)
+    assert run("findings", "--job", "none")[1].strip() == "no active findings"
+    code, _, told = run("findings", "--kind", "nonsense")
+    assert (code, "kind" in told, told.count("\n")) == (5, True, 1)
+
+
+def test_a_report_says_what_failures_cost(signed_in: Running, run: Run) -> None:
+    code, shown, _ = run("report", "--last", "7d")
+    assert (code, shown.splitlines()[0].startswith("effective training time:")) == (0, True)
+    assert json.loads(run("report", "-o", "json")[1])["summary"]["recoveries"] == 0
+    for last in ("0d", "400d", "week"):
+        assert run("report", "--last", last)[0] == 2
