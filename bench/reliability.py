@@ -27,6 +27,7 @@ from mainstay.service.incidents.models import IncidentRow
 from mainstay.service.jobs.models import JobRow, RecoveryRow
 from mainstay.service.reports.reliability import Period
 from mainstay.service.reports.service import report
+from mainstay.service.server import tune_gc
 
 DAY: Final = 86_400.0
 NOW: Final = 1_800_000_000.0
@@ -112,6 +113,7 @@ def measure(name: str, database: Database) -> list[Row]:
     took = []
     with database.reading() as session:
         fleet = FleetDirectory(keep_changes=1000).current(session).nodes
+    tune_gc()  # as the service does
     for _ in range(ROUNDS):
         with database.reading() as session:
             began = time.perf_counter()

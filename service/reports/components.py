@@ -70,9 +70,10 @@ def between_of_batches(
     """
     gpus, seconds, failed, rest = Counter[Batch](), defaultdict[Batch, float](float), Counter[Batch](), 0
     for name, node in nodes.items():
-        for found, number in Counter(batch for _, batch in _gpus(node)).items():
-            gpus[found] += number
-            seconds[found] += number * in_service.get(name, 0.0)
+        served = in_service.get(name, 0.0)
+        for _, found in _gpus(node):
+            gpus[found] += 1
+            seconds[found] += served
     for failure in failures:
         if failure.component == Component.GPU:
             there = dict(_gpus(nodes.get(failure.node or "")))

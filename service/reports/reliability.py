@@ -194,7 +194,10 @@ def in_service_seconds(node: NodeSpan, period: Period) -> float:
 
 
 def out_seconds(node: NodeSpan, period: Period) -> float:
-    return sum(period.clip(start, end) for start, end in node.out) if node.out else 0.0
+    total, since, until = 0.0, period.since, period.until
+    for start, end in node.out:  # of all nodes: a call for each would be a tenth of the report
+        total += max(0.0, (min(until, end)) - (max(since, start)))
+    return total
 
 
 def mean_repair_seconds(failures: Iterable[Failure]) -> float | None:
