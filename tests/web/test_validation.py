@@ -38,8 +38,8 @@ def dashboard(
     tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int], service_stack: Callable[..., Stack]
 ) -> Iterator[Stack]:
     """A service with its own worker, which makes a sweep's validations."""
-    # Validations that tests leave open must outlast them, on a slow machine too.
-    settings = {"MAINSTAY_VALIDATION__DEADLINE_SECONDS": "3600"}
+    # Validations that tests leave open must outlast them, on a slow machine too; the nodes report once.
+    settings = {"MAINSTAY_VALIDATION__DEADLINE_SECONDS": "3600", "MAINSTAY_FLEET__HEARTBEAT_TIMEOUT_SECONDS": "3600"}
     stack = service_stack(tmp_path_factory.mktemp("validation"), free_port(), settings)
     try:
         stack.start_service("up", "--no-node")

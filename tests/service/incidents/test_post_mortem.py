@@ -53,7 +53,7 @@ def detail(**changes: Any) -> IncidentDetail:
             entry("comment", 95, "ada: replaced\nit", actor="ada"),
         ],
         "findings": [findings.read(findings.to_row(found, "i1"))],
-        "findings_total": 1, "plan": None, "actions": [],
+        "findings_total": 1, "plan": None, "actions": [], "where": "node n1", "impact": "", "next_step": "",
     }  # fmt: skip
     return IncidentDetail(**serializers.read(row).model_dump() | values | changes)
 
