@@ -22,7 +22,8 @@ HELD = tuple(f"gpu-{index:02}" for index in range(8, 12))
 def dashboard(
     tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int], service_stack: Callable[..., Stack]
 ) -> Iterator[Stack]:
-    stack = service_stack(tmp_path_factory.mktemp("bulk"), free_port(), {})
+    settings = {"MAINSTAY_FLEET__HEARTBEAT_TIMEOUT_SECONDS": "3600"}  # the nodes report once
+    stack = service_stack(tmp_path_factory.mktemp("bulk"), free_port(), settings)
     try:
         stack.start_service("serve")
         for index in range(RACKS * PER_RACK):
