@@ -111,9 +111,7 @@ def test_a_role_changes_at_once_for_sessions_and_tokens(service_anywhere) -> Non
 
 
 def test_another_process_learns_of_a_change(start, database_url) -> None:
-    here, there = (start(database_url=database_url) for _ in range(2)) if "postgresql" in database_url else (None, None)
-    if here is None:
-        pytest.skip("two processes share a PostgreSQL")
+    here, there = (start(database_url=database_url) for _ in range(2))
     create(here, "bob", role="operator")
     browser, deadline = sign_in(here, "bob"), time.monotonic() + 30
     secret = browser.post("/v1/auth/tokens", json={"name": "t", "scopes": ["act"], "personal": True}).json()["token"]
