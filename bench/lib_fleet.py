@@ -104,6 +104,8 @@ class Fleet:
     samples: Samples
     relayed: bool = False
     """Bundles of ``BUNDLE`` nodes, as relays send them, in place of frames."""
+    switches: int = 0
+    """Behind how many switches the nodes are; 0: they report none."""
     acks: list[float] = field(default_factory=list)
     """Seconds from the sending of a frame or bundle to its acknowledgement."""
     _sequence: int = 0
@@ -117,7 +119,8 @@ class Fleet:
         await asyncio.gather(*(self._report(name) for name in self.names))
 
     async def _report(self, name: str) -> None:
-        body, status = json.dumps(_report(name)).encode(), 0
+        above = [f"s{int(name[1:]) * self.switches // self.count}"] if self.switches else []
+        body, status = json.dumps(_report(name) | {"switches": above}).encode(), 0
         while status != 200:
             status, answer = await self.client.request("PUT", f"/v1/nodes/{name}", body)
             _raise_for_bad_input(status, answer)

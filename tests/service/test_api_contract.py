@@ -201,16 +201,14 @@ def check(target: Target) -> Callable[[Any], None]:
     return send
 
 
-@pytest.mark.parametrize("label", LABELS)
-def test_a_taste_of_every_operation(check: Callable[[Any], None], label: str) -> None:
-    draw(label, check, examples=2, bounds=False)
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("label", LABELS)
-def test_every_operation_keeps_to_the_document(check: Callable[[Any], None], label: str) -> None:
-    draw(label, check, examples=8, bounds=True)
+def test_every_operation_keeps_to_the_document(
+    check: Callable[[Any], None], label: str, request: pytest.FixtureRequest
+) -> None:
+    """In the fast lane, two drawn requests to each operation."""
+    fast = "not slow" in request.config.option.markexpr
+    draw(label, check, examples=2 if fast else 6, bounds=not fast)
 
 
 def test_every_operation_wants_a_token_but_the_ones_that_say_so(lasting_service: Any) -> None:
