@@ -80,8 +80,8 @@ def measure(runs: int) -> list[Row]:
     whole = np.array([one["finished"] - one["event"] for one in times])
     decided = np.array([one["started"] - one["event"] for one in times])
     p95 = float(np.quantile(whole, 0.95))
-    note = f"median {np.median(whole):.2f} s, of which {np.median(decided):.2f} s until the job starts to move the rank; "
-    note += f"default intervals, steps of {STEP_MS} ms"
+    note = f"median {np.median(whole):.2f} s, of which {np.median(decided):.2f} s until the job starts to move the rank"
+    note += f"; default intervals, steps of {STEP_MS} ms"
     row = Row(
         claim="certain finding -> rank trains on another node, no person asked, p95", figure=p95, unit="s",
         target=f"<= {ASKED_SECONDS:g}", holds=p95 <= ASKED_SECONDS, kind="live", n=runs, note=note,

@@ -42,13 +42,13 @@ class Compression(CompressMiddleware):
         await (super().__call__(scope, receive, send) if reads else self.app(scope, receive, send))
 
 
-def choose(accept: str) -> str | None:
-    """The encoding for an ``Accept-Encoding`` header; None: as it is."""
+def choose(accept: str, among: Iterable[str] = tuple(_STREAMS)) -> str | None:
+    """The first encoding that an ``Accept-Encoding`` header allows; None: as it is."""
     wanted: dict[str, bool] = {}
     for part in accept.lower().split(","):
         name, _, quality = part.partition(";")
         wanted[name.strip()] = quality.replace(" ", "") not in {"q=0", "q=0.0", "q=0.00", "q=0.000"}
-    return next((name for name in _STREAMS if wanted.get(name, wanted.get("*", False))), None)
+    return next((name for name in among if wanted.get(name, wanted.get("*", False))), None)
 
 
 def headers(encoding: str | None) -> dict[str, str]:

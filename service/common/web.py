@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from mimetypes import guess_type
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from mainstay.service.common import compression
 
 DIST: Final = Path(__file__).parents[2] / "dashboard"
 _INLINE_SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
@@ -57,7 +60,7 @@ class Dashboard:
         if file is not None:
             # Vite names assets by their content: they never change.
             fresh = "public, max-age=31536000, immutable" if path.startswith("/assets/") else "no-cache"
-            return FileResponse(file, headers={"Cache-Control": fresh})
+            return _answer(file, request.headers.get("Accept-Encoding", ""), {"Cache-Control": fresh})
         if "." in path.rsplit("/", 1)[-1] and path.startswith("/assets/"):
             raise HTTPException(404)
         html = index.read_text()
@@ -67,6 +70,16 @@ class Dashboard:
     def _file(self, path: str) -> Path | None:
         wanted = (self.dist / path.lstrip("/")).resolve() if "\x00" not in path else self.dist
         return wanted if wanted.is_relative_to(self.dist) and wanted.is_file() and wanted.name != "index.html" else None
+
+
+def _answer(file: Path, accept: str, headers: dict[str, str]) -> FileResponse:
+    """The file; compressed where the build left it so and the client accepts that."""
+    packed = file.with_name(f"{file.name}.br")
+    if not packed.is_file():
+        return FileResponse(file, headers=headers)
+    encoding = compression.choose(accept, ("br",))
+    headers |= compression.headers(encoding)
+    return FileResponse(packed if encoding else file, headers=headers, media_type=guess_type(file.name)[0])
 
 
 def content_policy(html: str = "") -> str:

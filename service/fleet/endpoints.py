@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Response
+from pydantic import Field
 
 from mainstay.probes.core_types import NAME_PATTERN, HealthState
 from mainstay.probes.signals import SIGNALS
@@ -29,6 +30,9 @@ from mainstay.service.services import ServicesDep
 router = APIRouter(prefix="/v1", tags=["fleet"])
 NodeName = Annotated[str, Path(pattern=NAME_PATTERN)]
 NodeText = Annotated[ShortText | None, Query()]
+NodeQueryName = Annotated[str, Field(pattern=NAME_PATTERN)]
+MAX_DEVICES = 50
+"""Nodes or devices that one request names: more would make its line too long for an HTTP parser."""
 
 
 class NodePage(Page[NodeRead]):
@@ -110,10 +114,11 @@ def list_devices(
     _reader: Reader,
     session: Reading,
     page: Paging,
-    node: Annotated[str | None, Query(pattern=NAME_PATTERN)] = None,
+    node: Annotated[list[NodeQueryName] | None, Query(max_length=MAX_DEVICES)] = None,
+    device: Annotated[list[ShortText] | None, Query(max_length=MAX_DEVICES)] = None,
 ) -> DevicePage:
-    """Devices of one node or of all."""
-    statement = repository.devices(node=node)
+    """Devices of these nodes with these IDs; without nodes or IDs, of all."""
+    statement = repository.devices(nodes=node or (), ids=device or ())
     keys = (DeviceRow.node, DeviceRow.id)
     rows, cursor = paginate(session, statement, keys=keys, page=page, descending=False)
     return DevicePage(items=[DeviceRead.model_validate(row) for row in rows], next_cursor=cursor)

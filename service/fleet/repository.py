@@ -30,9 +30,12 @@ _NOTE_ALL_SEEN: Final = text(
 )
 
 
-def devices(*, node: str | None) -> Select[DeviceRow]:
+def devices(*, nodes: Collection[str], ids: Collection[str]) -> Select[DeviceRow]:
+    """Those of ``nodes`` with these IDs; an empty collection is no condition."""
     statement = select(DeviceRow)
-    return statement if node is None else statement.where(DeviceRow.node == node)
+    for column, wanted in ((DeviceRow.node, nodes), (DeviceRow.id, ids)):
+        statement = statement.where(column.in_(wanted)) if wanted else statement
+    return statement
 
 
 def devices_of(session: AnySession, node: str) -> list[DeviceRow]:

@@ -10,6 +10,7 @@ import pytest
 from fastapi.routing import APIRoute
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
+from starlette.responses import FileResponse
 
 from mainstay.service.app import create_app
 from mainstay.service.common.web import Dashboard, content_policy
@@ -172,6 +173,25 @@ def test_every_view_is_the_index_and_assets_are_kept(dist: Path) -> None:
     status, headers = serve_path(dashboard, "/assets/app-abc.js")
     assert status == 200
     assert "immutable" in headers["cache-control"]
+
+
+@pytest.mark.parametrize(
+    ("accept", "file", "encoding"),
+    [(b"gzip, br", "app-abc.js.br", "br"), (b"gzip, br;q=0", "app-abc.js", None), (b"", "app-abc.js", None)],
+)
+def test_an_asset_is_sent_as_the_build_compressed_it(
+    dist: Path, accept: bytes, file: str, encoding: str | None
+) -> None:
+    import asyncio
+
+    (dist / "assets" / "app-abc.js.br").write_text("packed")
+    scope = {"type": "http", "method": "GET", "path": "/assets/app-abc.js", "headers": [(b"accept-encoding", accept)]}
+    response = asyncio.run(Dashboard(dist)(Request(scope | {"query_string": b"", "server": ("h", 80)})))
+    assert isinstance(response, FileResponse)
+    assert Path(response.path).name == file
+    assert response.headers.get("content-encoding") == encoding
+    assert response.media_type in {"text/javascript", "application/javascript"}
+    assert response.headers["vary"] == "Accept-Encoding"
 
 
 def test_a_missing_asset_is_missing(dist: Path) -> None:

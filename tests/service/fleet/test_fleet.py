@@ -42,6 +42,22 @@ def test_a_report_is_kept_and_told(service_anywhere, report) -> None:
     assert {device["serial"] for device in devices} == {None, "S0"}
 
 
+def test_devices_of_several_nodes_are_one_request(service_anywhere, report) -> None:
+    for name in ("n1", "n2", "n3"):
+        body = report | {"devices": [*report["devices"], gpu(0), gpu(1)]}
+        assert service_anywhere.node_client(name).put(f"/v1/nodes/{name}", json=body).status_code == 200
+    client = service_anywhere.client()
+
+    def found(**query: list[str]) -> list[tuple[str, str]]:
+        items = client.get("/v1/devices", params=query).json()["items"]
+        return [(item["node"], item["id"]) for item in items]
+
+    assert found(node=["n1", "n3"], device=["gpu1", "gpu7"]) == [("n1", "gpu1"), ("n3", "gpu1")]
+    assert found(device=["gpu0"]) == [("n1", "gpu0"), ("n2", "gpu0"), ("n3", "gpu0")]
+    assert found(node=["unknown"]) == []
+    assert client.get("/v1/devices", params={"device": ["d"] * 51}).status_code == 422
+
+
 def test_the_switches_above_a_node_are_kept_and_told(service_anywhere, report) -> None:
     node = service_anywhere.node_client("n1")
     assert node.put("/v1/nodes/n1", json=report).json()["switches"] == []

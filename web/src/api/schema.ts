@@ -519,7 +519,7 @@ export interface paths {
         };
         /**
          * List Devices
-         * @description Devices of one node or of all.
+         * @description Devices of these nodes with these IDs; without nodes or IDs, of all.
          */
         get: operations["list_devices"];
         put?: never;
@@ -8469,7 +8469,8 @@ export interface operations {
     list_devices: {
         parameters: {
             query?: {
-                node?: string | null;
+                node?: string[] | null;
+                device?: string[] | null;
                 limit?: number;
                 cursor?: string | null;
             };

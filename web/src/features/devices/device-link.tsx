@@ -1,12 +1,11 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { nodeQuery } from "@/features/nodes/queries";
 import { deviceName, hardwareOf, nameOf } from "./device-labels";
+import { deviceAtQuery } from "./queries";
 
 /** A link to the page of the device at a position of a node. */
 export function DeviceLink({ node, device }: { node: string; device: string }) {
-  const query = useQuery({ ...nodeQuery(node), enabled: device !== "host" });
-  const found = query.data?.devices.find((candidate) => candidate.id === device);
+  const { data: found } = useQuery({ ...deviceAtQuery(node, device), enabled: device !== "host" });
   const key = found && hardwareOf(found);
   const name = found ? nameOf(found) : deviceName(device);
   if (!key) return <span>{name}</span>;
