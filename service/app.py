@@ -53,6 +53,7 @@ from mainstay.service.common.outgoing import AddressPolicy
 from mainstay.service.common.shared_wakeups import SharedWakeups
 from mainstay.service.common.wakeups import WakeupRegistry
 from mainstay.service.common.web import Dashboard, SecurityHeaders
+from mainstay.service.detector_policies import endpoints as detector_policies
 from mainstay.service.events import endpoints as events
 from mainstay.service.events.writer import EventWriter
 from mainstay.service.exposition import remote_write
@@ -139,6 +140,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     reports.router,
     remediation.router,
     policies.router,
+    detector_policies.router,
     validation.router,
     sweeps.router,
     selections.router,

@@ -9,6 +9,7 @@ import mainstay.service.auth.models
 import mainstay.service.check_selection.models
 import mainstay.service.cluster.models
 import mainstay.service.common.idempotency
+import mainstay.service.detector_policies.models
 import mainstay.service.events.models
 import mainstay.service.fleet.models
 import mainstay.service.incidents.models

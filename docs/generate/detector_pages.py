@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import mainstay
-from docs.generate.markdown import code, field_descriptions, field_table, page, plain, prose, sentence, table
+from docs.generate.markdown import code, field_table, page, plain, prose, sentence, table
 from mainstay.detectors.base import ArrayDetector, Detector
 from mainstay.detectors.finding import ADVICE, HARDWARE, FindingKind
 from mainstay.detectors.policy.load import builtin
 from mainstay.detectors.policy.model import ErrorGroup, Family, PolicySettings, XidRule
+from mainstay.detectors.reference import about_detector, detector_limits, field_descriptions
 from mainstay.detectors.registry import DETECTORS
 from mainstay.probes.core_types import RecommendedAction, Severity
 from mainstay.probes.signals import SIGNALS, Signal, SignalSource
@@ -82,8 +80,7 @@ def detectors() -> str:
 
 
 def _detector(name: str, kind: type[Detector]) -> str:
-    module = inspect.getmodule(kind)
-    lines = [f"## {name}", prose(module.__doc__ if module else "")]
+    lines = [f"## {name}", prose(about_detector(kind))]
     lines.append(f"- Reports: {', '.join(code(each) for each in sorted(kind.kinds))}")
     if issubclass(kind, ArrayDetector):
         lines[-1] += f"\n- Entities: {sentence(field_descriptions(type(kind.feed)).get(kind.feed.name))}"
@@ -91,21 +88,9 @@ def _detector(name: str, kind: type[Detector]) -> str:
         lines[-1] += f"\n- Signals: {', '.join(map(code, read)) or 'every signal of its entities'}"
     else:
         lines[-1] += "\n- Input: events"
-    limits = table(("limit", "default", "description"), _limits(kind().config))
+    rows = [(code(limit), plain(value), sentence(about)) for limit, value, about in detector_limits(kind().config)]
+    limits = table(("limit", "default", "description"), rows)
     return "\n\n".join([*lines, limits or "This detector has no limits to set."])
-
-
-def _limits(config: Any, prefix: str = "") -> Iterator[tuple[object, ...]]:
-    """Yield the fields of a configuration, nested ones with a dotted name."""
-    if not is_dataclass(config):
-        return
-    described = field_descriptions(type(config))
-    for each in fields(config):
-        value = getattr(config, each.name)
-        if is_dataclass(value) and not isinstance(value, type):
-            yield from _limits(value, f"{prefix}{each.name}.")
-        else:
-            yield code(prefix + each.name), plain(value), sentence(described.get(each.name))
 
 
 def xid_policy() -> str:

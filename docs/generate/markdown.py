@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import re
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
-from enum import Enum
-from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+
+from mainstay.detectors.reference import field_descriptions, literal
 
 GENERATED: Final = "<!-- `make docs` writes this page from the code. Edit the code instead. -->"
 MANY: Final = 40
@@ -74,40 +71,6 @@ def sentence(text: str | None) -> str:
     return " ".join(prose(text).split("\n\n")[0].split())
 
 
-@cache
-def field_descriptions(model: type) -> dict[str, str]:
-    """Return the description of each field or member of a class: the string below it, or the comment behind it."""
-    found: dict[str, str] = {}
-    for base in reversed(model.__mro__):
-        if base.__module__.startswith("mainstay."):
-            found |= _described(base)
-    return found
-
-
-def _described(model: type) -> dict[str, str]:
-    source = textwrap.dedent(inspect.getsource(model))
-    lines = source.split("\n")
-    body = ast.parse(source).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
-    for node, following in zip(body.body, [*body.body[1:], None], strict=True):
-        name = _assigned(node)
-        if name is None:
-            continue
-        comment = re.search(r"\s#\s+(?!noqa|type:)(.+)$", lines[(node.end_lineno or node.lineno) - 1])
-        found[name] = comment[1] if comment else ""
-        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-            found[name] = inspect.cleandoc(str(following.value.value))
-    return found
-
-
-def _assigned(node: ast.stmt) -> str | None:
-    target = (
-        node.target if isinstance(node, ast.AnnAssign) else node.targets[0] if isinstance(node, ast.Assign) else None
-    )
-    return target.id if isinstance(target, ast.Name) else None
-
-
 def field_table(model: type, head: str = "field", limits: dict[str, str] | None = None) -> str:
     """Return the fields of a dataclass or struct with default and description."""
     described = field_descriptions(model)
@@ -143,16 +106,4 @@ def plain(value: Any) -> str:
         return shown if len(keys) <= MANY else f"{len(keys)} entries"
     if value is None or (isinstance(value, tuple | list | dict | frozenset | set) and not value):
         return "*none*"
-    return code(_literal(value))
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, Enum):
-        return str(value.value)
-    if isinstance(value, frozenset | set):
-        return ", ".join(sorted(_literal(each) for each in value))
-    if isinstance(value, tuple | list):
-        return ", ".join(f"({_literal(each)})" if isinstance(each, tuple) else _literal(each) for each in value)
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return value.as_posix() if isinstance(value, Path) else str(value)
+    return code(literal(value))

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Final
 
-from docs.generate.markdown import code, default_text, field_descriptions, field_table, page, sentence, table
+from docs.generate.markdown import code, default_text, field_table, page, sentence, table
+from mainstay.detectors.reference import field_descriptions
 from mainstay.recovery import planner_input
 from mainstay.recovery.cost_inputs import FaultKind, ProgramCapability
 from mainstay.recovery.cost_model.allocation import Tenant

@@ -26,6 +26,7 @@ from mainstay.probes.core_types import HOST_DEVICE, Event
 from mainstay.service.cluster.leases import LeaseLostError
 from mainstay.service.common.db import AnySession
 from mainstay.service.common.loops import Loop
+from mainstay.service.detector_policies.in_force import recording_detectors
 from mainstay.service.events import repository as events
 from mainstay.service.events.models import EventRow
 from mainstay.service.fleet import transitions
@@ -81,6 +82,8 @@ class DetectionLoop:
         self._examined: defaultdict[str, float] = defaultdict(float)
         """Key of a restored finding → seconds in which the detectors had current data of its entity."""
         self._examined_at = 0.0
+        self._recording: frozenset[str] = frozenset()
+        """Detectors whose findings opened no incident when policies were last read."""
         self._started_at: float | None = None
         self._measured_at = 0.0
         self._directory = Directory({}, -1)
@@ -114,7 +117,9 @@ class DetectionLoop:
     def _restore(self, now: float) -> None:
         """Give the event detectors the events they had read; keep the findings of the array detectors."""
         with self._services.database.reading() as session:
-            active = [wire.from_row(row) for row in repository.active_findings(session)]
+            rows = repository.active_findings(session)
+            active = [wire.from_row(row) for row in rows]
+            self._recording = frozenset(row.detector for row in rows if row.incident_id is None)
             since = min([now - self._settings.event_lookback_seconds, *(finding.time for finding in active)])
             seen = [events.to_event(row) for row in events.judged_since(session, since, REPLAYED)]
             self._policy.restore(session, now)
@@ -246,14 +251,22 @@ class DetectionLoop:
     def _evaluate_measurements(self, now: float) -> None:
         with self._services.database.reading() as session:
             fleet = self._read_fleet(session)
+            released = self._released(session)
         found = self._runner.evaluate(fleet, now)
         quiet = [finding for detector in self._detectors for finding in detector.advance_clock(now)]
-        self._pending += [*self._policy.refresh(now), *quiet, *found, *self._end_unconfirmed(fleet, found, now)]
+        ended = self._end_unconfirmed(fleet, found, now)
+        self._pending += [*released, *self._policy.refresh(now), *quiet, *found, *ended]
         while self._pending:
             part = self._pending[:FINDINGS]
             with self._services.database.session() as session:
                 finding_ingest.ingest_findings(Context(session, self._services.settings, now), part)
             del self._pending[: len(part)]
+
+    def _released(self, session: AnySession) -> list[Finding]:
+        """Return the active findings without an incident of detectors that, by their policy, recorded until now."""
+        before, self._recording = self._recording, recording_detectors(session)
+        changed = before - self._recording
+        return [wire.from_row(row) for row in repository.unopened(session, changed)] if changed else []
 
     def _read_fleet(self, session: AnySession) -> Fleet:
         directory = self._services.fleet.current(session)

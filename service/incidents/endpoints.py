@@ -122,10 +122,11 @@ def list_findings(
     node: NameFilter = None,
     job: NameFilter = None,
     kind: FindingKind | None = None,
+    detector: NameFilter = None,
     active: bool | None = None,
 ) -> FindingPage:
     """Findings, newest first; ``active`` selects the active or the ended ones."""
-    statement = repository.findings(node=node, job=job, kind=kind, active=active)
+    statement = repository.findings(node=node, job=job, kind=kind, detector=detector, active=active)
     statement = statement.where(*of_jobs(FindingRow.job, reader.seen_jobs))
     rows, cursor = paginate(session, statement, keys=(FindingRow.time, FindingRow.id), page=page)
     return FindingPage(items=[findings.read(row) for row in rows], next_cursor=cursor)

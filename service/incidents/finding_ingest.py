@@ -78,13 +78,14 @@ def _nodes(findings: Iterable[Finding]) -> set[str]:
 def _place(context: Context, rows: FindingRows, fresh: Sequence[Finding]) -> None:
     """Store new findings: in the incidents that correlation names, or without one."""
     session, shared = context.session, context.settings.incidents.shared_fault_nodes
-    incidents = correlation_view.open_incidents(session, _nodes(fresh))
-    named = _nodes([*fresh, *(f for incident in incidents for f in incident.findings)])
+    correlated = [finding for finding in fresh if finding.detector not in rows.recording]
+    incidents = correlation_view.open_incidents(session, _nodes(correlated)) if correlated else []
+    named = _nodes([*correlated, *(f for incident in incidents for f in incident.findings)])
     for incident in incidents:
         struck = frozenset[str]().union(*incident.nodes.values())
         named |= struck if len(struck) <= _PLACED else set()
     decisions = pure.correlate(
-        [*fresh, *_explaining(context, rows, fresh)],
+        [*correlated, *_explaining(context, rows, correlated)],
         incidents,
         correlation_view.topology(session, named, shared_fault_nodes=shared),
         pure.Config(rack_nodes=shared),
@@ -93,7 +94,7 @@ def _place(context: Context, rows: FindingRows, fresh: Sequence[Finding]) -> Non
         _apply(context, rows, decision)
     placed = {id(f) for d in decisions for f in d.findings}
     for finding in fresh:
-        if id(finding) not in placed:  # recommendations and information open no incident
+        if id(finding) not in placed:  # recommendations, information, and what is only recorded open no incident
             _store(context, rows, finding, None)
     context.session.flush()
 
@@ -194,7 +195,7 @@ def _recovery_of(context: Context, finding: Finding) -> RecoveryRow | None:
 def _returned(rows: FindingRows, news: _News, finding: Finding) -> bool:
     """A finding that cleared without action is back before its incident was closed."""
     row = rows.returnable.get(finding.key)
-    if row is None or row.incident_id is None:
+    if row is None or row.incident_id is None or finding.detector in rows.recording:
         return False
     _write(row, finding)
     rows.put(row)

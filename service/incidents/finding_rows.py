@@ -8,6 +8,7 @@ from typing import Final
 
 from mainstay.detectors.finding import Finding
 from mainstay.service.common.db import WriteSession
+from mainstay.service.detector_policies.in_force import recording_detectors
 from mainstay.service.incidents import repository
 from mainstay.service.incidents.lifecycle import IncidentState
 from mainstay.service.incidents.models import FindingRow
@@ -24,6 +25,8 @@ class FindingRows:
         self._keys = {key for finding in batch for key in (finding.key, finding.about)}
         rows = repository.active_by_key(session, self._keys)
         self._active = {(row.detector, row.key): row for row in rows}
+        self.recording = recording_detectors(session)
+        """Detectors whose findings open no incident, by their policy."""
 
     def active(self, finding: Finding) -> FindingRow | None:
         """The row in which the same detector says the same."""

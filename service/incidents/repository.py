@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import ColumnElement, Select, func, or_, select, union, update
 
-from mainstay.detectors.finding import Cause, Finding, FindingKind
+from mainstay.detectors.finding import ADVICE, Cause, Finding, FindingKind
 from mainstay.probes.core_types import RecommendedAction, Severity
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.rows import equal_to
@@ -42,9 +42,15 @@ def _touching(condition: ColumnElement[bool]) -> Select[str | None]:
 
 
 def findings(
-    *, node: str | None, job: str | None, kind: FindingKind | None, active: bool | None = None
+    *,
+    node: str | None,
+    job: str | None,
+    kind: FindingKind | None,
+    detector: str | None = None,
+    active: bool | None = None,
 ) -> Select[FindingRow]:
-    statement = select(FindingRow).where(*equal_to({FindingRow.node: node, FindingRow.job: job, FindingRow.kind: kind}))
+    wanted = {FindingRow.node: node, FindingRow.job: job, FindingRow.kind: kind, FindingRow.detector: detector}
+    statement = select(FindingRow).where(*equal_to(wanted))
     if active is not None:  # as the partial index has it
         statement = statement.where(FindingRow.active if active else ~FindingRow.active)
     return statement
@@ -115,6 +121,18 @@ def holds(session: AnySession, incident_id: str) -> bool:
     """Whether anything of the incident is still active; cheap when there is much."""
     statement = select(FindingRow.id).where(FindingRow.active, FindingRow.incident_id == incident_id).limit(1)
     return session.scalar(statement) is not None
+
+
+def unopened(session: AnySession, detectors: Collection[str]) -> list[FindingRow]:
+    """Active faults that these detectors found and that are in no incident, oldest first."""
+    statement = select(FindingRow).where(
+        FindingRow.active,
+        FindingRow.incident_id.is_(None),
+        FindingRow.detector.in_(detectors),
+        FindingRow.severity != Severity.INFO.value,
+        FindingRow.kind.not_in([kind.value for kind in ADVICE]),
+    )
+    return list(session.scalars(statement.order_by(FindingRow.time, FindingRow.id)))
 
 
 def active_by_key(session: AnySession, keys: Collection[str]) -> list[FindingRow]:

@@ -11,6 +11,8 @@ from sqlalchemy import func, select
 
 from mainstay.probes.core_types import HealthState
 from mainstay.service.common.db import ReadSession, WriteSession
+from mainstay.service.detector_policies.in_force import hold_reason, policies_in_force
+from mainstay.service.detector_policies.models import DetectorPolicyRow
 from mainstay.service.fleet.lifecycle import NodeTrigger, Owner
 from mainstay.service.fleet.models import NodeRow, TransitionRow
 from mainstay.service.jobs import job_requests
@@ -41,6 +43,7 @@ class FleetView(Generic[SessionT]):
     _places: dict[str, dict[str, set[int]]] | None = field(default=None, init=False)
     _drained: dict[str, str] | None = field(default=None, init=False)
     _unfit: frozenset[str | None] | None = field(default=None, init=False)
+    _policies: dict[str, DetectorPolicyRow] | None = field(default=None, init=False)
 
     def facts(self, node: str, *, first: str | None = None) -> RemediationFacts:
         """Everything that the rules ask about one node."""
@@ -61,6 +64,12 @@ class FleetView(Generic[SessionT]):
             rack_touched=sum(rack == row.rack for rack in drained.values()),
             stranded=self.stranded(node),
         )
+
+    def held_by_policy(self, detector: str) -> str:
+        """Why a person has to accept what a detector proposes; empty where Mainstay may."""
+        if self._policies is None:
+            self._policies = policies_in_force(self.session)
+        return hold_reason(self._policies.get(detector))
 
     def fleet(self) -> int:
         """How many nodes there are, for the breaker."""

@@ -24,14 +24,15 @@ from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.remediation.repository import Candidate
 from mainstay.service.remediation.rules import RemediationFacts
 from mainstay.service.remediation.schemas import RemediationState
+from mainstay.service.settings import RemediationSettings
 
 RETRY_SECONDS: Final = 120.0
 """A job that did not move its ranks off a draining node is asked again after so long."""
 
 
-def candidates(session: AnySession, min_confidence: float) -> list[Candidate]:
+def candidates(session: AnySession, limits: RemediationSettings) -> list[Candidate]:
     """Nodes with a certain finding that running jobs have ranks on."""
-    found = repository.movers(session, min_confidence)
+    found = repository.movers(session, limits)
     running = jobs.current(session, limit=500) if found else []
     return [one for one in found if find_job_migrations(running, one.node, one.device, lambda _: None)]
 

@@ -63,11 +63,11 @@ def reconcile(services: Services) -> None:
 
 def _found(session: AnySession, limits: RemediationSettings) -> list[Candidate]:
     """One a node and incident: to be emptied, else to be left by the ranks that are there."""
-    found = _first_of_each(repository.candidates(session, limits.min_confidence))
+    found = _first_of_each(repository.candidates(session, limits))
     if limits.migrate == "off":
         return found
     drained = {(candidate.incident, candidate.node) for candidate in found}
-    moves = _first_of_each(rank_migration.candidates(session, limits.min_confidence))
+    moves = _first_of_each(rank_migration.candidates(session, limits))
     return [*found, *(one for one in moves if (one.incident, one.node) not in drained)]
 
 
@@ -155,9 +155,9 @@ def _has_failed(session: AnySession, node: str) -> bool:
 def _supersede(survey: FleetView[WriteSession], found: Collection[tuple[str, str]]) -> None:
     for row in repository.open_ones(survey.session):
         if RemediationState(row.state) in UNDECIDED and (row.incident_id, row.node) not in found:
-            why = "what was found no longer holds."
+            why = "what was found no longer holds, or is only recorded now."
             if row.recommended_action == RecommendedAction.MIGRATE_RANKS:
-                why = "what was found no longer holds, or no rank is there any more."
+                why = "what was found no longer holds or is only recorded now, or no rank is there any more."
             service.end(survey.session, row, RemediationState.SUPERSEDED, why, now=survey.now)
 
 

@@ -12,6 +12,7 @@ from mainstay.probes.core_types import HealthState, RecommendedAction, Severity
 from mainstay.recovery.job_request import RequestState
 from mainstay.service.common.db import AnySession, is_one_of
 from mainstay.service.common.rows import equal_to
+from mainstay.service.detector_policies.in_force import held_detectors, is_acted_on, policies_in_force
 from mainstay.service.fleet.models import DeviceRow, NodeRow, TransitionRow
 from mainstay.service.incidents.lifecycle import LIVE
 from mainstay.service.incidents.models import FindingRow, IncidentRow
@@ -19,6 +20,7 @@ from mainstay.service.jobs.models import JobRequestRow
 from mainstay.service.jobs.node_warnings import KINDS
 from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.remediation.schemas import UNDECIDED, RemediationState
+from mainstay.service.settings import RemediationSettings
 
 _EVICTING = tuple(recommended_action.value for recommended_action in RecommendedAction if recommended_action.evicts)
 _LIVE = tuple(state.value for state in LIVE)
@@ -36,50 +38,60 @@ class Candidate:
     device: str | None
     recommended_action: RecommendedAction
     finding: str
+    detector: str = ""
 
 
 def listing(*, state: RemediationState | None, node: str | None) -> Select[RemediationRow]:
     return select(RemediationRow).where(*equal_to({RemediationRow.state: state, RemediationRow.node: node}))
 
 
-def candidates(session: AnySession, min_confidence: float) -> list[Candidate]:
-    """Nodes with a certain finding that wants work off them, the oldest incident first; one an incident and node."""
-    wanted = FindingRow.recommended_action.in_(_EVICTING)
-    best: dict[tuple[str, str], tuple[int, float, Candidate]] = {}
-    for row in _certain(session, min_confidence, wanted, order=(FindingRow.time, FindingRow.id)):
-        made = Candidate(row.incident_id, row.node, row.device, RecommendedAction(row.recommended_action), row.id)
-        strength = (made.recommended_action.level, row.confidence)
+def candidates(session: AnySession, limits: RemediationSettings) -> list[Candidate]:
+    """Nodes with a certain finding that wants work off them, the oldest incident first; one an incident and node.
+
+    In automatic mode, what a policy holds for a person comes after what Mainstay may do itself.
+    """
+    policies = policies_in_force(session)
+    held = held_detectors(policies) if limits.mode == "automatic" else frozenset()
+    wanted = is_acted_on(policies, limits.min_confidence), FindingRow.recommended_action.in_(_EVICTING)
+    best: dict[tuple[str, str], tuple[bool, int, float, Candidate]] = {}
+    for row in _certain(session, *wanted, order=(FindingRow.time, FindingRow.id)):
+        action = RecommendedAction(row.recommended_action)
+        made = Candidate(row.incident_id, row.node, row.device, action, row.id, row.detector)
+        strength = (row.detector not in held, action.level, row.confidence)
         known = best.get((made.incident, made.node))
-        if known is None or strength > known[:2]:
+        if known is None or strength > known[:3]:
             best[made.incident, made.node] = (*strength, made)
     return [candidate for *_, candidate in best.values()]
 
 
-def movers(session: AnySession, min_confidence: float) -> list[Candidate]:
+def movers(session: AnySession, limits: RemediationSettings) -> list[Candidate]:
     """Nodes with a certain finding about their hardware, as ``candidates`` are; whether ranks are there is not asked.
 
     What the job itself is to blame for (``restart_app``) is no reason to leave a node.
     """
+    policies = policies_in_force(session)
+    held = held_detectors(policies) if limits.migrate == "automatic" else frozenset()
     wanted = (FindingRow.kind.in_(KINDS), FindingRow.recommended_action != RecommendedAction.RESTART_JOB.value)
+    certain = is_acted_on(policies, limits.min_confidence)
     found: dict[tuple[str, str], Candidate] = {}
-    for row in _certain(session, min_confidence, *wanted, order=(FindingRow.confidence.desc(), FindingRow.id)):
-        made = Candidate(row.incident_id, row.node, row.device, RecommendedAction.MIGRATE_RANKS, row.id)
-        found.setdefault((made.incident, made.node), made)
+    for row in _certain(session, certain, *wanted, order=(FindingRow.confidence.desc(), FindingRow.id)):
+        made = Candidate(row.incident_id, row.node, row.device, RecommendedAction.MIGRATE_RANKS, row.id, row.detector)
+        known = found.get((made.incident, made.node))
+        if known is None or (known.detector in held and made.detector not in held):
+            found[made.incident, made.node] = made
     return list(found.values())
 
 
-def _certain(
-    session: AnySession, min_confidence: float, *conditions: ColumnElement[bool], order: Sequence[Any]
-) -> Sequence[Any]:
-    """Certain findings about nodes, by incident, the oldest first, and node; those of one node in ``order``."""
+def _certain(session: AnySession, *conditions: ColumnElement[bool], order: Sequence[Any]) -> Sequence[Any]:
+    """Findings about nodes, by incident, the oldest first, and node; those of one node in ``order``."""
     columns = (FindingRow.incident_id, FindingRow.node, FindingRow.device, FindingRow.recommended_action, FindingRow.id)
+    told = (*columns, FindingRow.confidence, FindingRow.detector)
     statement = (
-        select(*columns, FindingRow.confidence)  # without the evidence: it is large, and this is asked every second
+        select(*told)  # without the evidence: it is large, and this is asked every second
         .join(IncidentRow, IncidentRow.id == FindingRow.incident_id)
         .where(
             FindingRow.active,
             FindingRow.severity != Severity.INFO.value,
-            FindingRow.confidence >= min_confidence,
             FindingRow.node.is_not(None),
             IncidentRow.state.in_(_LIVE),
             *conditions,

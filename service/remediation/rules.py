@@ -46,6 +46,8 @@ class RemediationFacts:
     """Which jobs have too few, and can continue without the ranks or save a checkpoint instead."""
     untold: tuple[str, ...] = ()
     """Jobs on the node that do not say how many standbys they have."""
+    policy: str = ""
+    """Why the policy of the detector wants a person to decide; empty: it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +127,19 @@ def _spare(facts: RemediationFacts) -> str | None:
     return None
 
 
+def _policy(facts: RemediationFacts) -> str | None:
+    return facts.policy or None
+
+
+BY_POLICY: Final = "detector_policy"
+_DETECTOR_POLICY: Final = RemediationRule(
+    BY_POLICY, RuleOutcome.HOLD, "the policy of its detector asks for no person", _policy
+)
 RULES: Final = (
     RemediationRule("node_known", RuleOutcome.DENY, "the node reports", _known),
     RemediationRule("not_drained_by_others", RuleOutcome.DENY, "no other owner holds it", _foreign),
     RemediationRule("in_service", RuleOutcome.DENY, "it is in service", _in_service),
+    _DETECTOR_POLICY,
     RemediationRule("boot_grace", RuleOutcome.HOLD, "it has been up for long enough", _boot_grace),
     RemediationRule("one_node_per_incident", RuleOutcome.HOLD, "no other node of the incident waits", _one_by_one),
     RemediationRule("breaker", RuleOutcome.HOLD, "the circuit breaker is closed", breaker),
@@ -157,6 +168,7 @@ def _told(facts: RemediationFacts) -> str | None:
 MOVES: Final = (
     RemediationRule("jobs_running", RuleOutcome.DENY, "its jobs train", _quiet),
     RemediationRule("standbys_available", RuleOutcome.DENY, "warm standbys wait on other nodes", _standbys),
+    _DETECTOR_POLICY,
     RemediationRule("full_strength", RuleOutcome.HOLD, "its jobs keep all their ranks", _full_strength),
     RemediationRule("standbys_known", RuleOutcome.HOLD, "its jobs say how many standbys wait", _told),
     RemediationRule("one_node_per_incident", RuleOutcome.HOLD, "no other node of the incident waits", _one_by_one),

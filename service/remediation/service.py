@@ -7,7 +7,7 @@ only ``accept`` moves a node: it evaluates the rules again and drains in the sam
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from sqlalchemy import func, select
@@ -27,7 +27,7 @@ from mainstay.service.remediation import rank_migration, repository
 from mainstay.service.remediation.fleet_view import FleetView
 from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.remediation.repository import Candidate
-from mainstay.service.remediation.rules import MOVES, RuleResult, asks_jobs, judge, next_action
+from mainstay.service.remediation.rules import BY_POLICY, MOVES, RuleResult, asks_jobs, judge, next_action
 from mainstay.service.remediation.schemas import UNDECIDED, RemediationState, RuleOutcome
 from mainstay.service.settings import RemediationSettings
 from mainstay.service.stream.changes import Topic, record_change
@@ -112,7 +112,8 @@ def _choose(
 
     Ranks that can leave do not wait for a drain that is held: once an incident they move, as for a milder finding.
     """
-    planned = wanted, _judge(survey, found.node, found.device, wanted, first), ""
+    policy = survey.held_by_policy(found.detector)
+    planned = wanted, _judge(survey, found.node, found.device, wanted, first=first, policy=policy), ""
     migrate = RecommendedAction.MIGRATE_RANKS
     if wanted is migrate or _waits(planned[1]) is RemediationState.PROPOSED or survey.limits.migrate == "off":
         return planned
@@ -120,18 +121,24 @@ def _choose(
     obstructed = not moving or any(move.obstacle for move in moving)
     if obstructed or repository.has_migrated(survey.session, found.incident, found.node):
         return planned
-    moves = _judge(survey, found.node, found.device, migrate, first)
+    moves = _judge(survey, found.node, found.device, migrate, first=first, policy=policy)
     if _waits(moves) is RemediationState.HELD:
         return planned
     return migrate, moves, f" Its ranks move first; the drain is held: {_against(planned[1])}."
 
 
 def _judge(
-    survey: FleetView[WriteSession], node: str, device: str | None, action: RecommendedAction, first: str | None
+    survey: FleetView[WriteSession],
+    node: str,
+    device: str | None,
+    action: RecommendedAction,
+    *,
+    first: str | None,
+    policy: str,
 ) -> tuple[RuleResult, ...]:
     if action is RecommendedAction.MIGRATE_RANKS:
-        return judge(rank_migration.facts(survey, node, device, first), MOVES)
-    return judge(survey.facts(node, first=first))
+        return judge(replace(rank_migration.facts(survey, node, device, first), policy=policy), MOVES)
+    return judge(replace(survey.facts(node, first=first), policy=policy))
 
 
 def _next(found: Candidate, tried: Sequence[dict[str, Any]]) -> RecommendedAction:
@@ -220,7 +227,8 @@ def accept(survey: FleetView[WriteSession], row: RemediationRow, *, actor: str, 
     """
     _require_undecided(row)
     recommended_action = RecommendedAction(row.recommended_action)
-    spoken = _judge(survey, row.node, row.device, recommended_action, None)
+    held = (str(rule["reason"]) for rule in row.rules if rule["name"] == BY_POLICY and rule["verdict"] == "hold")
+    spoken = _judge(survey, row.node, row.device, recommended_action, first=None, policy=next(held, ""))
     denied = [said for said in spoken if said.verdict is RuleOutcome.DENY]
     if denied:
         raise DeniedError(f"node {row.node!r}: {denied[0].reason}")

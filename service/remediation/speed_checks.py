@@ -15,6 +15,7 @@ from mainstay.detectors.finding import FindingKind
 from mainstay.probes.core_types import Severity
 from mainstay.recovery.job_request import OPEN, RequestKind, RequestState
 from mainstay.service.common.db import AnySession, WriteSession
+from mainstay.service.detector_policies.in_force import is_acted_on, policies_in_force
 from mainstay.service.fleet.models import MACHINE
 from mainstay.service.incidents.models import FindingRow
 from mainstay.service.jobs import job_requests
@@ -43,7 +44,7 @@ def uncertain(session: AnySession, limits: RemediationSettings, now: float) -> l
             FindingRow.active,
             FindingRow.kind == FindingKind.STRAGGLER.value,
             FindingRow.severity != Severity.INFO.value,
-            FindingRow.confidence < limits.min_confidence,
+            is_acted_on(policies_in_force(session), limits.min_confidence, certain=False),
             FindingRow.rank.is_not(None),
             JobRow.state == JobState.RUNNING.value,
             JobRow.request_obstacles[RequestKind.CHECK.value].as_string() == "",

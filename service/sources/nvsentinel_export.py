@@ -13,6 +13,7 @@ from mainstay.detectors.finding import FindingKind
 from mainstay.probes.core_types import NIC_PREFIX, RecommendedAction, Severity
 from mainstay.service.common.db import AnySession
 from mainstay.service.common.schemas import Output
+from mainstay.service.detector_policies.in_force import held_detectors, policies_in_force
 from mainstay.service.fleet import repository as fleet
 from mainstay.service.fleet.models import DeviceRow
 from mainstay.service.incidents.models import FindingRow
@@ -60,10 +61,15 @@ class EmittedEvents(Output):
 
 
 def emit(session: AnySession, findings: Sequence[FindingRow], *, acts: bool) -> EmittedEvents:
-    """One event for each finding about a node; findings about jobs have no place in that shape."""
+    """One event for each finding about a node; findings about jobs have no place in that shape.
+
+    A finding whose proposals wait for a person by policy is for storing, too.
+    """
     about = [row for row in findings if row.node is not None]
     devices = fleet.devices_by_node(session, {row.node for row in about if row.node is not None})
-    return EmittedEvents(version=1, events=[_event(row, devices[row.node or ""], acts=acts) for row in about])
+    held = held_detectors(policies_in_force(session))
+    events = [_event(row, devices[row.node or ""], acts=acts and row.detector not in held) for row in about]
+    return EmittedEvents(version=1, events=events)
 
 
 def _event(row: FindingRow, known: Sequence[DeviceRow], *, acts: bool) -> EmittedEvent:

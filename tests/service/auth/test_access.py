@@ -38,7 +38,7 @@ TABLE = {
         get_job_progress get_job_signals get_job_steps get_job_transfers get_me get_node
         get_notification_config get_overview get_post_mortem get_post_mortem_markdown get_recovery_plan
         get_reliability_csv get_reliability_report get_remediation get_remediation_status get_sweep get_validation
-        get_validation_plan get_xid_policy list_admission_pauses list_criteria list_dcgm_targets
+        get_validation_plan get_xid_policy list_admission_pauses list_criteria list_dcgm_targets list_detector_policies
         list_device_history list_devices list_events list_fault_localizations list_findings
         list_incidents list_job_detectors list_job_recoveries list_job_requests list_jobs
         list_measured_cohorts list_nodes list_notifications list_recovery_plans list_remediations
@@ -57,7 +57,7 @@ TABLE = {
         accept_remediation activate_xid_policy cancel_fault_localization cancel_validation
         change_sweep close_incident create_fault_localization create_job_request create_sweep
         create_validation create_validation_plan delete_sweep dismiss_remediation drain_node drain_nodes
-        learn_criteria pause_admission preempt_validations put_xid_overrides quarantine_node
+        learn_criteria pause_admission preempt_validations put_detector_policy put_xid_overrides quarantine_node
         resume_admission retire_xid_policy run_sweep share_incident test_receiver test_xid_policy
         undrain_node undrain_nodes validate_node validate_nodes
     """,

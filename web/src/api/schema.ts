@@ -510,6 +510,49 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/detector-policies": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List Policies
+         * @description Every detector with its limits, its status, its findings of the last 30 days, and its policy.
+         */
+        get: operations["list_detector_policies"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/detector-policies/{name}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /**
+         * Put Policy
+         * @description Replace the policy of a detector. It holds for findings and proposals from now on.
+         *
+         *     Findings that exist keep their incidents. When a detector no longer only records, its active findings open the
+         *     incidents that they have not opened yet.
+         */
+        put: operations["put_detector_policy"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/devices": {
         parameters: {
             query?: never;
@@ -3352,6 +3395,86 @@ export interface components {
          * @enum {string}
          */
         DeliveryState: "pending" | "delivered" | "failed";
+        /** DetectorLimitRead */
+        DetectorLimitRead: {
+            /** About */
+            about: string;
+            /** Name */
+            name: string;
+            /** Value */
+            value: string;
+        };
+        /** DetectorList */
+        DetectorList: {
+            /** Items */
+            items: components["schemas"]["DetectorRead"][];
+            /** Min Confidence */
+            min_confidence: number;
+        };
+        /**
+         * DetectorMode
+         * @description What findings of a detector may do.
+         * @enum {string}
+         */
+        DetectorMode: "default" | "propose" | "record";
+        /** DetectorPolicyRead */
+        DetectorPolicyRead: {
+            /** Changed At */
+            changed_at: number | null;
+            /** Changed By */
+            changed_by: string;
+            /** Min Confidence */
+            min_confidence: number | null;
+            mode: components["schemas"]["DetectorMode"];
+            /** Reason */
+            reason: string;
+            /** Version */
+            version: number;
+        };
+        /** DetectorPolicyUpdate */
+        DetectorPolicyUpdate: {
+            /** Min Confidence */
+            min_confidence?: number | null;
+            mode: components["schemas"]["DetectorMode"];
+            /**
+             * Reason
+             * @default
+             */
+            reason: string;
+            /** Version */
+            version: number;
+        };
+        /**
+         * DetectorRead
+         * @description One detector with its policy. Limits cannot be changed.
+         */
+        DetectorRead: {
+            /** About */
+            about: string;
+            /** Active Findings */
+            active_findings: number;
+            /** Drains */
+            drains: number;
+            /** Effects */
+            effects: {
+                [key: string]: string;
+            };
+            /** Is Per Job */
+            is_per_job: boolean;
+            /** Jobs */
+            jobs: {
+                [key: string]: number;
+            };
+            /** Kinds */
+            kinds: components["schemas"]["FindingKind"][];
+            /** Limits */
+            limits: components["schemas"]["DetectorLimitRead"][];
+            /** Name */
+            name: string;
+            policy: components["schemas"]["DetectorPolicyRead"];
+            /** Recent Findings */
+            recent_findings: number;
+        };
         /**
          * DetectorState
          * @description Whether a detector evaluates the job. A detector that does not is not evidence of health.
@@ -8466,6 +8589,68 @@ export interface operations {
             default: components["responses"]["Problem"];
         };
     };
+    list_detector_policies: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DetectorList"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    put_detector_policy: {
+        parameters: {
+            query?: never;
+            header?: {
+                "idempotency-key"?: string | null;
+            };
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["DetectorPolicyUpdate"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["DetectorPolicyRead"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            /** @description Conflict */
+            409: components["responses"]["Conflict"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
     list_devices: {
         parameters: {
             query?: {
@@ -8799,6 +8984,7 @@ export interface operations {
                 node?: string | null;
                 job?: string | null;
                 kind?: components["schemas"]["FindingKind"] | null;
+                detector?: string | null;
                 active?: boolean | null;
                 limit?: number;
                 cursor?: string | null;

@@ -1,5 +1,5 @@
 import { useQuery } from "@tanstack/react-query";
-import { Link, useNavigate } from "@tanstack/react-router";
+import { Link, useLocation, useNavigate } from "@tanstack/react-router";
 import { meQuery, seesFleet, signOut } from "@/features/auth/queries";
 import { overviewQuery } from "@/features/overview/queries";
 import { plural } from "@/lib/format";
@@ -27,11 +27,15 @@ const places = [
 /** What there is for members of teams who see their own jobs only. */
 const ofTeams: ReadonlySet<string> = new Set(["/jobs", "/incidents"]);
 
+/** The first part of a path: pages with the same one belong together. */
+const sectionOf = (path: string) => path.split("/")[1];
+
 export function Nav({ onPalette, onHelp }: { onPalette: () => void; onHelp: () => void }) {
   const me = useQuery(meQuery()).data;
   const fleet = seesFleet(me);
   const overview = useQuery({ ...overviewQuery(), refetchInterval: usePolling(), enabled: fleet });
   const active = overview.data?.active_incidents.length ?? 0;
+  const section = useLocation({ select: (location) => sectionOf(location.pathname) });
   return (
     <nav
       aria-label="Main"
@@ -52,6 +56,7 @@ export function Nav({ onPalette, onHelp }: { onPalette: () => void; onHelp: () =
             key={place.to}
             to={place.to}
             activeOptions={{ exact: place.exact, includeSearch: false }}
+            data-status={section === sectionOf(place.to) ? "active" : undefined} // also for its other pages
             title={place.label}
             className="relative flex h-8 items-center gap-2.5 rounded-md px-2 font-medium text-ink-2 text-sm transition-colors duration-100 hover:bg-hover hover:text-ink data-[status=active]:bg-accent-soft data-[status=active]:text-ink"
           >

@@ -77,6 +77,7 @@ function useCommands(query: string): Command[] {
       page("/reliability", "Reliability", "report"),
       page("/validation", "Validation", "validation"),
       page("/policies/xid", "Policy, XID rules", "policy"),
+      page("/policies/detectors", "Policy, detectors", "policy"),
       page("/simulation", "Simulation of failures", "simulation"),
       page("/access", "Access: users, tokens, audit log", "person"),
       page("/service", "Service, processes", "system"),

@@ -5,7 +5,7 @@ import { parseFleetSearch } from "@/features/fleet/search";
 import { parseIncidentsSearch } from "@/features/incidents/search";
 import { parseJobSearch } from "@/features/jobs/search";
 import { parseNodeSearch } from "@/features/nodes/search";
-import { parsePolicySearch } from "@/features/policies/search";
+import { parseDetectorSearch, parsePolicySearch } from "@/features/policies/search";
 import { parseRemediationSearch } from "@/features/remediation/search";
 import { parseSimulationSearch } from "@/features/simulation/search";
 import {
@@ -110,6 +110,13 @@ const policy = createRoute({
   path: "/policies/xid",
   validateSearch: parsePolicySearch,
   component: lazyRouteComponent(() => import("@/features/policies/policy-page"), "PolicyPage"),
+});
+
+const detectorPolicies = createRoute({
+  getParentRoute: () => shell,
+  path: "/policies/detectors",
+  validateSearch: parseDetectorSearch,
+  component: lazyRouteComponent(() => import("@/features/policies/detectors-page"), "DetectorsPage"),
 });
 
 const validation = createRoute({
@@ -218,6 +225,7 @@ const pages = [
   criterion,
   localization,
   policy,
+  detectorPolicies,
   simulation,
   service,
   glossary,

@@ -3,6 +3,7 @@ import type { EvidenceSeries, Finding, IncidentDetail } from "@/api/types";
 import type { Line } from "@/charts/chart-options";
 import { TimeChart } from "@/charts/time-chart";
 import { deviceName } from "@/features/devices/device-labels";
+import { DetectorPolicyLink } from "@/features/policies/detector-policy-link";
 import { ownStep } from "@/features/run-analysis/findings-model";
 import {
   humanize,
@@ -95,6 +96,7 @@ function FindingView({ finding, place }: { finding: Finding; place: string }) {
       <p className="num mt-1 flex flex-wrap gap-x-4 text-ink-3 text-xs">
         <span>
           detector <b className="font-medium text-ink-2">{finding.detector}</b>
+          <DetectorPolicyLink detector={finding.detector} />
         </span>
         <span>
           confidence <b className="font-medium text-ink-2">{percent(finding.confidence, 0)}</b>

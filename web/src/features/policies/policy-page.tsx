@@ -14,6 +14,7 @@ import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
 import { withStanza } from "./model";
 import { OverridesEditor } from "./overrides-editor";
+import { PolicyTabs } from "./policy-tabs";
 import { policyQuery } from "./queries";
 import { RulesTable } from "./rules-table";
 import type { PolicyTab } from "./search";
@@ -46,6 +47,7 @@ export function PolicyPage() {
       meta={policy && <Meta policy={policy} />}
       actions={
         <>
+          <PolicyTabs />
           <Segmented label="View" value={tab} onChange={go} options={tabs} />
           <CopyMenu
             commands={[

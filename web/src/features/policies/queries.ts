@@ -4,6 +4,7 @@ import { client, unwrap } from "@/api/client";
 export const policyKeys = {
   all: ["policies"] as const,
   xid: ["policies", "xid"] as const,
+  detectors: ["policies", "detectors"] as const,
   versions: ["policies", "xid", "versions"] as const,
   shadow: ["policies", "xid", "shadow"] as const,
 };
@@ -12,6 +13,21 @@ export const policyQuery = () =>
   queryOptions({
     queryKey: policyKeys.xid,
     queryFn: ({ signal }) => unwrap(client.GET("/v1/policies/xid", { signal })),
+  });
+
+export const detectorsQuery = () =>
+  queryOptions({
+    queryKey: policyKeys.detectors,
+    queryFn: ({ signal }) => unwrap(client.GET("/v1/detector-policies", { signal })),
+    staleTime: 10_000,
+  });
+
+/** The newest active findings of a detector. */
+export const detectorFindingsQuery = (detector: string) =>
+  queryOptions({
+    queryKey: [...policyKeys.detectors, detector],
+    queryFn: ({ signal }) =>
+      unwrap(client.GET("/v1/findings", { signal, params: { query: { detector, active: true, limit: 5 } } })),
   });
 
 export const policyVersionsQuery = () =>

@@ -11,6 +11,17 @@ export interface PolicySearch {
   sort?: string;
 }
 
+export interface DetectorSearch {
+  q?: string;
+  /** The detector whose details are shown. */
+  detector?: string;
+}
+
+export const parseDetectorSearch = (raw: RawSearch): DetectorSearch => ({
+  q: text(raw, "q"),
+  detector: text(raw, "detector"),
+});
+
 export const parsePolicySearch = (raw: RawSearch): PolicySearch => ({
   tab: oneOf(raw, "tab", policyTabs),
   q: text(raw, "q"),
