@@ -211,7 +211,7 @@ def report(run: Run) -> list[Row]:
             f"{path[:60]} {api[path] / 1000:.0f} kB" for path in sorted(api, key=lambda one: -api[one])[:3]
         )
         files = max(visit.requests - len(visit.api) for visit in visits)
-        note = f"{sum(api.values()) / 1000:.0f} kB; largest: {largest}; besides, {files} files with an empty cache"
+        note = f"{sum(api.values()) / 1000:.0f} kB; largest: {largest}; {files} files more with an empty cache"
         row(f"{page}: requests of the API", float(max(len(visit.api) for visit in visits)), "", 12.0, n=n, note=note)
         kilobytes = float(np.median([visit.bytes / 1000 for visit in visits]))
         row(f"{page}: compressed, empty cache", kilobytes, "kB", 300.0, n=n)

@@ -1,8 +1,8 @@
 """How long a reliability report takes.
 
 ``python -m bench.reliability [--json FILE]``. Generated history of 90 days: 10,000 nodes with 80,000 GPUs, 1,000 jobs
-of 20 teams, 20,000 incidents, 5,000 recoveries, and 30,000 transitions of nodes, on SQLite and on PostgreSQL. The
-fleet is in memory, as in the service.
+of 20 teams, 20,000 incidents with a finding each, 5,000 recoveries, 30,000 transitions of nodes, 4,000 drains, and
+80,000 validations, on SQLite and on PostgreSQL. The fleet is in memory, as in the service.
 """
 
 from __future__ import annotations
@@ -23,15 +23,18 @@ from mainstay.service.common import migrate
 from mainstay.service.common.db import Database
 from mainstay.service.fleet.directory import FleetDirectory
 from mainstay.service.fleet.models import DeviceRow, NodeRow, TransitionRow
-from mainstay.service.incidents.models import IncidentRow
+from mainstay.service.incidents.models import FindingRow, IncidentRow
 from mainstay.service.jobs.models import JobRow, RecoveryRow
+from mainstay.service.remediation.models import RemediationRow
 from mainstay.service.reports.reliability import Period
 from mainstay.service.reports.service import report
 from mainstay.service.server import tune_gc
+from mainstay.service.validation.models import ValidationRow
 
 DAY: Final = 86_400.0
 NOW: Final = 1_800_000_000.0
 NODES, JOBS, INCIDENTS, RECOVERIES, MOVES = 10_000, 1_000, 20_000, 5_000, 30_000
+DRAINS, VALIDATIONS = 4_000, 80_000
 ROUNDS: Final = 7
 TEAMS: Final = 20
 CAUSES: Final = ("faulty_gpu", "network", "host", "software", None)
@@ -52,6 +55,10 @@ def put_history(database: Database, rng: random.Random) -> None:
         session.execute(insert(JobRow), [_job(f"j{n}", at(), rng) for n in range(JOBS)])
         session.execute(insert(IncidentRow), [_incident(f"i{n}", at(), rng) for n in range(INCIDENTS)])
         session.execute(insert(RecoveryRow), [_recovery(f"r{n}", at(), rng) for n in range(RECOVERIES)])
+        drains = [_drain(n, rng) for n in range(DRAINS)]
+        session.execute(insert(FindingRow), [_finding(n, at(), rng) for n in range(INCIDENTS)])
+        session.execute(insert(RemediationRow), drains)
+        session.execute(insert(ValidationRow), [_validation(n, drains[n % DRAINS], rng) for n in range(VALIDATIONS)])
         session.execute(insert(TransitionRow), [_move(n, NOW - 180 * DAY * (1 - n / MOVES)) for n in range(MOVES)])
 
 
@@ -93,7 +100,8 @@ def _recovery(name: str, at: float, rng: random.Random) -> dict[str, Any]:
     return {
         "id": name, "job": f"j{rng.randrange(JOBS)}", "failed_at": float(int(at)),
         "recovered_at": float(int(at) + rng.randrange(1, 900)), "failed_ranks": [1], "steps_lost": rng.randrange(20),
-        "parts": {"detect": 1.0}, "outcome": "verified", "incident_id": f"i{rng.randrange(INCIDENTS)}",
+        "parts": {"detect": 1.0}, "outcome": "verified", "absent_ranks": rng.choice([0, 0, 8]),
+        "incident_id": f"i{rng.randrange(INCIDENTS)}",
     }  # fmt: skip
 
 
@@ -107,6 +115,34 @@ def _move(number: int, at: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _finding(number: int, at: float, rng: random.Random) -> dict[str, Any]:
+    return {
+        "id": f"f{number}", "key": f"f{number}", "kind": rng.choice(["xid", "ecc_uncorrectable"]), "time": at,
+        "node": f"n{number % NODES}", "severity": "critical", "detector": rng.choice(["xid", "ecc"]),
+        "confidence": 1.0, "evidence": {}, "active": False, "recommended_action": "reset_gpu",
+        "incident_id": f"i{number}",
+    }  # fmt: skip
+
+
+def _drain(number: int, rng: random.Random) -> dict[str, Any]:
+    at = NOW - rng.random() * 180 * DAY
+    return {
+        "id": f"m{number}", "incident_id": f"i{number}", "node": f"n{number % NODES}", "state": "done",
+        "recommended_action": "reset_gpu", "dry_run": False, "reason": "", "rules": [], "tried": [],
+        "created_at": at, "decided_at": at, "decided_by": "mainstay", "ended_at": at + 3600, "version_seen": 1,
+    }  # fmt: skip
+
+
+def _validation(number: int, drain: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """Most belong to sweeps before and after the drain."""
+    at = drain["decided_at"] + (1800 if number < DRAINS else (rng.random() - 0.5) * 180 * DAY)
+    return {
+        "id": f"v{number}", "node": drain["node"], "suite": "deep", "state": "done", "reason": "",
+        "verdict": rng.choice(["pass", "pass", "fail", "unknown"]), "created_at": at, "deadline_at": at + 900,
+        "started_at": at, "finished_at": at + 600,
+    }  # fmt: skip
+
+
 def measure(name: str, database: Database) -> list[Row]:
     migrate.upgrade(database)
     put_history(database, random.Random(1))
@@ -117,13 +153,13 @@ def measure(name: str, database: Database) -> list[Row]:
     for _ in range(ROUNDS):
         with database.reading() as session:
             began = time.perf_counter()
-            found = report(session, PERIOD, fleet, restart_seconds=600.0, checkpoint_seconds=3600.0)
+            found = report(session, PERIOD, fleet, restart_seconds=600.0, checkpoint_seconds=3600.0, now=NOW)
             took.append(time.perf_counter() - began)
     size = f"{NODES:,} nodes, {JOBS:,} jobs, 90 days, {name}"
     median = float(np.median(took))
     note = (
-        f"{found.summary.incidents} incidents, {found.summary.recoveries} recoveries, {len(found.teams)} teams, and"
-        f" {len(found.batches)} batches of GPUs in the period"
+        f"{found.summary.incidents} incidents, {found.summary.drains.drains} drains, {found.summary.recoveries}"
+        f" recoveries, {len(found.teams)} teams, and {len(found.batches)} batches of GPUs in the period"
     )
     return [
         Row(

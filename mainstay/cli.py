@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from mainstay import __version__
 
@@ -86,18 +87,40 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "replay-job": ("mainstay.recovery.replay_cli:replay_job", "cli,train", "Replay the recorded events of a job."),
     "plan": ("mainstay.recovery.plan_cli:plan", "analysis", "Estimate the cost of each recovery strategy."),
     "simulate": ("mainstay.recovery.simulate.cli:simulate", "analysis", "Simulate recovery policies."),
+    "completion": ("mainstay.cli:completion", "cli", "Print the completion script of a shell."),
 }
 
 
-def build_app() -> Any:
-    """Build the command tree; each command loads when it runs."""
+def build_app(names_only: Callable[[str], bool] | None = None) -> Any:
+    """Build the command tree; each command loads when it runs. ``names_only`` selects those without their options."""
     from cyclopts import App
 
     about = "Monitor, validate, and recover large training clusters."
     app = App(name="mainstay", help=about, version=__version__, error_formatter=_usage_error)
     for name, (path, _extra, purpose) in COMMANDS.items():
-        app.command(path, name=name, help=purpose)
+        if names_only is not None and names_only(name):
+            app.command(App(name=name, help=purpose))
+        else:
+            app.command(path, name=name, help=purpose)
     return app
+
+
+def completion(shell: Literal["bash", "zsh", "fish"], /) -> None:
+    """Print a script with which a shell completes commands and options.
+
+    Args:
+        shell: bash, zsh, or fish.
+    """
+    print(build_app(_completes_by_name).generate_completion(shell=shell))
+
+
+def _completes_by_name(command: str) -> bool:
+    """Whether the options of a command cannot be listed: argparse reads them, or its extra is not installed."""
+    try:
+        import_module(COMMANDS[command][0].partition(":")[0])
+    except ImportError:
+        return True
+    return command in PLAIN
 
 
 def _usage_error(error: CycloptsError) -> Text:

@@ -13,7 +13,7 @@ from tests.commands import run_here
 
 ROOT = Path(__file__).resolve().parents[1]
 FROZEN = {
-    "accept-gpu", "ack", "agent", "analyze-hang", "backup", "checkpoint", "cluster", "config", "criteria",
+    "accept-gpu", "ack", "agent", "analyze-hang", "backup", "checkpoint", "cluster", "completion", "config", "criteria",
     "demo", "devices", "doctor", "drain", "findings", "incidents", "job", "jobs", "localize", "login", "node", "nodes",
     "notifications", "plan", "policy", "record", "relay", "replay", "replay-job", "report", "restore", "run", "select",
     "serve", "silence", "silences", "simulate", "status", "superbench", "team", "token", "undrain", "up", "user",
@@ -58,6 +58,43 @@ def test_an_unknown_command_is_refused_in_words() -> None:
     assert done.returncode != 0
     assert "frobnicate" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("no",), {"node", "nodes", "notifications"}),
+        (("nodes", "--st"), {"--state"}),
+        (("token", "cr"), {"create"}),
+        (("completion", ""), {"bash", "zsh", "fish"}),
+        (("run", "--n"), set()),
+    ],
+)
+def test_bash_completes_commands_and_options(words: tuple[str, ...], found: set[str], tmp_path: Path) -> None:
+    script = tmp_path / "completion"
+    script.write_text(run_here("completion", "bash").stdout)
+    asked = (
+        f'source {script}; COMP_WORDS=(mainstay "$@"); COMP_CWORD=$#; COMP_TYPE=9; '
+        "$(complete -p mainstay | sed 's/.*-F \\([^ ]*\\).*/\\1/') mainstay; printf '%s\\n' \"${COMPREPLY[@]}\""
+    )
+    done = subprocess.run(["bash", "-c", asked, "bash", *words], capture_output=True, text=True, timeout=60, check=True)
+    assert {line.strip() for line in done.stdout.split("\n")} - {""} == found
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_complete_every_command(shell: str) -> None:
+    script = run_here("completion", shell).stdout
+    assert all(name in script for name in FROZEN)
+
+
+def test_completion_needs_no_extra_of_another_command() -> None:
+    code = "import sys; sys.modules['msgspec'] = None; sys.argv = ['mainstay', 'completion', 'bash']\n"
+    code += "from mainstay.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "serve" in done.stdout
 
 
 def test_the_sdk_is_lent_lazily() -> None:

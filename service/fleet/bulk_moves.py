@@ -19,6 +19,7 @@ from mainstay.service.fleet.bulk_schemas import MAX_NODES, NodeMoveRead, NodesMo
 from mainstay.service.fleet.directory import Fleet
 from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger, Owner
 from mainstay.service.fleet.models import NodeRow
+from mainstay.service.fleet.node_selection import select_nodes
 from mainstay.service.jobs.models import JobRequestRow
 from mainstay.service.jobs.schemas import JobRequestRead
 from mainstay.service.operation import Operation
@@ -45,27 +46,18 @@ class NodesAction:
     suite_for: Callable[[NodeVerdictRow | None], str | None] = lambda _: None
 
 
-def select_nodes(fleet: Fleet, wanted: NodesMove) -> list[str]:
+def _select(fleet: Fleet, wanted: NodesMove) -> list[str]:
     """Names of the nodes that meet all criteria, in order.
 
     Raises:
         UnprocessableError: no node has a rack or cohort that is named.
     """
-    tests = {
-        "name": frozenset(wanted.nodes),
-        "rack": frozenset(wanted.racks),
-        "cohort": frozenset(wanted.cohorts),
-        "state": frozenset(state.value for state in wanted.states),
-    }
-    for criterion in ("rack", "cohort"):
-        unknown = tests[criterion] - {getattr(node, criterion) for node in fleet.nodes.values()}
+    for criterion, values in (("rack", wanted.racks), ("cohort", wanted.cohorts)):
+        unknown = set(values) - {getattr(node, criterion) for node in fleet.nodes.values()}
         if unknown:
             raise UnprocessableError(f"body.{criterion}s: no node has the {criterion} {min(unknown)!r}")
-    return [
-        node.name
-        for node in fleet.nodes.values()
-        if all(not values or getattr(node, criterion) in values for criterion, values in tests.items())
-    ]
+    found = select_nodes(fleet.nodes.values(), wanted, names=wanted.nodes or None)
+    return [node.name for node in found]
 
 
 def move_nodes(acting: Operation, wanted: NodesMove, action: NodesAction) -> NodesMoveRead:
@@ -77,7 +69,7 @@ def move_nodes(acting: Operation, wanted: NodesMove, action: NodesAction) -> Nod
     """
     with acting.services.database.reading() as session:
         fleet = acting.services.fleet.current(session)
-    names = select_nodes(fleet, wanted)
+    names = _select(fleet, wanted)
     if len(names) > MAX_NODES:
         raise UnprocessableError(
             f"{len(names)} nodes match, and a request takes at most {MAX_NODES}: narrow the criteria"

@@ -17,13 +17,18 @@ _CRITERIA: Final = ("nodes", "racks", "cohorts", "states")
 _Names = Annotated[tuple[ShortText, ...], Field(max_length=MAX_NODES)]
 
 
-class NodesMove(Input):
-    """Which nodes to move, and why. All criteria that are given must hold; each holds if one of its values does."""
+class NodeSelector(Input):
+    """Which nodes. All criteria that are given must hold; each holds if one of its values does."""
 
-    nodes: Annotated[tuple[Name, ...], Field(max_length=MAX_NODES)] = ()
     racks: _Names = ()
     cohorts: _Names = ()
     states: Annotated[tuple[HealthState, ...], Field(max_length=len(HealthState))] = ()
+
+
+class NodesMove(NodeSelector):
+    """Which nodes to move, and why."""
+
+    nodes: Annotated[tuple[Name, ...], Field(max_length=MAX_NODES)] = ()
     reason: Text = ""
     """Required unless ``preview``."""
     preview: Annotated[bool, Strict()] = False

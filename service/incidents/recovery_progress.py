@@ -209,6 +209,8 @@ def _note_actuals(recovery: RecoveryRow, event: Event) -> None:
         recovery.failed_at = min(recovery.failed_at, event.time - sum(parts.values()))
     recovery.recovered_at, recovery.outcome = event.time, "recovered"
     recovery.steps_lost, recovery.epoch = _integer(event.data.get("steps_lost")), _integer(event.data.get("epoch"))
+    absent = event.data.get("absent_ranks")
+    recovery.absent_ranks = len(absent) if isinstance(absent, list) else 0
     accuracy = strategy_decisions.accuracy(event.data)
     if accuracy is not None:
         recovery.strategy, recovery.predicted_seconds, recovery.excess_cost_seconds = (

@@ -51,6 +51,8 @@ class RecoveryRow(Base):
     failed_ranks: Mapped[list[int]]
     restore_strategy: Mapped[str | None] = mapped_column(String(32))
     steps_lost: Mapped[int | None]
+    absent_ranks: Mapped[int] = mapped_column(default=0, server_default="0")
+    """Ranks without a process when training continued."""
     planned_seconds: Mapped[float | None]
     seconds: Mapped[float | None]
     parts: Mapped[dict[str, Any]]

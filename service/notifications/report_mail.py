@@ -21,7 +21,7 @@ from mainstay.service.notifications.models import NotificationRow
 from mainstay.service.notifications.report_schedule import ReportSchedule, message_id
 from mainstay.service.reports import service as reports
 from mainstay.service.reports.reliability import Period
-from mainstay.service.reports.schemas import BetweenRead, ReliabilityRead, ReliabilitySummary
+from mainstay.service.reports.schemas import BetweenRead, DrainCounts, ReliabilityRead, ReliabilitySummary
 from mainstay.service.services import Services
 
 _DAY: Final = 86_400.0
@@ -66,7 +66,7 @@ def compose_report(
     until = due.timestamp()
     period = Period(since=until - schedule.days * _DAY, until=until)
     found = reports.report(  # without the fleet: the message shows no batches
-        session, period, {}, restart_seconds=RESTART_SECONDS, checkpoint_seconds=CHECKPOINT_SECONDS
+        session, period, {}, restart_seconds=RESTART_SECONDS, checkpoint_seconds=CHECKPOINT_SECONDS, now=now
     )
     since = datetime.fromtimestamp(period.since, due.tzinfo)
     tables = [table for table in _tables(found) if table.rows]
@@ -134,9 +134,11 @@ def _summary(now: ReliabilitySummary, before: ReliabilitySummary) -> list[tuple[
         "Lost to detection (GPU hours)": lambda one: _figure(one.lost_gpu_hours.detection),
         "Lost to recovery (GPU hours)": lambda one: _figure(one.lost_gpu_hours.recovery),
         "Lost to repeated steps (GPU hours)": lambda one: _figure(one.lost_gpu_hours.repeated),
+        "Lost to absent ranks (GPU hours)": lambda one: _figure(one.lost_gpu_hours.degraded),
         "Nodes out of service (GPU hours)": lambda one: _figure(one.lost_gpu_hours.out_of_service),
         "Saved against restarts (GPU hours)": lambda one: _figure(one.saved_gpu_hours),
         "Incidents": lambda one: str(one.incidents),
+        "False drains": lambda one: _false_drains(one.drains),
         "Recoveries": lambda one: f"{one.recoveries} ({one.failed_recoveries} failed)",
         "Mean time to recovery": lambda one: _time(one.mean_repair_seconds),
         "Node time between failures": lambda one: _between(one.between_failures),
@@ -148,6 +150,13 @@ def _between(found: BetweenRead) -> str:
     if found.hours is None or found.high is None:
         return f"no failure; at least {_hours(found.low)}"
     return f"{_hours(found.hours)} (95%: {_hours(found.low)} to {_hours(found.high)})"
+
+
+def _false_drains(found: DrainCounts) -> str:
+    if found.ratio is None:
+        return f"none of {found.drains} drains is decided"
+    limits = f"95%: {_percent(found.low)} to {_percent(found.high)}"
+    return f"{found.false_drains} of {found.false_drains + found.confirmed} ({limits})"
 
 
 def _percent(ratio: float | None) -> str:

@@ -22,7 +22,7 @@ router = APIRouter(prefix="/v1", tags=["reports"])
 _DAY: Final = 86_400.0
 _MAX_DAYS: Final = 400
 Moment = Annotated[float | None, Query(ge=0, le=1e11)]
-ReportTable = Literal["jobs", "teams", "causes", "components", "batches", "cohorts", "nodes"]
+ReportTable = Literal["jobs", "teams", "causes", "detectors", "components", "batches", "cohorts", "nodes"]
 Minutes = Annotated[float, Query(ge=0, le=7 * 24 * 60)]
 
 
@@ -44,7 +44,7 @@ def get_reliability(
     """
     return service.report(
         session, _period(since, until, now), services.fleet.current(session).nodes,
-        restart_seconds=restart_minutes * 60, checkpoint_seconds=checkpoint_minutes * 60,
+        restart_seconds=restart_minutes * 60, checkpoint_seconds=checkpoint_minutes * 60, now=now,
     )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def get_reliability_csv(
     """A table of the report as CSV, by default its jobs. Without a team: the jobs that are in none."""
     found = service.report(
         session, _period(since, until, now), services.fleet.current(session).nodes, restart_seconds=0.0,
-        checkpoint_seconds=0.0,
+        checkpoint_seconds=0.0, now=now,
     )  # fmt: skip
     text = io.StringIO()
     writer = csv.writer(text)

@@ -10,6 +10,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import zip_longest
 from typing import Final
 
 HOUR: Final = 3600.0
@@ -17,6 +19,7 @@ _Z: Final = 1.96
 """Two-sided 95 %."""
 _TAIL: Final = 0.025
 _FEW: Final = 20
+RECURRENCE: Final = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,8 @@ class Stop:
     steps_lost: int
     cause: str
     succeeded: bool
+    absent_ranks: int = 0
+    """Ranks without which the job trained after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +104,8 @@ class JobCost:
     steps_lost: int = 0
     recoveries: int = 0
     failed_recoveries: int = 0
+    absent_rank_seconds: float = 0.0
+    """Absent ranks times the time that the job trained without them."""
     by_cause: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Cause → seconds that it cost."""
 
@@ -129,6 +136,11 @@ def cost_of(job: JobSpan, stops: Sequence[Stop], period: Period) -> JobCost:
         productive -= max(0.0, stop.ended_at - begin)
         free_from = max(free_from, stop.ended_at)
     step_seconds = max(0.0, productive) / job.steps if job.steps else 0.0
+    last = None
+    for stop, following in zip_longest(ordered, ordered[1:]):
+        last = stop if last is None or stop.ended_at >= last.ended_at else last
+        trained = period.clip(last.ended_at, following.started_at if following else job.ended_at)
+        cost.absent_rank_seconds += last.absent_ranks * trained
     free_from = -math.inf
     for stop in ordered:
         begin, free_from = max(stop.started_at, free_from), max(free_from, stop.ended_at)
@@ -216,6 +228,46 @@ def saved_gpu_hours(costs: Iterable[JobCost], *, restart_seconds: float, checkpo
         restarts = cost.recoveries * (restart_seconds + checkpoint_seconds / 2)
         saved += max(0.0, restarts - cost.lost_seconds) * cost.job.ranks if cost.recoveries else 0.0
     return saved / HOUR
+
+
+class DrainVerdict(StrEnum):
+    """Whether a drain was needed, as far as is known."""
+
+    FALSE = "false"
+    CONFIRMED = "confirmed"
+    NOT_VALIDATED = "not_validated"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """A node that Mainstay took out of service for findings. Times are Unix seconds."""
+
+    drained_at: float
+    detectors: frozenset[str]
+    """Of the findings."""
+    validated_at: float | None
+    """The first validation after it with a verdict other than UNKNOWN, before the node was drained again."""
+    passed: bool
+    repaired: bool | None
+    """Whether hardware was exchanged or the node restarted between both; None: it is not known."""
+    recurred: bool
+    """Whether a finding of the same kind, or of the same incident, came within ``RECURRENCE`` after the validation."""
+
+    def verdict(self, now: float) -> DrainVerdict:
+        if self.validated_at is None:
+            return DrainVerdict.NOT_VALIDATED
+        if not self.passed or self.repaired or self.recurred:
+            return DrainVerdict.CONFIRMED
+        known = self.repaired is not None and now >= self.validated_at + RECURRENCE
+        return DrainVerdict.FALSE if known else DrainVerdict.UNDECIDED
+
+
+def binomial_limits(count: int, of: int) -> tuple[float, float]:
+    """95 % limits of a ratio that was ``count`` of ``of`` (Wilson 1927)."""
+    square = _Z**2 / of
+    center, spread = count / of + square / 2, _Z * math.sqrt(count * (of - count) / of**3 + square / (4 * of))
+    return max(0.0, (center - spread) / (1 + square)), min(1.0, (center + spread) / (1 + square))
 
 
 def by_cause(costs: Iterable[JobCost]) -> Mapping[str, float]:

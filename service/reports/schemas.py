@@ -33,8 +33,33 @@ class LostGpuHours(Output):
     """From then until training continued."""
     repeated: float
     """Steps that were made again."""
+    degraded: float
+    """Ranks that were absent while their job trained without them."""
     out_of_service: float
     """Nodes that were draining, quarantined, or being validated."""
+
+
+class DrainCounts(Output):
+    """Drains that Mainstay proposed or made for findings, by whether they were needed."""
+
+    drains: int
+    false_drains: int
+    """A validation passed without a repair, and no finding of the same kind came within seven days."""
+    confirmed: int
+    """The validation failed, the node was repaired, or a finding of the same kind came within seven days."""
+    not_validated: int
+    undecided: int
+    """The seven days are not over, or it is not known whether the node restarted."""
+    ratio: float | None
+    """False drains among those that are false or confirmed, with its 95 % limits; null without any."""
+    low: float | None
+    high: float | None
+
+
+class DetectorReliability(DrainCounts):
+    """Drains for findings of one detector. A drain for findings of two detectors counts for each."""
+
+    detector: str
 
 
 class ReliabilitySummary(Output):
@@ -50,6 +75,7 @@ class ReliabilitySummary(Output):
     mean_repair_seconds: float | None
     """From the opening of an incident to its recovery."""
     between_failures: BetweenRead
+    drains: DrainCounts
     saved_gpu_hours: float
     """Against a restart from the last checkpoint for each recovery."""
 
@@ -64,6 +90,8 @@ class JobReliability(Output):
     failed_recoveries: int
     steps_lost: int
     lost_gpu_hours: float
+    degraded_gpu_hours: float
+    """Of ranks that were absent while it trained."""
 
 
 class CauseReliability(Output):
@@ -135,6 +163,7 @@ class ReliabilityRead(Output):
     """Those that lost most, at most 200."""
     teams: list[TeamReliability]
     causes: list[CauseReliability]
+    detectors: list[DetectorReliability]
     components: list[ComponentReliability]
     batches: list[BatchReliability]
     failures_in_no_batch: int

@@ -11,13 +11,15 @@ from mainstay.service.common.db import AnySession
 from mainstay.service.fleet.directory import FleetNode
 from mainstay.service.reports import components, reliability, repository
 from mainstay.service.reports.components import Component
-from mainstay.service.reports.reliability import HOUR, Failure, JobCost, NodeSpan, Period
+from mainstay.service.reports.reliability import HOUR, Drain, DrainVerdict, Failure, JobCost, NodeSpan, Period
 from mainstay.service.reports.schemas import (
     BatchReliability,
     BetweenRead,
     CauseReliability,
     CohortReliability,
     ComponentReliability,
+    DetectorReliability,
+    DrainCounts,
     JobReliability,
     LostGpuHours,
     NodeReliability,
@@ -37,6 +39,7 @@ def report(
     *,
     restart_seconds: float,
     checkpoint_seconds: float,
+    now: float,
 ) -> ReliabilityRead:
     """What failures cost in the period, and in the one before it.
 
@@ -46,9 +49,11 @@ def report(
         fleet: node → its GPUs now, for the batches.
         restart_seconds: what a restart without Mainstay would take.
         checkpoint_seconds: between two checkpoints.
+        now: Unix seconds.
     """
     costs, failures = _costs(session, period), repository.failures(session, period)
     nodes, before = repository.nodes(session, period), period.before
+    drains = repository.drains(session, Period(since=before.since, until=period.until))
     in_service, in_service_before = _in_service(nodes, period), _in_service(nodes, before)
     batches, unbatched = components.between_of_batches(fleet, in_service, failures)
 
@@ -57,7 +62,8 @@ def report(
             costs, restart_seconds=restart_seconds, checkpoint_seconds=checkpoint_seconds
         )
         hours = sum((in_service if of is period else in_service_before).values()) / HOUR
-        return _summary(of, costs, failures, nodes, hours=hours, saved=saved)
+        counted = _drains([drain for drain in drains if of.holds(drain.drained_at)], now)
+        return _summary(of, costs, failures, nodes, hours=hours, saved=saved, drains=counted)
 
     return ReliabilityRead(
         since=period.since,
@@ -67,6 +73,7 @@ def report(
         jobs=[_job(cost) for cost in sorted(costs, key=lambda cost: -cost.lost_gpu_hours)[:_JOBS]],
         teams=_teams(costs, repository.teams(session)),
         causes=_causes(costs, failures),
+        detectors=_detectors([drain for drain in drains if period.holds(drain.drained_at)], now),
         components=_components(nodes, failures, in_service),
         batches=[
             BatchReliability(model=model, firmware=firmware, gpus=gpus, between_failures=BetweenRead.of_period(found))
@@ -75,22 +82,53 @@ def report(
         failures_in_no_batch=unbatched,
         cohorts=_cohorts(nodes, failures, in_service),
         nodes=_nodes(nodes, failures, period),
-        assumptions=[
-            f"A restart from the last checkpoint takes {restart_seconds / 60:g} min.",
-            f"It repeats half of the {checkpoint_seconds / 60:g} min between two checkpoints.",
-            "A repeated step takes as long as the steps of its job do on average.",
-            "A job that reports no more has ended with its last report.",
-            "Each incident is one failure. Time out of service does not count between failures.",
-            "A job in two teams counts in each.",
-            "An incident without a known cause counts for no component, unless its findings name one.",
-            "GPUs count for the model and VBIOS that their nodes report now, also before a replacement or an update.",
-        ],
+        assumptions=_assumptions(restart_seconds, checkpoint_seconds),
     )
+
+
+def _assumptions(restart_seconds: float, checkpoint_seconds: float) -> list[str]:
+    return [
+        f"A restart from the last checkpoint takes {restart_seconds / 60:g} min.",
+        f"It repeats half of the {checkpoint_seconds / 60:g} min between two checkpoints.",
+        "A repeated step takes as long as the steps of its job do on average.",
+        "A job that reports no more has ended with its last report.",
+        "Each incident is one failure. Time out of service does not count between failures.",
+        "A job in two teams counts in each.",
+        "A rank uses one GPU. A rank that is absent after a recovery is absent until the next recovery ends.",
+        "A repair is an exchange of hardware or a restart of the node. Others are not recorded.",
+        "An incident without a known cause counts for no component, unless its findings name one.",
+        "GPUs count for the model and VBIOS that their nodes report now, also before a replacement or an update.",
+    ]
 
 
 def _in_service(nodes: Iterable[NodeSpan], period: Period) -> dict[str, float]:
     """Node → seconds."""
     return {node.name: reliability.in_service_seconds(node, period) for node in nodes}
+
+
+def _drains(drains: Collection[Drain], now: float) -> DrainCounts:
+    found = Counter(drain.verdict(now) for drain in drains)
+    false, confirmed = found[DrainVerdict.FALSE], found[DrainVerdict.CONFIRMED]
+    decided = false + confirmed
+    low, high = reliability.binomial_limits(false, decided) if decided else (None, None)
+    return DrainCounts(
+        drains=len(drains),
+        false_drains=false,
+        confirmed=confirmed,
+        not_validated=found[DrainVerdict.NOT_VALIDATED],
+        undecided=found[DrainVerdict.UNDECIDED],
+        ratio=false / decided if decided else None,
+        low=low,
+        high=high,
+    )
+
+
+def _detectors(drains: Collection[Drain], now: float) -> list[DetectorReliability]:
+    found = defaultdict[str, list[Drain]](list)
+    for drain in drains:
+        for detector in drain.detectors:
+            found[detector].append(drain)
+    return [DetectorReliability(detector=name, **_drains(own, now).model_dump()) for name, own in sorted(found.items())]
 
 
 def _costs(session: AnySession, period: Period) -> list[JobCost]:
@@ -107,6 +145,7 @@ def _summary(
     *,
     hours: float,
     saved: float,
+    drains: DrainCounts,
 ) -> ReliabilitySummary:
     gpu_hours = _gpu_hours(costs)
     lost = sum(cost.lost_gpu_hours for cost in costs)
@@ -122,6 +161,7 @@ def _summary(
             detection=detection,
             recovery=max(0.0, lost - detection - repeated),
             repeated=repeated,
+            degraded=sum(cost.absent_rank_seconds for cost in costs) / HOUR,
             out_of_service=sum(reliability.out_seconds(node, period) * node.gpus for node in nodes) / HOUR,
         ),
         incidents=len(failures),
@@ -129,6 +169,7 @@ def _summary(
         failed_recoveries=sum(cost.failed_recoveries for cost in costs),
         mean_repair_seconds=reliability.mean_repair_seconds(failures),
         between_failures=BetweenRead.of_period(reliability.between(hours, len(failures))),
+        drains=drains,
         saved_gpu_hours=saved,
     )
 
@@ -144,6 +185,7 @@ def _job(cost: JobCost) -> JobReliability:
         failed_recoveries=cost.failed_recoveries,
         steps_lost=cost.steps_lost,
         lost_gpu_hours=cost.lost_gpu_hours,
+        degraded_gpu_hours=cost.absent_rank_seconds / HOUR,
     )
 
 

@@ -39,7 +39,15 @@ class SweepRow(Base):
     next_run_at: Mapped[float | None] = mapped_column(UnixTime)
     last_run_at: Mapped[float | None] = mapped_column(UnixTime)
     cohort: Mapped[str | None] = mapped_column(String(200))
-    """Only nodes of this cohort."""
+    """The only one of ``cohorts``, for clients and services of the version before."""
+    racks: Mapped[list[str]] = mapped_column(default=list, server_default="[]")
+    cohorts: Mapped[list[str]] = mapped_column(default=list, server_default="[]")
+    states: Mapped[list[str]] = mapped_column(default=list, server_default="[]")
+    """Only nodes in one of these racks, cohorts, and states at the time of a run; empty: any."""
+    run_at: Mapped[float | None] = mapped_column(UnixTime)
+    """It runs once, at this time, instead of by schedule."""
+    timezone: Mapped[str] = mapped_column(String(64), default="UTC", server_default="UTC")
+    """IANA name: cron text of the schedule is in it."""
     benchmarks: Mapped[list[str] | None]
     """A part of the suite; empty: all of it."""
     max_concurrent: Mapped[int | None]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal, cast
 
-from pydantic import AfterValidator, BeforeValidator, Field, Strict
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, Strict, WithJsonSchema, model_validator
 from pydantic.config import JsonDict
 
 from mainstay.probes.benchmarks.pair_protocol import PairTask
@@ -25,6 +26,8 @@ from mainstay.service.common.schemas import (
     UnixSeconds,
     fields_of,
 )
+from mainstay.service.common.selectors import TimeZone
+from mainstay.service.fleet.bulk_schemas import NodeSelector
 from mainstay.service.validation.models import ResultRow, SweepRow, ValidationState
 from mainstay.service.validation.schedule import next_run
 
@@ -184,14 +187,47 @@ def _fires(schedule: str) -> str:
     return schedule
 
 
-class _SweepLimits(Input):
+def _unix_seconds(value: Any) -> Any:
+    """A time as text with an offset, as Unix seconds."""
+    if not isinstance(value, str):
+        return value
+    moment = datetime.fromisoformat(value)
+    if moment.tzinfo is None:
+        raise ValueError("a time as text needs an offset, such as 2026-03-01T02:00:00+01:00")
+    return moment.timestamp()
+
+
+_TIMES: Final = [{"type": "number", "minimum": 0}, {"type": "string", "format": "date-time"}]
+Moment = Annotated[UnixSeconds, BeforeValidator(_unix_seconds), WithJsonSchema({"anyOf": _TIMES})]
+"""Unix seconds, or ISO 8601 with an offset."""
+
+
+def _no_defaults(schema: JsonDict) -> None:
+    for field in cast(dict[str, JsonDict], schema["properties"]).values():
+        field.pop("default", None)
+
+
+class _SweepLimits(NodeSelector):
     schedule: Annotated[str, Field(max_length=200), AfterValidator(_fires)] | None = None
+    """Cron text in ``timezone``, or ``every 3600s``; null: only by ``run_at``, or on request."""
+    timezone: Annotated[TimeZone, Field(max_length=64)] = "UTC"
+    run_at: Moment | None = None
+    """Run once, at this time: Unix seconds, or ISO 8601 with an offset. Excludes ``schedule``."""
     nodes: Annotated[list[Name], Field(max_length=100_000)] | None = None
-    cohort: Label | None = None
+    """Only these; null: any."""
+    cohort: Annotated[Label | None, Field(json_schema_extra={"deprecated": True})] = None
+    """The older form of ``cohorts``, which wins if both are sent."""
     benchmarks: Part | None = None
     max_concurrent: Annotated[Count, Field(ge=1)] | None = None
     max_per_switch: Annotated[Count, Field(ge=1)] | None = None
     timeout_seconds: Annotated[float, Field(ge=1, le=14_400), JsonNumber] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_cohort(cls, fields: Any) -> Any:
+        if not isinstance(fields, dict) or "cohort" not in fields or "cohorts" in fields:
+            return fields
+        return fields | {"cohorts": [] if fields["cohort"] is None else [fields["cohort"]]}
 
 
 class SweepCreate(_SweepLimits):
@@ -202,28 +238,51 @@ class SweepCreate(_SweepLimits):
     remeasure: Again = 0
 
 
-def _no_default(schema: JsonDict) -> None:
-    schema.pop("default", None)
-
-
-_UNCHANGED = Field(json_schema_extra=_no_default)
-"""Fields that are not sent keep their value: the API document states no default, and null is none."""
-
-
 class SweepChange(_SweepLimits):
-    """The changed fields of a sweep. ``version`` is the version that was read; it prevents lost updates."""
+    """The changed fields of a sweep. ``version`` is the version that was read; it prevents lost updates.
+
+    Fields that are not sent keep their value: the API document states no default.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_no_defaults)
 
     version: Annotated[Count, Field(ge=1)]
-    name: Annotated[Label, _UNCHANGED] = ""
-    suite: Annotated[Label, _UNCHANGED] = ""
-    enabled: Annotated[bool, Strict(), _UNCHANGED] = True
-    retries: Annotated[Count, Field(le=10), _UNCHANGED] = 0
-    remeasure: Annotated[Again, _UNCHANGED] = 0
+    name: Label = ""
+    suite: Label = ""
+    enabled: Annotated[bool, Strict()] = True
+    retries: Annotated[Count, Field(le=10)] = 0
+    remeasure: Again = 0
 
     @property
     def sent_fields(self) -> dict[str, Any]:
         """The fields that the client sent; the defaults apply only at creation."""
         return {name: getattr(self, name) for name in self.model_fields_set - {"version"}}
+
+
+class SkippedNodes(Output):
+    reason: Literal["job", "silent"]
+    """``job``: a job runs on them, so they wait. ``silent``: they do not report, so they would not fetch the task."""
+    count: int
+
+
+class SweepPreview(Output):
+    """What a run of a sweep would do now."""
+
+    matched: int
+    """Nodes that meet the criteria."""
+    validated: int
+    """Of these, nodes that would be validated."""
+    nodes: list[str]
+    """Names of the first 50 that would be validated."""
+    skipped: list[SkippedNodes]
+    seconds: float
+    """How long the run would take, with its limits."""
+    node_hours: float
+    """That validations would take of the nodes, together."""
+    measured: int
+    """Nodes whose time is the median of their earlier validations of the suite; of the others, the suite's estimate."""
+    next_runs: list[float]
+    """The next three, Unix seconds."""
 
 
 class SweepCounts(Output):

@@ -57,8 +57,12 @@ def is_exclusive(name: str, part: Sequence[str] | None = None) -> bool:
 
 def seconds_for(suite: SuiteInfo, benchmarks: Sequence[str] | None, settings: ValidationSettings) -> float:
     """How long a validation may take from its order to its result."""
-    expected = sum(b.expected_seconds for b in suite.benchmarks if benchmarks is None or b.name in benchmarks)
-    return max(settings.deadline_seconds, settings.deadline_factor * expected)
+    return max(settings.deadline_seconds, settings.deadline_factor * expected_seconds(suite, benchmarks))
+
+
+def expected_seconds(suite: SuiteInfo, benchmarks: Sequence[str] | None) -> float:
+    """How long the suite, or a part of it, takes on a node by its own estimate."""
+    return sum(b.expected_seconds for b in suite.benchmarks if benchmarks is None or b.name in benchmarks)
 
 
 def expected_benchmarks(name: str, part: Sequence[str] | None = None) -> tuple[str, ...]:

@@ -20,7 +20,8 @@ from mainstay.service.services import ServicesDep
 from mainstay.service.validation import sweeps
 from mainstay.service.validation.cohorts import within
 from mainstay.service.validation.models import CriterionRow, SweepRow
-from mainstay.service.validation.schemas import SweepChange, SweepCreate, SweepRead
+from mainstay.service.validation.schemas import SweepChange, SweepCreate, SweepPreview, SweepRead
+from mainstay.service.validation.sweep_preview import preview
 
 router = APIRouter(prefix="/v1", tags=["validation"])
 Id = Annotated[Name, Path(alias="id")]
@@ -36,8 +37,14 @@ class CriterionPage(Page[CriterionRead]):
 
 @router.post("/sweeps", operation_id="create_sweep", status_code=201, responses=problems(404))
 def create_sweep(body: SweepCreate, acting: Acting) -> SweepRead:
-    """Run a suite on nodes by schedule: cron text in UTC, ``every 3600s``, or null to run it only on request."""
+    """Run a suite on the nodes that meet the criteria at the time of each run: by schedule, once, or on request."""
     return acting.remember(_answer(acting, sweeps.create(acting.session, body, now=acting.now)), 201)
+
+
+@router.post("/sweeps:preview", operation_id="preview_sweep", responses=problems(404))
+def preview_sweep(body: SweepCreate, _: Reader, session: Reading, services: ServicesDep, now: Now) -> SweepPreview:
+    """Tell what a run of this sweep would do now: its nodes, how long it would take, and when it would run next."""
+    return preview(session, services, body, now=now)
 
 
 @router.get("/sweeps", operation_id="list_sweeps")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import func, select, update
 from sqlalchemy.exc import IntegrityError
@@ -16,10 +16,11 @@ from sqlalchemy.exc import IntegrityError
 from mainstay.probes.core_types import Verdict
 from mainstay.probes.ids import uuid7
 from mainstay.service.common.db import AnySession, WriteSession
-from mainstay.service.common.problem import ConflictError, NotFoundError
-from mainstay.service.common.rows import compare_and_set, equal_to, require_row
+from mainstay.service.common.problem import ConflictError, NotFoundError, UnprocessableError
+from mainstay.service.common.rows import compare_and_set, require_row
 from mainstay.service.fleet.models import NodeRow
-from mainstay.service.fleet.service import require_node
+from mainstay.service.fleet.node_selection import select_nodes
+from mainstay.service.fleet.service import require_nodes
 from mainstay.service.settings import Settings
 from mainstay.service.stream.changes import Topic, record_change
 from mainstay.service.validation import limits, service
@@ -27,6 +28,10 @@ from mainstay.service.validation.models import SweepRow, SweepRunRow, Validation
 from mainstay.service.validation.schedule import next_run
 from mainstay.service.validation.schemas import SweepChange, SweepCounts, SweepCreate, SweepRead, SweepRun
 from mainstay.service.validation.suites import require_part, require_suite
+
+_SETS: Final = ("racks", "cohorts", "states")
+_WHAT: Final = ("suite", "benchmarks", "nodes")
+_WHEN: Final = ("schedule", "run_at", "timezone", "enabled")
 
 
 class UnknownSweepError(NotFoundError):
@@ -59,25 +64,56 @@ def create(session: WriteSession, body: SweepCreate, *, now: float) -> SweepRow:
 
     Raises:
         UnknownSuiteError, UnknownBenchmarkError, UnknownNodeError: there is no such thing.
+        UnprocessableError: it has a schedule and ``run_at``, or ``run_at`` is in the past.
         NameTakenError: another sweep has this name.
     """
-    require_part(require_suite(body.suite), body.benchmarks)
-    for node in body.nodes or ():
-        require_node(session, node)
-    due = next_run(body.schedule, now) if body.schedule is not None and body.enabled else None
-    row = SweepRow(
-        id=uuid7(),
-        **body.model_dump(exclude={"nodes"}),
-        nodes=None if body.nodes is None else sorted(set(body.nodes)),
-        created_at=now,
-        next_run_at=due,
-    )
+    row = new_row(session, body, now=now)
     session.add(row)
     try:
         session.flush()
     except IntegrityError as error:
         raise NameTakenError(f"another sweep is called {body.name!r}") from error
     return row
+
+
+def new_row(session: AnySession, body: SweepCreate, *, now: float) -> SweepRow:
+    """The row of a sweep that is not stored yet; raises as ``create`` does."""
+    told = body.model_dump()
+    _check(session, told)
+    due = next_runs(told, now, most=1) if body.enabled else []
+    return SweepRow(id=uuid7(), **_columns(told), created_at=now, next_run_at=next(iter(due), None))
+
+
+def _check(session: AnySession, told: Mapping[str, Any]) -> None:
+    require_part(require_suite(told["suite"]), told["benchmarks"])
+    require_nodes(session, told["nodes"] or ())
+    if told["schedule"] is not None and told["run_at"] is not None:
+        raise UnprocessableError("body.run_at: a sweep runs by schedule or once. Send null for one of the two")
+
+
+def _columns(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The sent fields as the row has them: lists in order, without duplicates."""
+    lists: dict[str, Any] = {name: sorted(set(told[name])) for name in ("nodes", *_SETS) if told.get(name) is not None}
+    if "cohorts" in lists:
+        lists["cohort"] = lists["cohorts"][0] if len(lists["cohorts"]) == 1 else None
+    return {**told, **lists}
+
+
+def next_runs(fields: Mapping[str, Any], now: float, most: int) -> list[float]:
+    """The next times at which a sweep with these fields runs, Unix seconds.
+
+    Raises:
+        UnprocessableError: ``run_at`` is in the past.
+    """
+    schedule, once = fields["schedule"], fields["run_at"]
+    if once is not None:
+        if once <= now:
+            raise UnprocessableError("body.run_at: this time is in the past. Send a later one")
+        return [once]
+    found: list[float] = []
+    while schedule is not None and len(found) < most:
+        found.append(next_run(schedule, found[-1] if found else now, fields["timezone"]))
+    return found
 
 
 def change(session: WriteSession, sweep_id: str, body: SweepChange, *, now: float) -> SweepRow:
@@ -88,13 +124,13 @@ def change(session: WriteSession, sweep_id: str, body: SweepChange, *, now: floa
         SweepChangedError: another request changed it since.
         NameTakenError: another sweep has this name.
     """
-    row, told = require(session, sweep_id), body.sent_fields
-    _check_change(session, row, told)
-    if told.get("nodes") is not None:
-        told["nodes"] = sorted(set(told["nodes"]))
-    if told.keys() & {"schedule", "enabled"}:
-        schedule, enabled = told.get("schedule", row.schedule), told.get("enabled", row.enabled)
-        told["next_run_at"] = next_run(schedule, now) if schedule is not None and enabled else None
+    row, told = require(session, sweep_id), _columns(body.sent_fields)
+    fields = {column: told.get(column, getattr(row, column)) for column in (*_WHAT, *_WHEN)}
+    if told.keys() & fields.keys():
+        _check(session, fields)
+    if told.keys() & set(_WHEN):
+        due = next_runs(fields, now, most=1) if fields["enabled"] else []
+        told["next_run_at"] = next(iter(due), None)
     told["version"] = body.version + 1
     try:
         changed = compare_and_set(session, row, SweepRow.version == body.version, reread=False, **told)
@@ -103,13 +139,6 @@ def change(session: WriteSession, sweep_id: str, body: SweepChange, *, now: floa
     if not changed:
         raise SweepChangedError(f"sweep {row.name!r} is version {row.version}, not {body.version}: read it again")
     return row
-
-
-def _check_change(session: AnySession, row: SweepRow, told: Mapping[str, Any]) -> None:
-    if told.keys() & {"suite", "benchmarks"}:
-        require_part(require_suite(told.get("suite", row.suite)), told.get("benchmarks", row.benchmarks))
-    for node in told.get("nodes") or ():
-        require_node(session, node)
 
 
 def start(session: WriteSession, sweep: SweepRow, *, now: float) -> SweepRunRow:
@@ -146,8 +175,8 @@ def claim_due(session: WriteSession, *, now: float) -> list[str]:
 
 def _claim(session: WriteSession, sweep: SweepRow, now: float) -> bool:
     """Advance the deadline, if no other process did since it was read."""
-    assert sweep.schedule is not None
-    due, following = SweepRow.next_run_at == sweep.next_run_at, next_run(sweep.schedule, now)
+    due = SweepRow.next_run_at == sweep.next_run_at
+    following = None if sweep.schedule is None else next_run(sweep.schedule, now, sweep.timezone)
     return compare_and_set(session, sweep, due, next_run_at=following, last_run_at=now)
 
 
@@ -168,7 +197,9 @@ def fan_out(
     if run is None or not compare_and_set(session, run, SweepRunRow.fanned_out_at.is_(None), fanned_out_at=now):
         return 0
     sweep = require(session, run.sweep_id)
-    nodes = _nodes(session, sweep)
+    if sweep.cohort is not None and not sweep.cohorts:  # a service of the version before created it
+        sweep.cohorts = [sweep.cohort]
+    nodes = select_nodes(session.scalars(select(NodeRow).order_by(NodeRow.name)), sweep, names=sweep.nodes)
     options = service.ValidationOptions(
         benchmarks=sweep.benchmarks,
         retries=sweep.retries,
@@ -179,17 +210,10 @@ def fan_out(
         run_id=run_id,
     )
     for node in nodes:
-        service.order(session, settings, node=node, suite=sweep.suite, now=now, options=options)
+        service.order(session, settings, node=node.name, suite=sweep.suite, now=now, options=options)
     session.flush()
     limits.release(session, run_id, jobs, now=now, settings=settings)
     return len(nodes)
-
-
-def _nodes(session: AnySession, sweep: SweepRow) -> list[str]:
-    statement = select(NodeRow.name).where(*equal_to({NodeRow.cohort: sweep.cohort})).order_by(NodeRow.name)
-    if sweep.nodes is not None:
-        statement = statement.where(NodeRow.name.in_(sweep.nodes))  # a node may have left since the sweep was made
-    return list(session.scalars(statement))
 
 
 def finish_runs(session: WriteSession, *, now: float) -> list[str]:

@@ -19,7 +19,7 @@ QUIET = [
 expect.set_options(timeout=20_000)  # the default, 5 s, is short for a page beside three training jobs on two cores
 
 
-@pytest.fixture(scope="package")  # not the session: it would judge its node until the last test elsewhere has ended
+@pytest.fixture(scope="package")  # not the session: it would judge its node until the last test of all has ended
 def dashboard(
     tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int], service_stack: Callable[..., Stack]
 ) -> Iterator[Stack]:

@@ -186,26 +186,50 @@ def test_a_sweep_is_made_with_its_limits(page: Page, dashboard: Stack, scenario:
     page.get_by_role("button", name="New sweep").click()
     dialog = page.get_by_role("dialog")
     fields = {
-        "Name": "hourly", "Schedule": "every 3600s", "Cohort": "another", "Concurrent nodes": "2",
+        "Name": "hourly", "Schedule": "0 2 * * *", "Time zone": "Europe/Berlin", "Concurrent nodes": "2",
         "Nodes per switch": "1", "Retries": "3", "Timeout (minutes)": "10",
     }  # fmt: skip
     for name, text in fields.items():
         dialog.get_by_label(name, exact=True).fill(text)
     dialog.get_by_text("The whole suite").click()
     dialog.get_by_label("gemm").check()
+    cohort = dashboard.api.get("/nodes", facets="true")["facets"]["cohort"][0]
+    dialog.get_by_text("All cohorts").click()
+    dialog.get_by_label(f"{cohort['value']} {cohort['count']}", exact=True).check()
+    preview = dialog.get_by_role("region", name="Preview")
+    expect(preview).to_contain_text(f"of {cohort['count']} that match")
+    expect(preview).to_contain_text("02:00 (Europe/Berlin)")
     assert violations(page) == []
     dialog.get_by_role("button", name="Create sweep").click()
     expect(page.get_by_role("link", name="hourly")).to_be_visible()
     made: dict[str, Any] = next(s for s in dashboard.api.get("/sweeps")["items"] if s["name"] == "hourly")
     limits = {
         name: made[name]
-        for name in ("schedule", "cohort", "max_concurrent", "max_per_switch", "retries", "timeout_seconds")
+        for name in ("schedule", "timezone", "cohorts", "max_concurrent", "max_per_switch", "retries")
     }
     assert limits == {
-        "schedule": "every 3600s", "cohort": "another", "max_concurrent": 2, "max_per_switch": 1, "retries": 3,
-        "timeout_seconds": 600.0,
+        "schedule": "0 2 * * *", "timezone": "Europe/Berlin", "cohorts": [cohort["value"]], "max_concurrent": 2,
+        "max_per_switch": 1, "retries": 3,
     }  # fmt: skip
-    assert made["benchmarks"] == ["gemm"]
+    assert (made["benchmarks"], made["timeout_seconds"]) == (["gemm"], 600.0)
+
+
+def test_a_sweep_is_made_to_run_once(page: Page, dashboard: Stack, scenario: Scenario) -> None:
+    zone = {"timezoneId": "America/New_York"}
+    page.context.new_cdp_session(page).send("Emulation.setTimezoneOverride", zone)
+    page.goto("/validation?tab=sweeps")
+    page.get_by_role("button", name="New sweep").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Name", exact=True).fill("maintenance")
+    dialog.get_by_role("radio", name="Once").click()
+    expect(dialog.get_by_role("button", name="Create sweep")).to_be_disabled()
+    expect(dialog).to_contain_text("America/New_York")
+    dialog.get_by_label("Time", exact=True).fill("2098-07-01T04:30")
+    expect(dialog.get_by_role("region", name="Preview")).to_contain_text("2098-07-01, 04:30 (America/New_York)")
+    dialog.get_by_role("button", name="Create sweep").click()
+    expect(page.get_by_text("once, Tue, 2098-07-01, 04:30 (America/New_York)")).to_be_visible()
+    made = next(s for s in dashboard.api.get("/sweeps")["items"] if s["name"] == "maintenance")
+    assert (made["schedule"], made["next_run_at"]) == (None, 4_055_041_800.0)
 
 
 def test_a_sweep_is_edited_and_switched_off_without_overwriting_changes(

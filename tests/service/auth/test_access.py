@@ -44,7 +44,7 @@ TABLE = {
         list_measured_cohorts list_nodes list_notifications list_recovery_plans list_remediations
         list_sessions list_signals list_silences list_simulation_policies list_suites list_sweeps
         list_tokens list_transitions list_validations list_xid_policy_versions list_xid_shadow
-        query_telemetry read_blocks revoke_token run_simulation select_nodes watch
+        preview_sweep query_telemetry read_blocks revoke_token run_simulation select_nodes watch
     """,
     "report": """
         claim_node_tasks post_bundle post_events post_frame post_gpud_states post_health_events post_pair_result

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from mainstay.service.jobs.models import RecoveryRow
+
 Json = dict[str, Any]
 QUICK = {"incidents": {"close_after_seconds": 0.2, "detection_interval_seconds": 0.1}}
 
@@ -79,6 +81,19 @@ def test_predicted_and_actual_stand_side_by_side(job: Any) -> None:
     assert recovery["incident"] == detail["id"]
     assert recovery["failed_at"] < recovery["planned_at"] < recovery["recovered_at"]
     assert job.client.get("/v1/jobs/demo-1").json()["recoveries"] == 1
+
+
+def test_absent_ranks_are_counted_after_each_recovery(job: Any, service: Any, eventually: Any) -> None:
+    for absent in ({"absent_ranks": [2, 3], "absent_replicas": [1]}, {}, {"absent_ranks": "many"}):
+        job.recover(job.plan(requested=True)["id"], **absent)
+
+    def stored() -> list[int]:
+        with service.services.database.reading() as session:
+            rows = session.query(RecoveryRow).filter_by(outcome="recovered").order_by(RecoveryRow.recovered_at)
+            return [row.absent_ranks for row in rows]
+
+    eventually(lambda: len(stored()) == 3)
+    assert stored() == [2, 0, 0]
 
 
 def test_an_incident_opens_within_a_fraction_of_a_second_of_its_event(job: Any) -> None:

@@ -65,6 +65,26 @@ def test_stopped_time_equals_a_count_second_by_second(seed: int) -> None:
     assert reliability.cost_of(span, stops, PERIOD).stopped_seconds == len(stands & set(range(1000, 2000)))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_time_without_ranks_equals_a_count_second_by_second(seed: int) -> None:
+    """The recovery that ended last says how many ranks were absent; while the job stood still, none trained."""
+    rng, stops = random.Random(seed), []
+    for number in range(rng.randrange(12)):
+        start = rng.randrange(0, 3000)
+        end = start + rng.randrange(0, 400) + number / 100  # no two end at once
+        stops.append(stop(float(start), end, absent_ranks=rng.randrange(3)))
+    span, missing = job(ended_at=float(rng.randrange(2000, 3500))), 0
+    for tenths in range(10_000, 20_000):
+        moment = tenths / 10 + 0.05
+        ended = [one for one in stops if one.ended_at <= moment]
+        stands = any(one.started_at <= moment < one.ended_at for one in stops)
+        if ended and not stands and moment < span.ended_at:
+            missing += max(ended, key=lambda one: one.ended_at).absent_ranks
+    found = reliability.cost_of(span, stops, PERIOD).absent_rank_seconds
+    assert found == pytest.approx(missing / 10, abs=0.2 * len(stops))
+    assert reliability.cost_of(span, [], PERIOD).absent_rank_seconds == 0.0
+
+
 @pytest.mark.parametrize(
     ("count", "low", "high"),
     [

@@ -51,7 +51,7 @@ def put_history(service: Running, now: float) -> None:
                 id="r1", job="a", generation=1, failed_at=now - 1.5 * DAY, planned_at=None,
                 recovered_at=now - 1.5 * DAY + 60, verified_at=None, failed_ranks=[1], restore_strategy="local",
                 steps_lost=3, planned_seconds=None, seconds=60.0, parts={"detect": 15.0}, epoch=None,
-                outcome="verified", incident_id="i1", plan_id=None,
+                outcome="verified", incident_id="i1", plan_id=None, absent_ranks=2,
             )
         )  # fmt: skip
         session.add(NodeRow(name="n1", cohort="h100", gpus=8, first_seen_at=now - 10 * DAY))
@@ -82,6 +82,8 @@ def test_the_report(service_anywhere: Running) -> None:
     assert summary["gpu_hours"] == pytest.approx(24 * 8 + 7 * 24 * 2, rel=1e-3)
     assert sum(summary["lost_gpu_hours"][name] for name in ("detection", "recovery", "repeated")) == pytest.approx(lost)
     assert summary["lost_gpu_hours"]["detection"] == pytest.approx(15 * 8 / HOUR)
+    assert summary["lost_gpu_hours"]["degraded"] == pytest.approx(2 * (DAY / 2 - 60) / HOUR)
+    assert found["jobs"][0]["degraded_gpu_hours"] == pytest.approx(2 * (DAY / 2 - 60) / HOUR)
     assert summary["lost_gpu_hours"]["out_of_service"] == pytest.approx(8.0)
     assert summary["ettr"] == pytest.approx(1 - lost / summary["gpu_hours"])
     assert summary["mean_repair_seconds"] == pytest.approx(60.0)

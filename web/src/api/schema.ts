@@ -2104,7 +2104,7 @@ export interface paths {
         put?: never;
         /**
          * Create Sweep
-         * @description Run a suite on nodes by schedule: cron text in UTC, ``every 3600s``, or null to run it only on request.
+         * @description Run a suite on the nodes that meet the criteria at the time of each run: by schedule, once, or on request.
          */
         post: operations["create_sweep"];
         delete?: never;
@@ -2155,6 +2155,26 @@ export interface paths {
          * @description Start a run now, in addition to the schedule.
          */
         post: operations["run_sweep"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sweeps:preview": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Preview Sweep
+         * @description Tell what a run of this sweep would do now: its nodes, how long it would take, and when it would run next.
+         */
+        post: operations["preview_sweep"];
         delete?: never;
         options?: never;
         head?: never;
@@ -3476,6 +3496,30 @@ export interface components {
             recent_findings: number;
         };
         /**
+         * DetectorReliability
+         * @description Drains for findings of one detector. A drain for findings of two detectors counts for each.
+         */
+        DetectorReliability: {
+            /** Confirmed */
+            confirmed: number;
+            /** Detector */
+            detector: string;
+            /** Drains */
+            drains: number;
+            /** False Drains */
+            false_drains: number;
+            /** High */
+            high: number | null;
+            /** Low */
+            low: number | null;
+            /** Not Validated */
+            not_validated: number;
+            /** Ratio */
+            ratio: number | null;
+            /** Undecided */
+            undecided: number;
+        };
+        /**
          * DetectorState
          * @description Whether a detector evaluates the job. A detector that does not is not evidence of health.
          * @enum {string}
@@ -3669,6 +3713,28 @@ export interface components {
             mode: "wait" | "migrate";
             /** Reason */
             reason: string;
+        };
+        /**
+         * DrainCounts
+         * @description Drains that Mainstay proposed or made for findings, by whether they were needed.
+         */
+        DrainCounts: {
+            /** Confirmed */
+            confirmed: number;
+            /** Drains */
+            drains: number;
+            /** False Drains */
+            false_drains: number;
+            /** High */
+            high: number | null;
+            /** Low */
+            low: number | null;
+            /** Not Validated */
+            not_validated: number;
+            /** Ratio */
+            ratio: number | null;
+            /** Undecided */
+            undecided: number;
         };
         /**
          * DrainRead
@@ -4409,6 +4475,8 @@ export interface components {
         };
         /** JobReliability */
         JobReliability: {
+            /** Degraded Gpu Hours */
+            degraded_gpu_hours: number;
             /** Ettr */
             ettr: number | null;
             /** Failed Recoveries */
@@ -4671,6 +4739,8 @@ export interface components {
          * @description GPU hours that were lost, by what they were lost to.
          */
         LostGpuHours: {
+            /** Degraded */
+            degraded: number;
             /** Detection */
             detection: number;
             /** Out Of Service */
@@ -5016,7 +5086,7 @@ export interface components {
         };
         /**
          * NodesMove
-         * @description Which nodes to move, and why. All criteria that are given must hold; each holds if one of its values does.
+         * @description Which nodes to move, and why.
          */
         NodesMove: {
             /**
@@ -6008,6 +6078,8 @@ export interface components {
             cohorts: components["schemas"]["CohortReliability"][];
             /** Components */
             components: components["schemas"]["ComponentReliability"][];
+            /** Detectors */
+            detectors: components["schemas"]["DetectorReliability"][];
             /** Failures In No Batch */
             failures_in_no_batch: number;
             /** Jobs */
@@ -6025,6 +6097,7 @@ export interface components {
         /** ReliabilitySummary */
         ReliabilitySummary: {
             between_failures: components["schemas"]["BetweenRead"];
+            drains: components["schemas"]["DrainCounts"];
             /** Ettr */
             ettr: number | null;
             /** Failed Recoveries */
@@ -6737,6 +6810,16 @@ export interface components {
             sweep: components["schemas"]["SweepResult"][];
             sweep_over: components["schemas"]["SweepOver"] | null;
         };
+        /** SkippedNodes */
+        SkippedNodes: {
+            /** Count */
+            count: number;
+            /**
+             * Reason
+             * @enum {string}
+             */
+            reason: "job" | "silent";
+        };
         /**
          * StepsRead
          * @description Per-rank step times as columns: ``step_time_seconds[r][k]`` belongs to ``ranks[r]`` and ``steps[k]``.
@@ -6822,12 +6905,19 @@ export interface components {
         /**
          * SweepChange
          * @description The changed fields of a sweep. ``version`` is the version that was read; it prevents lost updates.
+         *
+         *     Fields that are not sent keep their value: the API document states no default.
          */
         SweepChange: {
             /** Benchmarks */
             benchmarks?: string[] | null;
-            /** Cohort */
+            /**
+             * Cohort
+             * @deprecated
+             */
             cohort?: string | null;
+            /** Cohorts */
+            cohorts?: string[];
             /** Enabled */
             enabled?: boolean;
             /** Max Concurrent */
@@ -6838,16 +6928,24 @@ export interface components {
             name?: string;
             /** Nodes */
             nodes?: string[] | null;
+            /** Racks */
+            racks?: string[];
             /** Remeasure */
             remeasure?: number;
             /** Retries */
             retries?: number;
+            /** Run At */
+            run_at?: number | string | null;
             /** Schedule */
             schedule?: string | null;
+            /** States */
+            states?: components["schemas"]["HealthState"][];
             /** Suite */
             suite?: string;
             /** Timeout Seconds */
             timeout_seconds?: number | null;
+            /** Timezone */
+            timezone?: string;
             /** Version */
             version: number;
         };
@@ -6870,8 +6968,16 @@ export interface components {
         SweepCreate: {
             /** Benchmarks */
             benchmarks?: string[] | null;
-            /** Cohort */
+            /**
+             * Cohort
+             * @deprecated
+             */
             cohort?: string | null;
+            /**
+             * Cohorts
+             * @default []
+             */
+            cohorts: string[];
             /**
              * Enabled
              * @default true
@@ -6886,6 +6992,11 @@ export interface components {
             /** Nodes */
             nodes?: string[] | null;
             /**
+             * Racks
+             * @default []
+             */
+            racks: string[];
+            /**
              * Remeasure
              * @default 0
              */
@@ -6895,12 +7006,24 @@ export interface components {
              * @default 0
              */
             retries: number;
+            /** Run At */
+            run_at?: number | string | null;
             /** Schedule */
             schedule?: string | null;
+            /**
+             * States
+             * @default []
+             */
+            states: components["schemas"]["HealthState"][];
             /** Suite */
             suite: string;
             /** Timeout Seconds */
             timeout_seconds?: number | null;
+            /**
+             * Timezone
+             * @default UTC
+             */
+            timezone: string;
         };
         /**
          * SweepIn
@@ -6927,12 +7050,36 @@ export interface components {
             /** Next Cursor */
             next_cursor: string | null;
         };
+        /**
+         * SweepPreview
+         * @description What a run of a sweep would do now.
+         */
+        SweepPreview: {
+            /** Matched */
+            matched: number;
+            /** Measured */
+            measured: number;
+            /** Next Runs */
+            next_runs: number[];
+            /** Node Hours */
+            node_hours: number;
+            /** Nodes */
+            nodes: string[];
+            /** Seconds */
+            seconds: number;
+            /** Skipped */
+            skipped: components["schemas"]["SkippedNodes"][];
+            /** Validated */
+            validated: number;
+        };
         /** SweepRead */
         SweepRead: {
             /** Benchmarks */
             benchmarks: string[] | null;
             /** Cohort */
             cohort: string | null;
+            /** Cohorts */
+            cohorts: string[];
             /** Created At */
             created_at: number;
             /** Enabled */
@@ -6951,18 +7098,26 @@ export interface components {
             next_run_at: number | null;
             /** Nodes */
             nodes: string[] | null;
+            /** Racks */
+            racks: string[];
             /** Remeasure */
             remeasure: number;
             /** Retries */
             retries: number;
+            /** Run At */
+            run_at: number | null;
             /** Runs */
             runs: components["schemas"]["SweepRun"][];
             /** Schedule */
             schedule: string | null;
+            /** States */
+            states: string[];
             /** Suite */
             suite: string;
             /** Timeout Seconds */
             timeout_seconds: number | null;
+            /** Timezone */
+            timezone: string;
             /** Version */
             version: number;
         };
@@ -10986,7 +11141,7 @@ export interface operations {
             query?: {
                 since?: number | null;
                 until?: number | null;
-                table?: "jobs" | "teams" | "causes" | "components" | "batches" | "cohorts" | "nodes";
+                table?: "jobs" | "teams" | "causes" | "detectors" | "components" | "batches" | "cohorts" | "nodes";
             };
             header?: never;
             path?: never;
@@ -11428,6 +11583,39 @@ export interface operations {
             403: components["responses"]["NotAllowed"];
             404: components["responses"]["NotFound"];
             409: components["responses"]["Conflict"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    preview_sweep: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SweepCreate"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SweepPreview"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["WrongContentType"];
             422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };

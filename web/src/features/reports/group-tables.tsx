@@ -1,8 +1,13 @@
 /** Reliability by team, by component, and by batch of GPUs. */
-import type { BatchReliability, ComponentReliability, TeamReliability } from "@/api/types";
+import type {
+  BatchReliability,
+  ComponentReliability,
+  DetectorReliability,
+  TeamReliability,
+} from "@/api/types";
 import { duration, integer, percent, plural } from "@/lib/format";
 import { type Column, columnsFor, DataTable } from "@/ui/table";
-import { componentLabel, gpuHours, hours, limits } from "./model";
+import { componentLabel, falseDrains, gpuHours, hours, limits } from "./model";
 import { Section } from "./section";
 
 const team = columnsFor<TeamReliability>();
@@ -94,6 +99,36 @@ export function ComponentTable({ components }: { components: ComponentReliabilit
           unit: "max-md:hidden",
           limits: "max-md:hidden",
         }}
+        sorted
+      />
+    </Section>
+  );
+}
+
+const detector = columnsFor<DetectorReliability>();
+const detectorColumns: Column<DetectorReliability>[] = detector.columns([
+  detector.accessor("detector", { header: "Detector" }),
+  detector.accessor("drains", { header: "Drains" }),
+  detector.accessor("not_validated", { header: "Not validated" }),
+  detector.accessor("undecided", { header: "Undecided" }),
+  detector.accessor((row) => row.ratio ?? -1, {
+    id: "false",
+    header: "False drains",
+    cell: ({ row }) => falseDrains(row.original),
+  }),
+]);
+
+export function DetectorTable({ detectors }: { detectors: DetectorReliability[] }) {
+  return (
+    <Section title="Drains by detector" rows={detectors} empty="Mainstay drained no node for a finding.">
+      <DataTable
+        label="Drains by detector"
+        data={detectors}
+        columns={detectorColumns}
+        rowId={(row) => row.detector}
+        right={["drains", "not_validated", "undecided", "false"]}
+        grow="detector"
+        columnClass={{ drains: "max-sm:hidden", not_validated: "max-md:hidden", undecided: "max-md:hidden" }}
         sorted
       />
     </Section>

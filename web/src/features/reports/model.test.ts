@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
-import type { ReliabilitySummary } from "@/api/types";
-import { change, gpuHours, hours, limits, lostParts } from "./model";
+import type { DrainCounts, ReliabilitySummary } from "@/api/types";
+import { change, falseDrains, gpuHours, hours, limits, lostParts } from "./model";
 
 describe("figures of a report", () => {
   it("writes hours with a unit that fits", () => {
@@ -22,6 +22,12 @@ describe("figures of a report", () => {
     expect(limits({ ...between, failures: 4, hours: 250, low: 98, high: 917 })).toBe("95 %: 98 h to 38.2 d");
   });
 
+  it("counts false drains among those that are decided", () => {
+    const found = { false_drains: 1, confirmed: 9, ratio: 0.1, low: 0.018, high: 0.404 } as DrainCounts;
+    expect(falseDrains(found)).toBe("1 of 10 (95 %: 1.8% to 40.4%)");
+    expect(falseDrains({ ...found, ratio: null })).toBe("–");
+  });
+
   it("compares with the period before", () => {
     expect(change(0.97, 0.95)).toBe("+2.0 points (before: 95.0%)");
     expect(change(0.95, 0.97)).toBe("−2.0 points (before: 97.0%)");
@@ -29,8 +35,8 @@ describe("figures of a report", () => {
   });
 
   it("shares what was lost", () => {
-    const lost = { detection: 1, recovery: 1, repeated: 2, out_of_service: 4 };
+    const lost = { detection: 1, recovery: 1, repeated: 2, degraded: 4, out_of_service: 8 };
     const parts = lostParts({ lost_gpu_hours: lost } as ReliabilitySummary);
-    expect(parts.map((part) => part.share)).toEqual([0.125, 0.125, 0.25, 0.5]);
+    expect(parts.map((part) => part.share)).toEqual([0.0625, 0.0625, 0.125, 0.25, 0.5]);
   });
 });

@@ -1,5 +1,5 @@
 /** Figures of a report in words, and what became of them since the period before. */
-import type { BetweenFailures, ComponentReliability, ReliabilitySummary } from "@/api/types";
+import type { BetweenFailures, ComponentReliability, DrainCounts, ReliabilitySummary } from "@/api/types";
 import { integer, MISSING, percent } from "@/lib/format";
 
 /** Hours with a unit that fits: 34 h, 12 d, 1.4 y. */
@@ -22,6 +22,13 @@ export function limits(found: BetweenFailures, of = "nodes"): string {
   return `95 %: ${hours(found.low)} to ${hours(found.high)}`;
 }
 
+/** False drains of those that are decided, with the limits of their share. */
+export function falseDrains(found: DrainCounts): string {
+  if (found.ratio === null) return MISSING;
+  const limits = `95 %: ${percent(found.low)} to ${percent(found.high)}`;
+  return `${found.false_drains} of ${found.false_drains + found.confirmed} (${limits})`;
+}
+
 /** How a share changed since the period before, in percentage points. */
 export function change(now: number | null, before: number | null): string {
   if (now === null || before === null) return "no period before to compare with";
@@ -38,6 +45,7 @@ export function lostParts(summary: ReliabilitySummary): { name: string; hours: n
     { name: "Detection", hours: lost.detection },
     { name: "Recovery", hours: lost.recovery },
     { name: "Repeated steps", hours: lost.repeated },
+    { name: "Absent ranks", hours: lost.degraded },
     { name: "Nodes out of service", hours: lost.out_of_service },
   ];
   const total = parts.reduce((sum, part) => sum + part.hours, 0);

@@ -11,7 +11,7 @@ import { Page } from "@/ui/page";
 import { Panel } from "@/ui/panel";
 import { QueryView } from "@/ui/query-view";
 import { Segmented } from "@/ui/segmented";
-import { change, gpuHours, hours, limits, lostParts } from "./model";
+import { change, falseDrains, gpuHours, hours, limits, lostParts } from "./model";
 import { reportQuery } from "./queries";
 import { Tables } from "./report-tables";
 
@@ -100,6 +100,11 @@ function Summary({ report: { summary, before } }: { report: Report }) {
             value={integer(summary.recoveries)}
             name="Recoveries of jobs"
             note={`${integer(summary.failed_recoveries)} failed`}
+          />
+          <Stat
+            value={percent(summary.drains.ratio)}
+            name="False drains"
+            note={`${falseDrains(summary.drains)}; ${integer(summary.drains.drains)} drains`}
           />
         </div>
       </Panel>

@@ -10,7 +10,7 @@ import type {
 import { type Cause, causeLabel } from "@/features/incidents/cause";
 import { duration, integer, percent } from "@/lib/format";
 import { type Column, columnsFor, DataTable } from "@/ui/table";
-import { BatchTable, ComponentTable, TeamTable } from "./group-tables";
+import { BatchTable, ComponentTable, DetectorTable, TeamTable } from "./group-tables";
 import { gpuHours, hours, limits } from "./model";
 import { Section } from "./section";
 
@@ -135,6 +135,7 @@ export function Tables({ report }: { report: Report }) {
           />
         </Section>
       </div>
+      <DetectorTable detectors={report.detectors} />
       <ComponentTable components={report.components} />
       <BatchTable batches={report.batches} unknown={report.failures_in_no_batch} />
       <Section title="Cohorts" rows={report.cohorts} empty="No nodes are known.">

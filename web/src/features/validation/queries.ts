@@ -2,6 +2,7 @@ import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/
 import { client, unwrap } from "@/api/client";
 import { ProblemError } from "@/api/problem";
 import type { Validation } from "@/api/types";
+import type { SweepBody } from "./sweep-form";
 
 export interface ValidationFilter {
   node?: string;
@@ -88,6 +89,19 @@ export const sweepQuery = (id: string) =>
   queryOptions({
     queryKey: validationKeys.sweep(id),
     queryFn: ({ signal }) => unwrap(client.GET("/v1/sweeps/{id}", { signal, params: { path: { id } } })),
+  });
+
+/** What a run of this sweep would do now. A change while typing replaces the question before it is sent. */
+export const sweepPreviewQuery = (body: SweepBody) =>
+  queryOptions({
+    queryKey: ["sweep-preview", body],
+    gcTime: 0,
+    retry: false,
+    placeholderData: keepPreviousData,
+    queryFn: async ({ signal }) => {
+      await new Promise((resolve) => setTimeout(resolve, 300));
+      return unwrap(client.POST("/v1/sweeps:preview", { signal, body }));
+    },
   });
 
 export const criteriaQuery = () =>

@@ -7,9 +7,11 @@ import { Dialog } from "@/ui/dialog";
 import { Field, Input } from "@/ui/field";
 import { ErrorNotice } from "@/ui/notice";
 import { Select } from "@/ui/select";
-import { Cohorts } from "./cohorts";
 import { suitesQuery, validationKeys } from "./queries";
-import { emptySweep, type SweepFields, sweepBody, sweepChange, sweepFields } from "./sweep-form";
+import { Choices, NodeChoices } from "./sweep-choices";
+import { emptySweep, isComplete, type SweepFields, sweepBody, sweepChange, sweepFields } from "./sweep-form";
+import { SweepPreview } from "./sweep-preview";
+import { SweepTimes } from "./sweep-times";
 
 interface Props {
   open: boolean;
@@ -24,7 +26,8 @@ export function SweepDialog({ open, onOpenChange, sweep }: Props) {
       open={open}
       onOpenChange={onOpenChange}
       title={sweep ? `Edit ${sweep.name}` : "New sweep"}
-      about={sweep ? "A run in progress keeps its tasks." : "Runs a suite on nodes by schedule."}
+      about={sweep ? "A run in progress keeps its tasks." : "Runs a suite on many nodes."}
+      className="lg:w-[58rem]"
     >
       <Form sweep={sweep} done={() => onOpenChange(false)} />
     </Dialog>
@@ -82,51 +85,62 @@ function Form({ sweep, done }: { sweep: Sweep | undefined; done: () => void }) {
     step: 1,
   });
   return (
-    <form onSubmit={submit} className="flex flex-col gap-4">
-      {line("Name", "name", undefined, { required: true })}
-      {suite && (
-        <SuitePart
-          suites={suites.data ?? []}
-          suite={suite}
-          part={fields.benchmarks}
-          onSuite={(name) => set({ suite: name, benchmarks: [] })}
-          onPart={(benchmarks) => set({ benchmarks })}
-        />
-      )}
-      {line("Schedule", "schedule", "Cron in UTC, or “every 3600s”. Leave empty for no schedule.", {
-        className: "font-mono",
-      })}
-      {line(
-        "Nodes",
-        "nodes",
-        "Names, separated by spaces or commas. Leave empty for all nodes, including new ones.",
-        { className: "font-mono" },
-      )}
-      {line("Cohort", "cohort", "Only nodes of this cohort. Leave empty for all.", { list: "cohorts" })}
-      <Cohorts id="cohorts" />
-      <div className="grid grid-cols-2 gap-x-4 gap-y-3">
-        {line("Concurrent nodes", "atOnce", "Leave empty for no limit.", whole(1))}
-        {line("Nodes per switch", "perSwitch", "Leave empty for no limit.", whole(1))}
-        {line("Retries", "retries", "If a node measured nothing.", whole(0, 10))}
-        {line("Remeasure", "remeasure", "Repeats of a failed measurement.", whole(0, 5))}
-        {line("Timeout (minutes)", "timeoutMinutes", "Leave empty to use the suite's expected time.", {
-          ...whole(1, 240),
-          step: "any",
-        })}
+    <form onSubmit={submit} className="grid items-start gap-x-6 gap-y-4 lg:grid-cols-[minmax(0,1fr)_22rem]">
+      <div className="flex min-w-0 flex-col gap-4">
+        {line("Name", "name", undefined, { required: true })}
+        {suite && (
+          <SuitePart
+            suites={suites.data ?? []}
+            suite={suite}
+            part={fields.benchmarks}
+            onSuite={(name) => set({ suite: name, benchmarks: [] })}
+            onPart={(benchmarks) => set({ benchmarks })}
+          />
+        )}
+        <SweepTimes when={fields.when} onWhen={(when) => set({ when })} line={line} />
+        {line(
+          "Nodes",
+          "nodes",
+          "Names, separated by spaces or commas. Leave empty for all nodes at the time of a run.",
+          { className: "font-mono" },
+        )}
+        <NodeChoices fields={fields} set={set} />
+        <div className="grid grid-cols-2 gap-x-4 gap-y-3">
+          {line("Concurrent nodes", "atOnce", "Leave empty for no limit.", whole(1))}
+          {line("Nodes per switch", "perSwitch", "Leave empty for no limit.", whole(1))}
+          {line("Retries", "retries", "If a node measured nothing.", whole(0, 10))}
+          {line("Remeasure", "remeasure", "Repeats of a failed measurement.", whole(0, 5))}
+          {line("Timeout (minutes)", "timeoutMinutes", "Leave empty to use the suite's expected time.", {
+            ...whole(1, 240),
+            step: "any",
+          })}
+        </div>
       </div>
-      {suites.isError && <ErrorNotice error={suites.error} />}
-      {make.isError && <ErrorNotice error={make.error} />}
-      <div className="flex justify-end gap-2">
-        <Button onClick={done}>Cancel</Button>
-        <Button type="submit" kind="primary" busy={make.isPending} disabled={!suite || !fields.name.trim()}>
-          {opened ? "Save sweep" : "Create sweep"}
-        </Button>
+      <div className="top-0 flex min-w-0 flex-col gap-4 lg:sticky">
+        {suite && isComplete(fields) && (
+          <SweepPreview
+            body={sweepBody({ ...fields, suite: suite.name, name: fields.name.trim() || "preview" })}
+          />
+        )}
+        {suites.isError && <ErrorNotice error={suites.error} />}
+        {make.isError && <ErrorNotice error={make.error} />}
+        <div className="flex justify-end gap-2">
+          <Button onClick={done}>Cancel</Button>
+          <Button
+            type="submit"
+            kind="primary"
+            busy={make.isPending}
+            disabled={!suite || !fields.name.trim() || !isComplete(fields)}
+          >
+            {opened ? "Save sweep" : "Create sweep"}
+          </Button>
+        </div>
       </div>
     </form>
   );
 }
 
-type MoreOfInput = InputHTMLAttributes<HTMLInputElement>;
+export type MoreOfInput = InputHTMLAttributes<HTMLInputElement>;
 
 interface PartProps {
   suites: Suite[];
@@ -137,8 +151,6 @@ interface PartProps {
 }
 
 function SuitePart({ suites, suite, part, onSuite, onPart }: PartProps) {
-  const toggle = (name: string) =>
-    onPart(part.includes(name) ? part.filter((one) => one !== name) : [...part, name]);
   return (
     <div className="flex flex-col items-start gap-2">
       <Select
@@ -147,20 +159,13 @@ function SuitePart({ suites, suite, part, onSuite, onPart }: PartProps) {
         onChange={onSuite}
         groups={[{ options: suites.map((s) => ({ value: s.name, label: `Suite ${s.name}` })) }]}
       />
-      <details className="w-full text-sm">
-        <summary className="w-max cursor-pointer text-ink-2 text-xs hover:text-ink">
-          {part.length === 0 ? "The whole suite" : `${part.length} of ${suite.benchmarks.length} benchmarks`}
-        </summary>
-        <fieldset className="mt-1.5 grid grid-cols-2 gap-x-4 gap-y-1">
-          <legend className="sr-only">Benchmarks</legend>
-          {suite.benchmarks.map(({ name, catches }) => (
-            <label key={name} title={catches} className="flex items-center gap-2 font-mono text-xs">
-              <input type="checkbox" checked={part.includes(name)} onChange={() => toggle(name)} />
-              {name}
-            </label>
-          ))}
-        </fieldset>
-      </details>
+      <Choices
+        legend="Benchmarks"
+        all="The whole suite"
+        options={suite.benchmarks.map(({ name, catches }) => ({ value: name, title: catches }))}
+        chosen={part}
+        onChange={onPart}
+      />
     </div>
   );
 }

@@ -1,16 +1,20 @@
 import { describe, expect, it } from "vitest";
 import type { Sweep } from "@/api/types";
-import { emptySweep, names, sweepBody, sweepChange, sweepFields } from "./sweep-form";
+import { emptySweep, inZone, isComplete, names, sweepBody, sweepChange, sweepFields } from "./sweep-form";
 
 describe("the form of a sweep", () => {
   it("omits empty fields", () => {
-    expect(sweepBody({ ...emptySweep, name: " nightly ", suite: "quick", schedule: " " })).toEqual({
+    expect(sweepBody({ ...emptySweep, name: " nightly ", suite: "quick", when: "request" })).toEqual({
       name: "nightly",
       suite: "quick",
       schedule: null,
+      timezone: "UTC",
+      run_at: null,
       nodes: null,
+      racks: [],
+      cohorts: [],
+      states: [],
       enabled: true,
-      cohort: null,
       benchmarks: null,
       max_concurrent: null,
       max_per_switch: null,
@@ -27,7 +31,12 @@ describe("the form of a sweep", () => {
       name: "nightly",
       suite: "quick",
       schedule: "0 3 * * *",
+      timezone: "Europe/Berlin",
+      run_at: null,
       nodes: ["a", "b"],
+      racks: ["r1"],
+      cohorts: ["h100"],
+      states: ["healthy"],
       cohort: null,
       benchmarks: ["gemm"],
       max_concurrent: 2,
@@ -55,7 +64,7 @@ describe("the form of a sweep", () => {
       ...emptySweep,
       suite: "deep",
       nodes: "b, a\nb",
-      cohort: "h100",
+      cohorts: ["h100", "h200"],
       benchmarks: ["gemm"],
       atOnce: "4",
       perSwitch: "1",
@@ -64,13 +73,23 @@ describe("the form of a sweep", () => {
     });
     expect(body).toMatchObject({
       nodes: ["b", "a"],
-      cohort: "h100",
+      cohorts: ["h100", "h200"],
       benchmarks: ["gemm"],
       max_concurrent: 4,
       max_per_switch: 1,
       retries: 2,
       timeout_seconds: 90,
     });
+  });
+
+  it("runs once at a local time, instead of by schedule", () => {
+    const once = { ...emptySweep, suite: "quick", when: "once", runAt: "2026-03-29T04:30" } as const;
+    const body = sweepBody(once);
+    expect(body).toMatchObject({ schedule: null, run_at: new Date(2026, 2, 29, 4, 30).getTime() / 1000 });
+    expect(sweepFields(body as Sweep)).toMatchObject({ when: "once", runAt: once.runAt });
+    expect([once, { ...once, runAt: "" }, emptySweep].map(isComplete)).toEqual([true, false, true]);
+    expect(inZone(1774744200, "Europe/Berlin")).toContain("01:30");
+    expect(inZone(1774747800, "Europe/Berlin")).toContain("03:30");
   });
 
   it("keeps each name once", () => {

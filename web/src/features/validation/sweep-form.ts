@@ -1,14 +1,22 @@
 /** Conversion between the form of a sweep and the API. */
 import type { components } from "@/api/schema";
-import type { Sweep } from "@/api/types";
+import type { HealthState, Sweep } from "@/api/types";
+
+export type SweepBody = components["schemas"]["SweepCreate"];
 
 export interface SweepFields {
   name: string;
   suite: string;
+  when: "schedule" | "once" | "request";
   schedule: string;
+  timezone: string;
+  /** Time of a single run, as a field of the browser in its own time zone. */
+  runAt: string;
   nodes: string;
-  cohort: string;
-  /** Selected benchmarks; empty for the whole suite. */
+  /** Selected racks, cohorts, states, and benchmarks; empty for all. */
+  racks: readonly string[];
+  cohorts: readonly string[];
+  states: readonly string[];
   benchmarks: readonly string[];
   atOnce: string;
   perSwitch: string;
@@ -21,9 +29,14 @@ export interface SweepFields {
 export const emptySweep: SweepFields = {
   name: "nightly",
   suite: "",
+  when: "schedule",
   schedule: "0 3 * * *",
+  timezone: "UTC",
+  runAt: "",
   nodes: "",
-  cohort: "",
+  racks: [],
+  cohorts: [],
+  states: [],
   benchmarks: [],
   atOnce: "",
   perSwitch: "",
@@ -32,21 +45,41 @@ export const emptySweep: SweepFields = {
   timeoutMinutes: "",
 };
 
+/** The time zone of the browser. */
+export const localZone = () => Intl.DateTimeFormat().resolvedOptions().timeZone;
+
+/** Format Unix seconds in a time zone, with the weekday. */
+export const inZone = (time: number, timezone: string) =>
+  new Intl.DateTimeFormat("en-CA", {
+    timeZone: timezone,
+    weekday: "short",
+    year: "numeric",
+    month: "2-digit",
+    day: "2-digit",
+    hour: "2-digit",
+    minute: "2-digit",
+    hourCycle: "h23",
+  }).format(time * 1000);
+
 /** Split names by spaces, commas, or lines, each once. */
 export const names = (text: string): string[] => [...new Set(text.split(/[\s,]+/).filter(Boolean))];
 
 const amount = (text: string): number | null => (text.trim() === "" ? null : Number(text));
 
-export function sweepBody(fields: SweepFields): components["schemas"]["SweepCreate"] {
+export function sweepBody(fields: SweepFields): SweepBody {
   const nodes = names(fields.nodes);
   const minutes = amount(fields.timeoutMinutes);
   return {
     name: fields.name.trim(),
     suite: fields.suite,
-    schedule: fields.schedule.trim() || null,
+    schedule: fields.when === "schedule" ? fields.schedule.trim() : null,
+    timezone: fields.timezone.trim(),
+    run_at: fields.when === "once" ? new Date(fields.runAt).getTime() / 1000 : null,
     nodes: nodes.length > 0 ? nodes : null,
+    racks: [...fields.racks],
+    cohorts: [...fields.cohorts],
+    states: [...fields.states] as HealthState[],
     enabled: true,
-    cohort: fields.cohort.trim() || null,
     benchmarks: fields.benchmarks.length > 0 ? [...fields.benchmarks] : null,
     max_concurrent: amount(fields.atOnce),
     max_per_switch: amount(fields.perSwitch),
@@ -56,16 +89,31 @@ export function sweepBody(fields: SweepFields): components["schemas"]["SweepCrea
   };
 }
 
+/** Whether all that the service needs is there. */
+export const isComplete = ({ when, schedule, timezone, runAt }: SweepFields) =>
+  when === "schedule" ? schedule.trim() !== "" && timezone.trim() !== "" : when === "request" || runAt !== "";
+
 const written = (value: number | null): string => (value === null ? "" : String(value));
+
+/** Unix seconds as the value of a field for a local time. */
+function localField(time: number): string {
+  const minutes = new Date(time * 1000).getTimezoneOffset();
+  return new Date((time - minutes * 60) * 1000).toISOString().slice(0, 16);
+}
 
 /** Return the form fields of a sweep. */
 export function sweepFields(sweep: Sweep): SweepFields {
   return {
     name: sweep.name,
     suite: sweep.suite,
+    when: sweep.run_at !== null ? "once" : sweep.schedule === null ? "request" : "schedule",
     schedule: sweep.schedule ?? "",
+    timezone: sweep.timezone,
+    runAt: sweep.run_at === null ? "" : localField(sweep.run_at),
     nodes: sweep.nodes?.join(" ") ?? "",
-    cohort: sweep.cohort ?? "",
+    racks: sweep.racks,
+    cohorts: sweep.cohorts,
+    states: sweep.states,
     benchmarks: sweep.benchmarks ?? [],
     atOnce: written(sweep.max_concurrent),
     perSwitch: written(sweep.max_per_switch),

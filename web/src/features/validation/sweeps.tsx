@@ -16,6 +16,7 @@ import { heldText, remeasureText } from "./labels";
 import { sweepsQuery, validationKeys } from "./queries";
 import { RunCounts } from "./run-counts";
 import { SweepDialog } from "./sweep-dialog";
+import { inZone, localZone } from "./sweep-form";
 import { SweepSwitch } from "./sweep-switch";
 
 export function Sweeps() {
@@ -79,15 +80,15 @@ function SweepRow({ sweep }: { sweep: Sweep }) {
           >
             {sweep.name}
           </Link>
-          <p className="text-ink-3 text-xs">{scope(sweep)}</p>
+          <p className="line-clamp-3 text-ink-3 text-xs">{scope(sweep)}</p>
         </div>
         <div className="text-ink-2">
           {sweep.enabled ? <Until at={sweep.next_run_at} /> : "off"}
-          <p className="font-mono text-ink-3 text-xs">{sweep.schedule ?? "no schedule"}</p>
+          <p className="font-mono text-ink-3 text-xs">{timesText(sweep)}</p>
         </div>
         <Runs sweep={sweep} />
         <div className="flex flex-wrap items-center gap-2 lg:justify-end">
-          {sweep.schedule !== null && <SweepSwitch sweep={sweep} />}
+          {(sweep.schedule !== null || sweep.next_run_at !== null) && <SweepSwitch sweep={sweep} />}
           <Button aria-label={`Edit ${sweep.name}`} onClick={() => setEditing(true)}>
             Edit
           </Button>
@@ -128,12 +129,22 @@ function Runs({ sweep }: { sweep: Sweep }) {
   );
 }
 
+/** When a sweep runs. */
+function timesText({ schedule, timezone, run_at }: Sweep): string {
+  if (run_at !== null) return `once, ${inZone(run_at, localZone())} (${localZone()})`;
+  if (schedule === null) return "no schedule";
+  return schedule.startsWith("every") ? schedule : `${schedule} (${timezone})`;
+}
+
 /** The suite, nodes, and limits of a sweep as text. */
 function scope(sweep: Sweep): string {
-  const { nodes, cohort, benchmarks, suite } = sweep;
+  const { nodes, racks, cohorts, states, benchmarks, suite } = sweep;
   return [
     benchmarks === null ? `suite ${suite}` : `${plural(benchmarks.length, "benchmark")} of suite ${suite}`,
-    `on ${nodes === null ? "all nodes" : plural(nodes.length, "node")}${cohort === null ? "" : ` of ${cohort}`}`,
+    `on ${nodes === null ? "all nodes" : plural(nodes.length, "node")}`,
+    racks.length > 0 && `rack ${racks.join(" or ")}`,
+    cohorts.length > 0 && `cohort ${cohorts.join(" or ")}`,
+    states.length > 0 && `state ${states.join(" or ")}`,
     (sweep.max_concurrent !== null || sweep.max_per_switch !== null) && heldText(sweep),
     sweep.remeasure > 0 && remeasureText(sweep.remeasure),
   ]
