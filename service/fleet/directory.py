@@ -268,7 +268,7 @@ def _chunks(names: Collection[str]) -> Iterator[list[str]]:
 
 
 def _place(node: FleetNode | None) -> tuple[Any, ...] | None:
-    return None if node is None else (node.rack, node.cohort, node.switches, node.all_devices)
+    return None if node is None else (node.rack, node.cohort, node.switches, node.power_domain, node.all_devices)
 
 
 def read_nodes(session: AnySession, names: Collection[str]) -> list[FleetNode]:

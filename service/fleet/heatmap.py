@@ -98,16 +98,17 @@ class LayoutCache:
 def _make(fleet: Fleet) -> HeatmapLayout:
     nodes = [(node, _shape(node)) for node in fleet.nodes.values()]
     nodes = [(node, shape) for node, shape in nodes if shape]
-    racks: dict[str, int] = {}
-    shapes: dict[tuple[str, ...], int] = {}
     names = [node.name for node, _ in nodes]
-    columns: dict[str, Any] = {
-        "nodes": names,
-        "rack_of": [racks.setdefault(node.rack, len(racks)) for node, _ in nodes],
-        "shape_of": [shapes.setdefault(shape, len(shapes)) for _, shape in nodes],
-        "racks": list(racks),
-        "shapes": list(shapes),
-    }
+    columns: dict[str, Any] = {"nodes": names}
+    for many, one, values in (
+        ("racks", "rack_of", [node.rack for node, _ in nodes]),
+        ("switches", "switch_of", [node.switches[0] if node.switches else "" for node, _ in nodes]),
+        ("power_domains", "power_domain_of", [node.power_domain for node, _ in nodes]),
+        ("cohorts", "cohort_of", [node.cohort for node, _ in nodes]),
+        ("shapes", "shape_of", [shape for _, shape in nodes]),
+    ):
+        places = {value: place for place, value in enumerate(dict.fromkeys(values))}
+        columns |= {many: list(places), one: [places[value] for value in values]}
     version = digest(msgspec.json.encode(columns))
     devices = ((node.name, device) for node, shape in nodes for device in shape)
     return HeatmapLayout(

@@ -250,8 +250,16 @@ class HeatmapLayoutRead(Output):
     nodes: list[str]
     rack_of: list[int]
     """[node] index into ``racks``."""
+    switch_of: list[int]
+    power_domain_of: list[int]
+    cohort_of: list[int]
     shape_of: list[int]
     """[node] index into ``shapes``."""
     racks: list[str]
+    """Empty text: not reported."""
+    switches: list[str]
+    """The nearest of each node."""
+    power_domains: list[str]
+    cohorts: list[str]
     shapes: list[list[str]]
     """Devices that have a slot, in order: ``host`` is the node itself, the others are GPUs."""

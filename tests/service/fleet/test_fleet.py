@@ -268,6 +268,21 @@ def test_the_layout_is_stable_and_cheap_to_poll(service, report) -> None:
     assert slots_of(moved.json())[-1] == ("b", "host", "r7"), "a change is there with the next request"
 
 
+def test_the_layout_groups_nodes_by_all_that_they_share(service, report) -> None:
+    admin = service.client()
+    places = {"a": {"switches": ["leaf-2", "spine-1"], "power_domain": "pdu-1"}, "b": {"cohort": "gpu", "rack": "r1"}}
+    for name, place in places.items():
+        admin.put(f"/v1/nodes/{name}", json={**report, **place})
+    told = layout(admin).json()
+    groups = [("racks", "rack_of"), ("switches", "switch_of"), ("power_domains", "power_domain_of"),
+              ("cohorts", "cohort_of")]  # fmt: skip
+    assert {many: [told[many][place] for place in told[one]] for many, one in groups} == {
+        "racks": ["", "r1"], "switches": ["leaf-2", ""], "power_domains": ["pdu-1", ""], "cohorts": ["cpu", "gpu"],
+    }  # fmt: skip
+    admin.put("/v1/nodes/b", json={**report, **places["b"], "power_domain": "pdu-2"})
+    assert layout(admin).json()["power_domains"] == ["pdu-1", "pdu-2"]
+
+
 def test_a_snapshot_has_a_byte_a_slot_and_unknown_is_not_zero(service, report, frames, eventually) -> None:
     admin = service.client()
     devices = [*report["devices"], gpu(0), gpu(1)]
