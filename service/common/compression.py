@@ -14,7 +14,7 @@ import brotli
 import zstandard
 from fastapi import Header
 from starlette.types import Receive, Scope, Send
-from starlette_compress import CompressMiddleware, remove_compress_type
+from starlette_compress import CompressMiddleware, add_compress_type, remove_compress_type
 
 MINIMUM_BYTES: Final = 1024
 """Below this, headers and a round trip cost more than the body."""
@@ -29,6 +29,7 @@ AcceptEncoding = Annotated[str, Header(include_in_schema=False, max_length=1000)
 """Parameter of a handler that compresses its own answer."""
 
 remove_compress_type("text/event-stream")
+add_compress_type("application/octet-stream")  # the heat-map: a byte a device, mostly alike
 
 
 class Compression(CompressMiddleware):

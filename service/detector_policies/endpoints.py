@@ -20,9 +20,14 @@ router = APIRouter(tags=["policies"], prefix="/v1/detector-policies")
 
 
 @router.get("", operation_id="list_detector_policies")
-def list_policies(_: Reader, session: Reading, services: ServicesDep, now: Now) -> DetectorList:
-    """Every detector with its limits, its status, its findings of the last 30 days, and its policy."""
-    return service.list_detectors(session, services.accounts, services.settings.remediation, now)
+def list_policies(
+    _: Reader, session: Reading, services: ServicesDep, now: Now, *, changed: bool = False
+) -> DetectorList:
+    """Every detector with its limits, its status, its findings of the last 30 days, and its policy.
+
+    ``changed`` selects the detectors that have a policy of their own.
+    """
+    return service.list_detectors(session, services.accounts, services.settings.remediation, now, changed=changed)
 
 
 @router.put("/{name}", operation_id="put_detector_policy", responses=problems(404, 409))

@@ -72,9 +72,9 @@ def update_policy(
 
 
 def list_detectors(
-    session: AnySession, accounts: DetectorStatusCache, limits: RemediationSettings, now: float
+    session: AnySession, accounts: DetectorStatusCache, limits: RemediationSettings, now: float, *, changed: bool
 ) -> DetectorList:
-    """Every detector by name, with its status, what it found, and its policy."""
+    """Every detector by name, or each whose policy was changed, with its status, what it found, and its policy."""
     policies, found = policies_in_force(session), _found(session, now - RECENT_SECONDS)
     jobs = accounts.jobs.values()
     states = Counter((name, status.state) for job in jobs for name, status in job.detectors)
@@ -87,6 +87,7 @@ def list_detectors(
             effects=_effects(kind.kinds, limits),
         )
         for name, kind in sorted(DETECTORS.items())
+        if name in policies or not changed
     ]
     return DetectorList(items=items, min_confidence=limits.min_confidence)
 

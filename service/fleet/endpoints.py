@@ -17,13 +17,21 @@ from mainstay.service.common.db import Reading
 from mainstay.service.common.etag import IfNoneMatch, etag, matches, not_modified
 from mainstay.service.common.pagination import Page, Paging, paginate
 from mainstay.service.common.problem import UnprocessableError
-from mainstay.service.common.schemas import ShortText
-from mainstay.service.fleet import heatmap, node_list, repository, service
+from mainstay.service.common.schemas import QuerySeconds, ShortText
+from mainstay.service.fleet import heatmap, node_list, past_states, repository, service
 from mainstay.service.fleet import serializers as fleet_serializers
 from mainstay.service.fleet.directory import read_nodes
 from mainstay.service.fleet.models import DeviceRow
 from mainstay.service.fleet.node_list import NodeFilter, NodeList, NodeSort
-from mainstay.service.fleet.schemas import DeviceRead, HeatmapLayoutRead, NodeFacetsRead, NodeRead, NodeReportCreate
+from mainstay.service.fleet.schemas import (
+    DeviceRead,
+    FleetHistoryRead,
+    FleetJobsRead,
+    HeatmapLayoutRead,
+    NodeFacetsRead,
+    NodeRead,
+    NodeReportCreate,
+)
 from mainstay.service.incidents.repository import open_by_node
 from mainstay.service.services import ServicesDep
 
@@ -147,6 +155,16 @@ def get_layout(
     return Response(layout.body.get(encoding), media_type="application/json", headers=headers)
 
 
+@router.get("/fleet/jobs", operation_id="get_fleet_jobs")
+def get_jobs(_reader: Reader, services: ServicesDep, session: Reading) -> FleetJobsRead:
+    """The job of each node, in the order of the layout."""
+    layout = services.layout.get(services.fleet.current(session))
+    running = services.occupancy.by_node(session)
+    jobs = [min(running.get(name, ("",))) for name in layout.names]
+    places = {job: place for place, job in enumerate(dict.fromkeys(jobs))}
+    return FleetJobsRead(layout=layout.version, jobs=list(places), job_of=[places[job] for job in jobs])
+
+
 @router.get(
     "/fleet/heatmap",
     operation_id="get_fleet_heatmap",
@@ -159,12 +177,21 @@ def get_snapshot(
     session: Reading,
     now: Now,
     signal: Annotated[str, Query(max_length=128)] = "state",
+    at: Annotated[QuerySeconds | None, Query()] = None,
 ) -> Response:
-    """One byte per slot of the layout: 0 to 250 between the low and high values in the headers, 255 if unknown."""
+    """One byte per slot of the layout: 0 to 250 between the low and high values in the headers, 255 if unknown.
+
+    With ``at``, in Unix seconds, the states at that time: 255 before ``X-Mainstay-History-Since`` and in the future.
+    """
     fleet = services.fleet.current(session)
     layout = services.layout.get(fleet)
-    if signal == "state":
-        made = heatmap.of_states(layout, fleet)
+    since = past_states.known_since(fleet, services.settings.retention.days, now)
+    if at is not None:
+        if signal != "state":
+            raise UnprocessableError(f"signal {signal!r} has no past on the map: only 'state' has. Leave out 'at'.")
+        made = heatmap.of_states(layout, past_states.states_at(session, at) if since <= at <= now else {})
+    elif signal == "state":
+        made = heatmap.of_states(layout, {node.name: node.state for node in fleet.nodes.values()})
     elif signal in SIGNALS and SIGNALS[signal].source in services.ring.sources:
         made = heatmap.of_signal(services.layout, layout, services.ring, signal, now)
     else:
@@ -173,7 +200,34 @@ def get_snapshot(
         "X-Mainstay-Low": repr(made.low),
         "X-Mainstay-High": repr(made.high),
         "X-Mainstay-Heatmap-Layout": layout.version,
-        "X-Mainstay-Time": repr(now),
+        "X-Mainstay-Time": repr(now if at is None else at),
+        "X-Mainstay-History-Since": repr(since),
         "Cache-Control": "no-store",
     }
     return Response(made.body, media_type="application/octet-stream", headers=headers)
+
+
+@router.get("/fleet/history", operation_id="get_fleet_history")
+def get_history(
+    _reader: Reader,
+    services: ServicesDep,
+    session: Reading,
+    now: Now,
+    *,
+    since: Annotated[QuerySeconds | None, Query()] = None,
+    until: Annotated[QuerySeconds | None, Query()] = None,
+    buckets: Annotated[int, Query(ge=1, le=200)] = 96,
+) -> FleetHistoryRead:
+    """Nodes by state, and incidents, between ``since`` and ``until`` in Unix seconds: by default, the last 24 hours."""
+    until = now if until is None else min(until, now)
+    since = until - 86_400.0 if since is None else since
+    if since >= until:
+        raise UnprocessableError("since must be earlier than until, and than now")
+    span = past_states.Timespan(since, until, buckets)
+    known = past_states.known_since(services.fleet.current(session), services.settings.retention.days, now)
+    counts = past_states.count_states(session, span) * (span.ends >= known)[:, None]
+    return FleetHistoryRead(
+        since=since, until=until, known_since=known, times=span.ends.tolist(),
+        states={state: counts[:, place].tolist() for place, state in enumerate(HealthState)},
+        incidents=past_states.count_incidents(session, span).tolist(),
+    )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -125,10 +125,10 @@ def _shape(node: FleetNode) -> tuple[str, ...]:
     return tuple(device.id for device in node.devices if device.kind != "nic")
 
 
-def of_states(layout: HeatmapLayout, fleet: Fleet) -> HeatmapValues:
-    """The index of each slot's node state in ``HealthState``."""
-    states = np.array([_STATES[fleet.nodes[name].state] for name in layout.names], np.uint8)
-    return HeatmapValues(np.repeat(states, layout.counts).tobytes(), 0.0, float(len(_STATES) - 1))
+def of_states(layout: HeatmapLayout, states: Mapping[str, str]) -> HeatmapValues:
+    """The index of each slot's node state in ``HealthState``; ``states`` lacks nodes of which none is known."""
+    places = np.array([_STATES[states[name]] if name in states else UNKNOWN for name in layout.names], np.uint8)
+    return HeatmapValues(np.repeat(places, layout.counts).tobytes(), 0.0, float(len(_STATES) - 1))
 
 
 def of_signal(cache: LayoutCache, layout: HeatmapLayout, ring: TelemetryRing, name: str, now: float) -> HeatmapValues:

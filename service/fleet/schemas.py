@@ -263,3 +263,30 @@ class HeatmapLayoutRead(Output):
     cohorts: list[str]
     shapes: list[list[str]]
     """Devices that have a slot, in order: ``host`` is the node itself, the others are GPUs."""
+
+
+class FleetJobsRead(Output):
+    """Which job runs on each node; of several, the first by ID."""
+
+    layout: str
+    """Version of the layout whose nodes these are."""
+    jobs: list[str]
+    """Empty text: no job."""
+    job_of: list[int]
+    """[node] index into ``jobs``."""
+
+
+class FleetHistoryRead(Output):
+    """How many nodes were in each state, and how many incidents opened, in buckets of one width."""
+
+    since: float
+    until: float
+    """Unix seconds."""
+    known_since: float
+    """States are known from this time on, in Unix seconds; buckets that end before it have no nodes."""
+    times: list[float]
+    """[bucket] its end in Unix seconds."""
+    states: dict[HealthState, list[int]]
+    """State → [bucket] nodes at its end."""
+    incidents: list[int]
+    """[bucket] incidents that opened in it."""

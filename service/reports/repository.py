@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Double, Select, case, cast, exists, extract, or_, select
-from sqlalchemy.orm import InstrumentedAttribute, aliased
+from sqlalchemy import Select, case, exists, or_, select
+from sqlalchemy.orm import aliased
 
 from mainstay.probes.core_types import HealthState, RecommendedAction, Verdict
 from mainstay.service.auth.models import TeamRow
 from mainstay.service.common.db import AnySession
+from mainstay.service.common.rows import unix_seconds
 from mainstay.service.fleet.models import DeviceLocationRow, NodeRow, TransitionRow
 from mainstay.service.incidents.models import FindingRow, IncidentRow, TimelineRow
 from mainstay.service.jobs.models import JobRow, RecoveryRow
@@ -65,8 +66,8 @@ def failures(session: AnySession, period: Period) -> list[Failure]:
         TimelineRow.kind == "merged", TimelineRow.data["trigger"].as_string() == "merged"
     )
     statement = select(
-        _seconds(session, IncidentRow.opened_at), _seconds(session, IncidentRow.recovered_at),
-        _seconds(session, IncidentRow.closed_at),
+        unix_seconds(session, IncidentRow.opened_at), unix_seconds(session, IncidentRow.recovered_at),
+        unix_seconds(session, IncidentRow.closed_at),
         IncidentRow.cause, IncidentRow.node, IncidentRow.device, case((IncidentRow.cause.is_(None), IncidentRow.kinds)),
     ).where(
         IncidentRow.opened_at >= period.since, IncidentRow.opened_at < period.until, IncidentRow.id.not_in(merged)
@@ -154,17 +155,11 @@ def teams(session: AnySession) -> dict[str, list[str]]:
     return {row.name: row.jobs for row in rows}
 
 
-def _seconds(session: AnySession, time: InstrumentedAttribute[Any]) -> ColumnElement[Any]:
-    """A time as Unix seconds from the database: making a datetime of each first takes a fifth of the report."""
-    is_postgresql = session.get_bind().dialect.name == "postgresql"
-    return cast(extract("epoch", time), Double) if is_postgresql else time.expression
-
-
 def nodes(session: AnySession, period: Period) -> list[NodeSpan]:
     """All nodes, with the times in which they were out of service."""
     left = defaultdict[str, list[tuple[float, float]]](list)
     since: dict[str, float] = {}
-    moment = _seconds(session, TransitionRow.time)
+    moment = unix_seconds(session, TransitionRow.time)
     statement = select(TransitionRow.node, moment, TransitionRow.from_state, TransitionRow.to_state)
     statement = statement.where(TransitionRow.time < period.until).order_by(TransitionRow.node, TransitionRow.version)
     states = [*_OUT]
@@ -176,7 +171,9 @@ def nodes(session: AnySession, period: Period) -> list[NodeSpan]:
             left[node].append((since.pop(node), time))
     for node, start in since.items():
         left[node].append((start, period.until))
-    rows = session.execute(select(NodeRow.name, NodeRow.cohort, NodeRow.gpus, _seconds(session, NodeRow.first_seen_at)))
+    rows = session.execute(
+        select(NodeRow.name, NodeRow.cohort, NodeRow.gpus, unix_seconds(session, NodeRow.first_seen_at))
+    )
     return [
         NodeSpan(name=name, cohort=cohort, gpus=gpus, first_seen_at=first, out=tuple(left[name]))
         for name, cohort, gpus, first in rows

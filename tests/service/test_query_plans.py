@@ -16,6 +16,7 @@ from mainstay.service.common.db import WriteSession
 from mainstay.service.events import repository as events
 from mainstay.service.events import totals
 from mainstay.service.events.schemas import EventIn
+from mainstay.service.fleet import past_states
 from mainstay.service.fleet import repository as fleet
 from mainstay.service.localization import service as localization
 from mainstay.service.remediation import repository as remediation
@@ -48,6 +49,7 @@ def services(make_settings: Callable[..., Settings]) -> Iterator[Services]:
         (_admit, "validations"),
         (lambda session, _: events.unjudged(session), "events"),
         (lambda session, _: totals.count(session, _XIDS), "xid_totals"),
+        (lambda session, _: past_states.states_at(session, 1.0), "node_transitions"),
         (lambda session, _: fleet.mark_absent(session, {("a", "GPU-0"), ("a", "GPU-1")}), "devices"),
         (lambda session, _: remediation.open_ones(session), "remediations"),
         (lambda session, _: localization.claim_node_tasks(session, "a", {}, now=1.0), "localization_tasks"),

@@ -144,3 +144,19 @@ def test_the_legend_highlights_one_state(fleet: Page) -> None:
     assert fleet.locator("canvas").first.screenshot() != before
     chosen.click()
     expect(fleet).to_have_url(re.compile("/fleet$"))
+
+
+def test_the_map_groups_nodes_by_their_jobs_at_twice_the_size(fleet: Page) -> None:
+    canvas = fleet.locator("canvas").first
+    width, small = canvas.bounding_box(), canvas.evaluate("canvas => canvas.clientHeight")
+    fleet.get_by_role("radiogroup", name="Group nodes by").get_by_role("radio", name="Job").click()
+    fleet.get_by_role("button", name=JOB, exact=True).click()
+    expect(bar(fleet)).to_contain_text(f"{len(HELD)} nodes selected")
+    fleet.get_by_role("radiogroup", name="Size of the map").get_by_role("radio", name="2×").click()
+    expect(fleet).to_have_url(re.compile("group=job&zoom=2x"))
+    fleet.wait_for_function("before => document.querySelector('canvas').clientHeight > before", arg=small)
+    assert width is not None
+    assert fleet.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    fleet.reload()
+    fleet.get_by_role("button", name=JOB, exact=True).wait_for()
+    assert violations(fleet) == []

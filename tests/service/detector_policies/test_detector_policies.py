@@ -73,6 +73,8 @@ def test_a_policy_is_replaced_once_and_recorded(service_anywhere) -> None:
     first = change(client, "record", 0)
     assert first.status_code == 200, first.text
     assert (first.json()["mode"], first.json()["version"], first.json()["changed_by"]) == ("record", 1, "first admin")
+    changed = client.get(PATH, params={"changed": True}).json()["items"]
+    assert [item["policy"]["mode"] for item in changed] == ["record"]
     assert_problem(change(client, "propose", 0), 409, "detector-policy-changed", "version 1, not 0: read it again")
     second = change(client, "propose", 1, min_confidence=0.5).json()
     assert listed(client)["straggler"]["policy"] == second

@@ -283,6 +283,24 @@ def test_the_layout_groups_nodes_by_all_that_they_share(service, report) -> None
     assert layout(admin).json()["power_domains"] == ["pdu-1", "pdu-2"]
 
 
+def test_the_jobs_of_nodes_are_in_the_order_of_the_layout(service, report) -> None:
+    admin = service.client()
+    for name in ("a", "b", "c"):
+        admin.put(f"/v1/nodes/{name}", json=report)
+    assert admin.get("/v1/fleet/jobs").json()["jobs"] == [""]
+    ranks = [{"rank": 0, "dp": 0, "pp": 0, "tp": 0, "node": "b", "device": None, "pid": 1, "state": "running"}]
+    job = {
+        "name": "j", "state": "running", "generation": 1, "command": "train.py",
+        "topology": {"dp": 1, "pp": 1, "tp": 1, "world_size": 1, "ranks": ranks},
+        "protection": {"slots": 2, "parity_every": None, "parity_group": None, "disk_every": None, "state_bytes": []},
+        "steps_total": None, "last_step": 1, "started_at": 1_700_000_000.0, "finished_at": None,
+    }  # fmt: skip
+    assert admin.put("/v1/jobs/j", json=job).status_code == 200
+    told = admin.get("/v1/fleet/jobs").json()
+    assert told["layout"] == layout(admin).json()["version"]
+    assert [told["jobs"][place] for place in told["job_of"]] == ["", "j", ""]
+
+
 def test_a_snapshot_has_a_byte_a_slot_and_unknown_is_not_zero(service, report, frames, eventually) -> None:
     admin = service.client()
     devices = [*report["devices"], gpu(0), gpu(1)]

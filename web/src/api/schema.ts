@@ -520,6 +520,8 @@ export interface paths {
         /**
          * List Policies
          * @description Every detector with its limits, its status, its findings of the last 30 days, and its policy.
+         *
+         *     ``changed`` selects the detectors that have a policy of their own.
          */
         get: operations["list_detector_policies"];
         put?: never;
@@ -758,6 +760,8 @@ export interface paths {
         /**
          * Get Snapshot
          * @description One byte per slot of the layout: 0 to 250 between the low and high values in the headers, 255 if unknown.
+         *
+         *     With ``at``, in Unix seconds, the states at that time: 255 before ``X-Mainstay-History-Since`` and in the future.
          */
         get: operations["get_fleet_heatmap"];
         put?: never;
@@ -780,6 +784,46 @@ export interface paths {
          * @description The stable order of the fleet's devices, in columns, with an ETag.
          */
         get: operations["get_fleet_heatmap_layout"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/fleet/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get History
+         * @description Nodes by state, and incidents, between ``since`` and ``until`` in Unix seconds: by default, the last 24 hours.
+         */
+        get: operations["get_fleet_history"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/fleet/jobs": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Jobs
+         * @description The job of each node, in the order of the layout.
+         */
+        get: operations["get_fleet_jobs"];
         put?: never;
         post?: never;
         delete?: never;
@@ -4095,6 +4139,38 @@ export interface components {
             time: number;
         };
         /**
+         * FleetHistoryRead
+         * @description How many nodes were in each state, and how many incidents opened, in buckets of one width.
+         */
+        FleetHistoryRead: {
+            /** Incidents */
+            incidents: number[];
+            /** Known Since */
+            known_since: number;
+            /** Since */
+            since: number;
+            /** States */
+            states: {
+                [key: string]: number[];
+            };
+            /** Times */
+            times: number[];
+            /** Until */
+            until: number;
+        };
+        /**
+         * FleetJobsRead
+         * @description Which job runs on each node; of several, the first by ID.
+         */
+        FleetJobsRead: {
+            /** Job Of */
+            job_of: number[];
+            /** Jobs */
+            jobs: string[];
+            /** Layout */
+            layout: string;
+        };
+        /**
          * GpudComponent
          * @description One element of gpud's ``GET /v1/states``.
          */
@@ -4217,8 +4293,16 @@ export interface components {
          *     The slots of ``nodes[0]`` come first, one per device of its shape, then those of ``nodes[1]``.
          */
         HeatmapLayoutRead: {
+            /** Cohort Of */
+            cohort_of: number[];
+            /** Cohorts */
+            cohorts: string[];
             /** Nodes */
             nodes: string[];
+            /** Power Domain Of */
+            power_domain_of: number[];
+            /** Power Domains */
+            power_domains: string[];
             /** Rack Of */
             rack_of: number[];
             /** Racks */
@@ -4227,6 +4311,10 @@ export interface components {
             shape_of: number[];
             /** Shapes */
             shapes: string[][];
+            /** Switch Of */
+            switch_of: number[];
+            /** Switches */
+            switches: string[];
             /** Version */
             version: string;
         };
@@ -8746,7 +8834,9 @@ export interface operations {
     };
     list_detector_policies: {
         parameters: {
-            query?: never;
+            query?: {
+                changed?: boolean;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -8764,6 +8854,7 @@ export interface operations {
             };
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };
     };
@@ -9169,6 +9260,7 @@ export interface operations {
         parameters: {
             query?: {
                 signal?: string;
+                at?: number | null;
             };
             header?: never;
             path?: never;
@@ -9221,6 +9313,57 @@ export interface operations {
             401: components["responses"]["NotSignedIn"];
             403: components["responses"]["NotAllowed"];
             422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_fleet_history: {
+        parameters: {
+            query?: {
+                since?: number | null;
+                until?: number | null;
+                buckets?: number;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FleetHistoryRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_fleet_jobs: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FleetJobsRead"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
             default: components["responses"]["Problem"];
         };
     };

@@ -32,7 +32,10 @@ interface Props {
   onCursor: (index: number | null) => void;
   onOpen: (index: number) => void;
   selection?: MapSelection;
-  maxHeight?: number;
+  /** What the nodes of one box share, and the name of the box of those that share none. */
+  groups: string;
+  noGroup: string;
+  maxHeight: number;
 }
 
 const arrows: Record<string, Direction> = {
@@ -59,7 +62,9 @@ export function HeatMap(props: Props) {
     onCursor,
     onOpen,
     selection,
-    maxHeight = 460,
+    groups,
+    noGroup,
+    maxHeight,
   } = props;
   const [frame, width] = useWidth<HTMLDivElement>();
   const canvas = useRef<HTMLCanvasElement>(null);
@@ -125,7 +130,7 @@ export function HeatMap(props: Props) {
       <div
         role="application"
         aria-label={`${label}. Arrow keys move between devices, Enter opens the node.${
-          selection ? " Space selects the node, R its rack." : ""
+          selection ? ` Space selects the node, R its ${groups}.` : ""
         }`}
         // biome-ignore lint/a11y/noNoninteractiveTabindex: arrow keys operate the map
         tabIndex={0}
@@ -163,7 +168,9 @@ export function HeatMap(props: Props) {
           />
         )}
       </div>
-      {layout.band > 0 && width > 0 && <RackLabels racks={layout.racks} onToggle={onSelect && toggleRack} />}
+      {layout.band > 0 && width > 0 && (
+        <RackLabels racks={layout.racks} none={noGroup} onToggle={onSelect && toggleRack} />
+      )}
       <p aria-live="polite" className="sr-only">
         {cursor === null ? "" : describe(cursor)}
       </p>

@@ -5,7 +5,8 @@ import { cx } from "@/lib/cx";
 import { age } from "@/lib/format";
 import { severity, statusStyleOf, type Tone } from "@/lib/status-styles";
 import { clock } from "@/lib/time";
-import { niceTicks, placeSpans, type Span } from "./strip";
+import { placeSpans, type Span } from "./strip";
+import { TimeAxis } from "./time-axis";
 
 const fill: Record<Tone, string> = {
   healthy: "bg-healthy",
@@ -45,7 +46,6 @@ export function WatchLine({ incidents, start, end, label, points = [] }: Props) 
     4,
     placed.reduce((most, p) => Math.max(most, p.lane + 1), 1),
   );
-  const offset = -new Date(end * 1000).getTimezoneOffset() * 60;
   const height = 6 + lanes * LANE;
   const place = (t: number) => `${((t - start) / (end - start)) * 100}%`;
   return (
@@ -84,22 +84,7 @@ export function WatchLine({ incidents, start, end, label, points = [] }: Props) 
           );
         })}
       </div>
-      <div className="relative h-5" aria-hidden="true">
-        {niceTicks(start, end, 8, offset).map((tick) => {
-          const at = (tick - start) / (end - start);
-          if (at > 0.9 || at < 0.015) return null;
-          return (
-            <span
-              key={tick}
-              className="num absolute top-1.5 -translate-x-1/2 text-2xs text-ink-3 max-sm:even:hidden"
-              style={{ left: `${at * 100}%` }}
-            >
-              {end - start < 1200 ? clock(tick) : clock(tick).slice(0, 5)}
-            </span>
-          );
-        })}
-        <span className="absolute top-1.5 right-0 text-2xs text-ink-3">now</span>
-      </div>
+      <TimeAxis start={start} end={end} last="now" />
     </section>
   );
 }

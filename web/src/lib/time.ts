@@ -10,14 +10,16 @@ export function clock(time: number | null | undefined, millis = false): string {
   return millis ? `${base}.${pad(d.getMilliseconds(), 3)}` : base;
 }
 
+const date = (d: Date) => `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())}`;
+
+export const dateTime = (time: number) => `${date(new Date(time * 1000))} ${clock(time)}`;
+
 /** Format a time; other days than today include the date. */
 export function when(time: number | null | undefined, now: number): string {
   if (time == null) return "–";
   const d = new Date(time * 1000);
   const same = d.toDateString() === new Date(now * 1000).toDateString();
-  return same
-    ? clock(time)
-    : `${d.getFullYear()}-${pad(d.getMonth() + 1)}-${pad(d.getDate())} ${clock(time).slice(0, 5)}`;
+  return same ? clock(time) : `${date(d)} ${clock(time).slice(0, 5)}`;
 }
 
 export const iso = (time: number) => new Date(time * 1000).toISOString();

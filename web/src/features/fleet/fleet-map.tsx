@@ -1,54 +1,27 @@
 /** The heatmap with its signal, its legend, and the value under the cursor. */
 import { useQuery } from "@tanstack/react-query";
-import { useNavigate } from "@tanstack/react-router";
-import { useCallback, useMemo, useState } from "react";
-import type { HealthState, Signal } from "@/api/types";
-import { useDark } from "@/app/theme";
-import { pack, scaleColor, tokenRgb } from "@/charts/color";
-import { HeatMap, type SelectMode } from "@/charts/heat-map";
-import { type Ink, NO_DATA } from "@/charts/heat-paint";
-import { deviceName } from "@/features/devices/device-labels";
+import { useMemo } from "react";
+import type { Signal } from "@/api/types";
 import { families, inFamilies, signalTitle } from "@/features/signals/families";
 import { plural, signalLabel } from "@/lib/format";
 import { usePolling } from "@/lib/live";
-import { health, healthOrder } from "@/lib/status-styles";
+import { dateTime, serverNow } from "@/lib/time";
 import { Age } from "@/ui/age";
 import { Empty, ErrorNotice, StaleStrip } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
 import { Picker, type PickerOption } from "@/ui/picker";
 import { Skeleton } from "@/ui/skeleton";
-import { MapLegend } from "./map-legend";
-import { cellText, FULL_SCALE, mapModel, stateOf, statePatterns } from "./map-model";
-import { layoutQuery, type Snapshot, signalsQuery, snapshotQuery } from "./queries";
+import { HistoryBar, type HistoryProps } from "./history-bar";
+import { MapBody, type MapChoice } from "./map-body";
+import { groupingOf, mapModel, slotsOf } from "./map-model";
+import { MapView, type MapViewProps } from "./map-view";
+import { fleetJobsQuery, layoutQuery, signalsQuery, snapshotQuery } from "./queries";
 
-interface Props {
+interface Props extends HistoryProps, MapViewProps, MapChoice {
   signal: string | undefined;
   onSignal: (signal: string) => void;
   /** Names to show, or null for all. */
   keep: Set<string> | null;
-  highlight: HealthState | undefined;
-  onHighlight: (state: HealthState | undefined) => void;
-  selected: ReadonlySet<string>;
-  onSelect: (names: string[], mode: SelectMode) => void;
-}
-
-type Choice = Pick<Props, "highlight" | "onHighlight" | "selected" | "onSelect">;
-const DIM = 45; // of 255
-
-/** Map a byte to the color of a state or value in the current theme; other states than `highlight` are pale. */
-function useInks(signal: Signal | null, highlight: HealthState | undefined): (byte: number) => Ink {
-  const dark = useDark();
-  return useMemo(() => {
-    const alpha = (state: HealthState) => (signal || !highlight || state === highlight ? 255 : DIM);
-    const unknown: Ink = { color: pack(tokenRgb("unknown"), alpha("unknown")), pattern: "diagonal" };
-    const table: Ink[] = Array.from({ length: 256 }, (_, byte): Ink => {
-      if (byte === NO_DATA) return unknown;
-      if (signal) return { color: pack(scaleColor(byte / FULL_SCALE, dark)), pattern: "solid" };
-      const state = stateOf(byte);
-      return { color: pack(tokenRgb(health[state].tone), alpha(state)), pattern: statePatterns[state] };
-    });
-    return (byte) => table[byte] ?? unknown;
-  }, [signal, dark, highlight]);
 }
 
 /** The signals of the heatmap. Ports have no cells, so their signals are not offered. */
@@ -67,25 +40,49 @@ function signalOptions(signals: readonly Signal[] = []): PickerOption[] {
   ];
 }
 
-export function FleetMap({ signal: wanted, onSignal, keep, ...choice }: Props) {
+export function FleetMap(props: Props) {
+  const {
+    signal: asked,
+    onSignal,
+    keep,
+    at,
+    onAt,
+    range,
+    onRange,
+    group,
+    onGroup,
+    zoom,
+    onZoom,
+    ...choice
+  } = props;
   const signals = useQuery(signalsQuery());
+  const wanted = at === undefined ? asked : undefined; // only states have a past
   const layout = useQuery(layoutQuery());
   const signal = signals.data?.find((s) => s.name === wanted) ?? null;
+  const polling = usePolling(4_000, 4_000);
   const snapshot = useQuery({
-    ...snapshotQuery(wanted ?? "state"),
-    refetchInterval: usePolling(4_000, 4_000),
+    ...snapshotQuery(wanted ?? "state", at),
+    refetchInterval: at === undefined && polling,
+    // While the handle moves, the last map stays.
+    placeholderData: (last) => (at !== undefined && last?.past ? last : undefined),
+    staleTime: at === undefined ? undefined : Number.POSITIVE_INFINITY,
   });
+  const shown = snapshot.data?.past ? snapshot.data.time : null;
+  const since = snapshot.data?.historySince;
+  const jobs = useQuery({ ...fleetJobsQuery(), enabled: group === "job", refetchInterval: polling });
+  const slots = useMemo(
+    () => layout.data && slotsOf(layout.data.columns, groupingOf(layout.data.columns, group, jobs.data)),
+    [layout.data, group, jobs.data],
+  );
   const model = useMemo(
-    () =>
-      layout.data &&
-      mapModel(layout.data.slots, signal?.source ?? "all", keep ? (n) => keep.has(n) : undefined),
-    [layout.data, signal, keep],
+    () => slots && mapModel(slots, signal?.source ?? "all", keep ? (n) => keep.has(n) : undefined),
+    [slots, signal, keep],
   );
   const options = useMemo(() => signalOptions(signals.data), [signals.data]);
   const title = signal ? signalLabel(signal.name) : "State";
   return (
     <Panel
-      title="Map"
+      title={shown === null ? "Map" : `Fleet at ${dateTime(shown)}`}
       about={model && `${plural(model.slots.length, "device")} on ${plural(model.nodes.length, "node")}`}
       aside={
         <>
@@ -94,16 +91,29 @@ export function FleetMap({ signal: wanted, onSignal, keep, ...choice }: Props) {
               as of <Age at={snapshot.data.time} />
             </span>
           )}
-          <Picker
-            label="Signal"
-            value={wanted ?? "state"}
-            onChange={onSignal}
-            options={options}
-            placeholder="Throttle, NVLink, temperature…"
-          />
+          {at === undefined ? (
+            <Picker
+              label="Signal"
+              value={wanted ?? "state"}
+              onChange={onSignal}
+              options={options}
+              placeholder="Throttle, NVLink, temperature…"
+            />
+          ) : (
+            <span className="text-ink-3 text-xs">Only states have a past</span>
+          )}
         </>
       }
     >
+      <HistoryBar at={at} onAt={onAt} range={range} onRange={onRange} />
+      <MapView group={group} onGroup={onGroup} zoom={zoom} onZoom={onZoom} />
+      {shown !== null && since != null && (shown < since || shown > serverNow()) && (
+        <p role="status" className="mb-3 text-ink-2 text-sm">
+          {shown < since
+            ? `No history is kept from before ${dateTime(since)}. The states of that time are unknown.`
+            : "This time is in the future. Its states are unknown."}
+        </p>
+      )}
       {snapshot.isError && snapshot.data && (
         <div className="mb-3">
           <StaleStrip since={snapshot.dataUpdatedAt / 1000} error={snapshot.error} />
@@ -119,7 +129,15 @@ export function FleetMap({ signal: wanted, onSignal, keep, ...choice }: Props) {
       ) : model.slots.length === 0 ? (
         <NothingToDraw any={(layout.data?.slots.length ?? 0) > 0} title={title} filtered={keep !== null} />
       ) : (
-        <MapBody model={model} snapshot={snapshot.data} signal={signal} title={title} {...choice} />
+        <MapBody
+          model={model}
+          snapshot={snapshot.data}
+          signal={signal}
+          title={title}
+          group={group}
+          zoom={zoom}
+          {...choice}
+        />
       )}
     </Panel>
   );
@@ -129,81 +147,4 @@ function NothingToDraw({ any, title, filtered }: { any: boolean; title: string; 
   if (!any) return <Empty title="No devices yet.">Enrolled nodes appear here with their devices.</Empty>;
   if (filtered) return <Empty title="No matching nodes." />;
   return <Empty title="No devices with this signal.">{title} exists only on GPUs.</Empty>;
-}
-
-interface BodyProps extends Choice {
-  model: ReturnType<typeof mapModel>;
-  snapshot: Snapshot;
-  signal: Signal | null;
-  title: string;
-}
-
-function MapBody({ model, snapshot, signal, title, highlight, onHighlight, selected, onSelect }: BodyProps) {
-  const navigate = useNavigate();
-  const inks = useInks(signal, highlight);
-  const color = pack(tokenRgb("ink"));
-  const selection = useMemo(() => ({ selected, onSelect, color }), [selected, onSelect, color]);
-  const [cursor, setCursor] = useState<number | null>(null);
-  const at = cursor === null ? null : (model.slots[cursor] ?? null);
-  const describe = useCallback(
-    (index: number) => {
-      const slot = model.slots[index];
-      if (!slot) return "";
-      return `${slot.node}, ${deviceName(slot.device)}: ${cellText(snapshot.values[slot.slot], signal, snapshot)}`;
-    },
-    [model, snapshot, signal],
-  );
-  const counts = useMemo(() => {
-    const found = new Map(healthOrder.map((state) => [state, 0]));
-    if (!signal) {
-      for (const slot of model.slots) {
-        const byte = snapshot.values[slot.slot] ?? NO_DATA;
-        const state = byte === NO_DATA ? "unknown" : stateOf(byte);
-        found.set(state, (found.get(state) ?? 0) + 1);
-      }
-    }
-    return found;
-  }, [model, snapshot, signal]);
-  return (
-    <>
-      <div className="mb-3 flex min-h-6 flex-wrap items-center justify-between gap-x-6 gap-y-1">
-        <MapLegend
-          signal={signal}
-          snapshot={snapshot}
-          counts={counts}
-          highlight={highlight}
-          onHighlight={onHighlight}
-        />
-        <p className="num text-ink-2 text-sm">
-          {at ? (
-            <>
-              <span className="text-ink-3">
-                {at.rack && `${at.rack} · `}
-                {at.node} · {deviceName(at.device)}{" "}
-              </span>
-              <b className="font-semibold text-ink">{cellText(snapshot.values[at.slot], signal, snapshot)}</b>
-            </>
-          ) : (
-            <span className="text-ink-3 text-xs">Drag to select nodes, or use the arrow keys</span>
-          )}
-        </p>
-      </div>
-      <HeatMap
-        nodes={model.nodes}
-        slots={model.bytes}
-        values={snapshot.values}
-        inks={inks}
-        label={`${title} of ${plural(model.slots.length, "device")}`}
-        read={(index) => cellText(snapshot.values[model.slots[index]?.slot ?? -1], signal, snapshot)}
-        describe={describe}
-        cursor={at ? cursor : null}
-        onCursor={setCursor}
-        selection={selection}
-        onOpen={(index) => {
-          const slot = model.slots[index];
-          if (slot) void navigate({ to: "/nodes/$name", params: { name: slot.node }, search: {} });
-        }}
-      />
-    </>
-  );
 }

@@ -37,6 +37,10 @@ export function FleetPage() {
   const filtered = Boolean(state || rack || cohort || job || q);
   const set = (change: Partial<typeof search>) =>
     void navigate({ search: (old) => ({ ...old, ...change }), replace: true });
+  const setAt = useCallback(
+    (at: number | undefined) => void navigate({ search: (old) => ({ ...old, at }), replace: true }),
+    [navigate],
+  );
   const clear = () => set(NO_FILTER);
   const layout = useQuery(layoutQuery());
   const [selected, setSelected] = useState<ReadonlySet<string>>(new Set());
@@ -63,10 +67,22 @@ export function FleetPage() {
         onHighlight={(highlight) => set({ highlight })}
         selected={selected}
         onSelect={select}
+        at={search.at}
+        onAt={setAt}
+        range={search.range ?? "24h"}
+        onRange={(range) => set({ range: range === "24h" ? undefined : range })}
+        group={search.group ?? "rack"}
+        onGroup={(group) => set({ group: group === "rack" ? undefined : group })}
+        zoom={search.zoom ?? "1x"}
+        onZoom={(zoom) => set({ zoom: zoom === "1x" ? undefined : zoom })}
       />
       <Panel
         title="Nodes"
-        about={nodes && counted(nodes.length, first?.total ?? nodes.length)}
+        about={
+          nodes &&
+          counted(nodes.length, first?.total ?? nodes.length) +
+            (search.at === undefined ? "" : " · the present, not the time of the map")
+        }
         flush
         aside={
           <NodeFilters
@@ -110,6 +126,7 @@ export function FleetPage() {
       <SelectionBar
         selected={selected}
         places={layout.data?.slots ?? []}
+        past={search.at !== undefined}
         onClear={() => setSelected(new Set())}
       />
     </Page>

@@ -1,13 +1,23 @@
 import { describe, expect, it } from "vitest";
-import type { Signal } from "@/api/types";
+import type { FleetJobs, Signal } from "@/api/types";
 import { healthOrder } from "@/lib/status-styles";
-import { byteValue, cellText, mapModel, type Slot, slotsOf, stateOf, statePatterns } from "./map-model";
+import {
+  byteValue,
+  cellText,
+  groupingOf,
+  type MapGroup,
+  mapModel,
+  type Slot,
+  slotsOf,
+  stateOf,
+  statePatterns,
+} from "./map-model";
 
 const slots: Slot[] = [
-  { slot: 0, node: "a", rack: "", device: "host", kind: "host" },
-  { slot: 1, node: "a", rack: "", device: "gpu0", kind: "gpu" },
-  { slot: 2, node: "a", rack: "", device: "gpu1", kind: "gpu" },
-  { slot: 3, node: "b", rack: "", device: "host", kind: "host" },
+  { slot: 0, node: "a", rack: "", group: "", device: "host", kind: "host" },
+  { slot: 1, node: "a", rack: "", group: "", device: "gpu0", kind: "gpu" },
+  { slot: 2, node: "a", rack: "", group: "", device: "gpu1", kind: "gpu" },
+  { slot: 3, node: "b", rack: "", group: "", device: "host", kind: "host" },
 ];
 const power: Signal = { name: "gpu_power_watts", unit: "W", kind: "gauge", source: "gpu", about: "" };
 
@@ -16,12 +26,38 @@ it("expands the columns of a layout rack by rack; bytes keep the order of the la
   const racks = ["r10", "r9"];
   expect(slotsOf({ nodes: ["a", "b", "c"], shape_of: [1, 0, 1], shapes, racks, rack_of: [0, 1, 0] })).toEqual(
     [
-      { slot: 1, node: "b", rack: "r9", device: "host", kind: "host" },
-      { slot: 2, node: "b", rack: "r9", device: "gpu0", kind: "gpu" },
-      { slot: 0, node: "a", rack: "r10", device: "host", kind: "host" },
-      { slot: 3, node: "c", rack: "r10", device: "host", kind: "host" },
+      { slot: 1, node: "b", rack: "r9", group: "r9", device: "host", kind: "host" },
+      { slot: 2, node: "b", rack: "r9", group: "r9", device: "gpu0", kind: "gpu" },
+      { slot: 0, node: "a", rack: "r10", group: "r10", device: "host", kind: "host" },
+      { slot: 3, node: "c", rack: "r10", group: "r10", device: "host", kind: "host" },
     ],
   );
+});
+
+it("groups nodes by what they share, and keeps their racks", () => {
+  const layout = {
+    version: "1",
+    nodes: ["a", "b", "c"],
+    shapes: [["host"]],
+    shape_of: [0, 0, 0],
+    racks: ["r1"],
+    rack_of: [0, 0, 0],
+    switches: ["leaf-2", ""],
+    switch_of: [0, 1, 0],
+    power_domains: [""],
+    power_domain_of: [0, 0, 0],
+    cohorts: ["h100"],
+    cohort_of: [0, 0, 0],
+  };
+  const drawn = (by: MapGroup, jobs?: FleetJobs) =>
+    slotsOf(layout, groupingOf(layout, by, jobs)).map((slot) => `${slot.node} ${slot.group} ${slot.rack}`);
+  expect(drawn("switch")).toEqual(["b  r1", "a leaf-2 r1", "c leaf-2 r1"]);
+  expect(drawn("job", { layout: "1", jobs: ["", "j"], job_of: [1, 0, 1] })).toEqual([
+    "b  r1",
+    "a j r1",
+    "c j r1",
+  ]);
+  expect(drawn("job", { layout: "0", jobs: ["j"], job_of: [0] })).toEqual(["a  r1", "b  r1", "c  r1"]);
 });
 
 describe("mapModel", () => {

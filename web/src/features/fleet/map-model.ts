@@ -1,5 +1,5 @@
 /** The cells and texts of the heatmap. */
-import type { FleetLayout, HealthState, Signal } from "@/api/types";
+import type { FleetJobs, FleetLayout, HealthState, Signal } from "@/api/types";
 import { groupByNode, type HeatNode } from "@/charts/heat-layout";
 import { NO_DATA, type Pattern } from "@/charts/heat-paint";
 import { namedValue } from "@/features/signals/named";
@@ -13,31 +13,74 @@ export interface Slot {
   slot: number;
   node: string;
   rack: string;
+  /** The name of the group in which the map draws the node. */
+  group: string;
   device: string;
   kind: "host" | "gpu";
 }
 
 type Columns = Pick<FleetLayout, "nodes" | "rack_of" | "racks" | "shape_of" | "shapes">;
 
+/** How the map groups nodes, and what it calls the nodes of no group. */
+export const mapGroups = {
+  rack: { label: "Rack", none: "no rack" },
+  switch: { label: "Switch", none: "no switch" },
+  power: { label: "Power", none: "no power domain" },
+  cohort: { label: "Cohort", none: "no cohort" },
+  job: { label: "Job", none: "no job" },
+} as const;
+export type MapGroup = keyof typeof mapGroups;
+export const mapZooms = ["1x", "2x", "4x"] as const;
+export type MapZoom = (typeof mapZooms)[number];
+
+/** The groups, and the index into them of each node of a layout. */
+export interface Grouping {
+  names: readonly string[];
+  of: readonly number[];
+}
+
+/** The nodes of a layout by what they share; jobs are no part of the layout. */
+export function groupingOf(layout: FleetLayout, by: MapGroup, jobs?: FleetJobs): Grouping {
+  switch (by) {
+    case "rack":
+      return { names: layout.racks, of: layout.rack_of };
+    case "switch":
+      return { names: layout.switches, of: layout.switch_of };
+    case "power":
+      return { names: layout.power_domains, of: layout.power_domain_of };
+    case "cohort":
+      return { names: layout.cohorts, of: layout.cohort_of };
+    case "job":
+      return jobs?.layout === layout.version
+        ? { names: jobs.jobs, of: jobs.job_of }
+        : { names: [""], of: [] };
+  }
+}
+
 /**
- * Expand the columns of a layout, rack by rack: the slots of a node are adjacent, one per device of its shape. The
+ * Expand the columns of a layout, group by group: the slots of a node are adjacent, one per device of its shape. The
  * bytes of a snapshot keep the order of the layout.
  */
-export function slotsOf(layout: Columns): Slot[] {
+export function slotsOf(
+  layout: Columns,
+  { names, of }: Grouping = { names: layout.racks, of: layout.rack_of },
+): Slot[] {
   const byName = new Intl.Collator("en", { numeric: true });
-  const order = layout.racks.map((_, rack) => rack);
-  order.sort((a, b) => byName.compare(layout.racks[a] ?? "", layout.racks[b] ?? ""));
-  const racks = layout.racks.map((): Slot[] => []);
+  const order = names.map((_, group) => group);
+  order.sort((a, b) => byName.compare(names[a] ?? "", names[b] ?? ""));
+  const groups = names.map((): Slot[] => []);
   let slot = 0;
   layout.nodes.forEach((node, index) => {
-    const place = layout.rack_of[index] ?? 0;
+    const rack = layout.racks[layout.rack_of[index] ?? 0] ?? "";
+    const place = of[index] ?? 0;
+    const group = names[place] ?? "";
     for (const device of layout.shapes[layout.shape_of[index] ?? -1] ?? []) {
       const kind = device === "host" ? "host" : "gpu";
-      racks[place]?.push({ slot, node, rack: layout.racks[place] ?? "", device, kind });
+      groups[place]?.push({ slot, node, rack, group, device, kind });
       slot += 1;
     }
   });
-  return order.flatMap((rack) => racks[rack] ?? []);
+  return order.flatMap((group) => groups[group] ?? []);
 }
 
 export interface MapModel {
@@ -69,7 +112,7 @@ export function mapModel(
     bytes: Uint32Array.from(shown, (slot) => slot.slot),
     nodes: groupByNode(
       shown.map((slot) => slot.node),
-      (index) => shown[index]?.rack ?? "",
+      (index) => shown[index]?.group ?? "",
     ),
   };
 }

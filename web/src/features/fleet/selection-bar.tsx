@@ -13,10 +13,12 @@ interface Props {
   selected: ReadonlySet<string>;
   /** All nodes with their racks. */
   places: readonly { node: string; rack: string }[];
+  /** Whether the map shows a past time. */
+  past: boolean;
   onClear: () => void;
 }
 
-export function SelectionBar({ selected, places, onClear }: Props) {
+export function SelectionBar({ selected, places, past, onClear }: Props) {
   const [open, setOpen] = useState<"drain" | "validate" | "silence" | null>(null);
   const queryClient = useQueryClient();
   const toast = useToast();
@@ -32,15 +34,16 @@ export function SelectionBar({ selected, places, onClear }: Props) {
       <p role="status" className="mr-2">
         <b className="num font-semibold">{plural(selected.size, "node")}</b> selected
         {tooMany && <span className="text-ink-2">; at most {MAX_NODES} at once</span>}
+        {past && <span className="text-ink-2">; the map shows the past. Choose Live to act on nodes.</span>}
       </p>
-      <Button kind="primary" disabled={tooMany} onClick={() => setOpen("drain")}>
+      <Button kind="primary" disabled={tooMany || past} onClick={() => setOpen("drain")}>
         Drain
       </Button>
-      <Button disabled={tooMany} onClick={() => setOpen("validate")}>
+      <Button disabled={tooMany || past} onClick={() => setOpen("validate")}>
         Validate
       </Button>
       <Button
-        disabled={!draft}
+        disabled={!draft || past}
         title={draft ? undefined : "Select whole racks, or at most 200 nodes"}
         onClick={() => setOpen("silence")}
       >

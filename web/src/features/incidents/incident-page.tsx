@@ -200,6 +200,13 @@ function Meta({ incident }: { incident: IncidentDetail }) {
       <span className="text-ink-3">
         opened <Age at={incident.opened_at} />
       </span>
+      <Link
+        to="/fleet"
+        search={{ at: incident.opened_at }}
+        className="font-medium text-accent hover:underline"
+      >
+        Fleet at this time
+      </Link>
       {incident.acknowledged_at !== null && (
         <span className="text-ink-3">
           acknowledged by {incident.acknowledged_by} <Age at={incident.acknowledged_at} />

@@ -1,12 +1,12 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { meQuery, seesFleet } from "@/features/auth/queries";
-import { detectorsQuery } from "./queries";
+import { changedDetectorsQuery } from "./queries";
 
 /** Who lets a detector only propose or only record, and why; nothing for a detector with the default policy. */
 export function DetectorPolicyLink({ detector }: { detector: string }) {
   const me = useQuery(meQuery()).data;
-  const query = useQuery({ ...detectorsQuery(), enabled: me !== undefined && seesFleet(me) });
+  const query = useQuery({ ...changedDetectorsQuery(), enabled: me !== undefined && seesFleet(me) });
   const policy = query.data?.items.find((item) => item.name === detector)?.policy;
   if (!policy || policy.mode === "default") return null;
   return (

@@ -22,6 +22,15 @@ export const detectorsQuery = () =>
     staleTime: 10_000,
   });
 
+/** Those whose policy is not the default: pages with findings need no more. */
+export const changedDetectorsQuery = () =>
+  queryOptions({
+    queryKey: [...policyKeys.detectors, "changed"],
+    queryFn: ({ signal }) =>
+      unwrap(client.GET("/v1/detector-policies", { signal, params: { query: { changed: true } } })),
+    staleTime: 10_000,
+  });
+
 /** The newest active findings of a detector. */
 export const detectorFindingsQuery = (detector: string) =>
   queryOptions({
