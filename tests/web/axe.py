@@ -17,6 +17,8 @@ AXE = Path(__file__).resolve().parents[2] / "web" / "node_modules" / "axe-core" 
 GUIDELINES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
 COLORS = {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}
 """The rules about colors, which a second theme of the same width can break."""
+SHAPE: tuple[str, ...] = ()
+"""No rules: the page only has to fit into the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +28,7 @@ class View:
     scheme: Literal["light", "dark"] = "light"
     width: int = 1280
     rules: Any = None
-    """None: all ``GUIDELINES``."""
+    """None: all ``GUIDELINES``; ``SHAPE``: none."""
 
 
 SETTLED = "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
@@ -50,16 +52,19 @@ def broken_pages(
     views: Sequence[View],
     *,
     prepare: Callable[[Page], None] | None = None,
+    look: Callable[[Page, str], None] | None = None,
 ) -> dict[str, list[str]]:
     """Return the violations by page and view, and pages wider than the window.
 
     Each page is loaded once, and then looked at in all ``views``: theme and width only change its style.
 
-    ``prepare`` may replace responses of the service.
+    ``prepare`` may replace responses of the service; ``look`` gets each page after that, with its path.
     """
     context = browser.new_context(base_url=dashboard.api.url, reduced_motion="reduce")
     context.set_default_timeout(30_000)  # a first page on two busy cores
     page = context.new_page()
+    errors: list[str] = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
     if prepare is not None:
         prepare(page)
     page.goto(dashboard.sign_in_link())
@@ -68,11 +73,13 @@ def broken_pages(
     for path in paths:
         page.goto(path)
         page.get_by_role("heading", level=1).wait_for()
+        if look is not None:
+            look(page, path)
         for view in views:
             if found := _broken(page, view):
                 broken[f"{path} ({view.scheme}, {view.width} px)"] = found
     context.close()
-    return broken
+    return broken | ({"errors on the page": errors} if errors else {})
 
 
 def _broken(page: Page, view: View) -> list[str]:
@@ -80,7 +87,7 @@ def _broken(page: Page, view: View) -> list[str]:
     page.set_viewport_size({"width": view.width, "height": 900})
     page.evaluate(SETTLED)
     expect(page.get_by_label("Loading")).to_have_count(0, timeout=20_000)
-    found = violations(page, view.rules)
+    found = violations(page, view.rules) if view.rules != SHAPE else []
     if page.evaluate("document.documentElement.scrollWidth > window.innerWidth + 1"):
         found.append(f"wider than {view.width} px")
     return found

@@ -204,8 +204,7 @@ def test_a_sweep_is_made_with_its_limits(page: Page, dashboard: Stack, scenario:
     expect(page.get_by_role("link", name="hourly")).to_be_visible()
     made: dict[str, Any] = next(s for s in dashboard.api.get("/sweeps")["items"] if s["name"] == "hourly")
     limits = {
-        name: made[name]
-        for name in ("schedule", "timezone", "cohorts", "max_concurrent", "max_per_switch", "retries")
+        name: made[name] for name in ("schedule", "timezone", "cohorts", "max_concurrent", "max_per_switch", "retries")
     }
     assert limits == {
         "schedule": "0 2 * * *", "timezone": "Europe/Berlin", "cohorts": [cohort["value"]], "max_concurrent": 2,
