@@ -217,17 +217,13 @@ class CalibrationSummary:
     recoveries: int
     within_promise: int
     excess_cost_s: float
-    worst: str | None
-    """Recovery of the largest excess cost, if there is any."""
 
 
 def ledger(records: Iterable[RecoveryOutcome]) -> CalibrationSummary:
     """Sum up."""
     listed = list(records)
-    worst = max(listed, key=lambda each: each.excess_cost_s, default=None)
     return CalibrationSummary(
         len(listed),
         sum(each.is_accurate for each in listed),
         sum(each.excess_cost_s for each in listed),
-        worst.recovery if worst is not None and worst.excess_cost_s > 0.0 else None,
     )

@@ -17,7 +17,7 @@ from cyclopts import App
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
 from mainstay.recovery.checkpoint.catalog import LATEST, ResumeSource, RunDirectory, find, runs
 from mainstay.recovery.checkpoint.load import verify_part
-from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, Manifest, PartEntry
+from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, PartEntry
 from mainstay.recovery.memory.errors import ArenaError
 
 checkpoint = App(name="checkpoint", help="List, verify, export, and import checkpoints.")
@@ -86,7 +86,7 @@ def verify(directory: Path, *, run: str = LATEST, step: int | None = None, as_js
         step: Choose the step; the default is the newest complete one.
         as_json: Print only JSON.
     """
-    source = _source(directory, run, step)
+    source = find(directory, run, step)
     manifest, found = source.manifest, []
     for entry in manifest.parts:
         problem, nbytes = "", 0
@@ -145,7 +145,7 @@ def export(
         raise CheckpointError(f"--form {form!r} must be dcp or torch")
     if output.exists():
         raise CheckpointError(f"{output} exists already")
-    source = _source(directory, run, step)
+    source = find(directory, run, step)
     names = convert.export_dcp(source, output) if form == "dcp" else convert.export_torch(source, output)
     exported = {"run": source.manifest.run, "step": source.manifest.epoch, "tensors": len(names), "output": str(output)}
     if as_json:
@@ -176,19 +176,6 @@ def import_(source: Path, directory: Path, *, dp: int, pp: int = 1, tp: int = 1,
     else:
         print(f"Resume from it with --checkpoint-dir {directory} --resume {manifest.run}")  # noqa: T201
     return 0
-
-
-def _source(directory: Path, run: str, step: int | None) -> ResumeSource:
-    if step is None:
-        return find(directory, run)
-    known = [found for found in runs(directory) if run in {LATEST, found.id}]
-    if not known:
-        raise CheckpointError(f"{directory} has no run {run!r}")
-    having = [found for found in known if step in found.steps()]
-    if not having:
-        raise CheckpointError(f"{directory} has no step {step} of {'any run' if run == LATEST else f'run {run}'}")
-    manifest: Manifest = having[-1].manifest(step)
-    return ResumeSource(directory, manifest)
 
 
 def _print(value: object) -> None:

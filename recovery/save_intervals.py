@@ -83,23 +83,12 @@ class ProtectionTier:
     """Expected share of the time that saving costs and failures repeat: C / interval + interval / 2 M."""
 
 
-def interval_steps(cost_s: float, takes_s: float, mtbf_s: float, step_s: float) -> int:
-    """Steps between saves: Daly's interval, but never before the last save has ended."""
-    if not step_s > 0.0:
-        return 1
-    seconds = max(daly(cost_s, mtbf_s), takes_s)
-    return max(1, round(seconds / step_s))
-
-
-def level(
-    name: str, brings_back: str, *, cost_s: float, takes_s: float, mtbf_s: float, step_s: float
-) -> ProtectionTier:
-    """A level with its best interval."""
-    every = interval_steps(cost_s, takes_s, mtbf_s, step_s)
-    seconds = max(every * step_s, step_s)
-    return ProtectionTier(
-        name, brings_back, cost_s, takes_s, mtbf_s, every, cost_s / seconds + seconds / (2.0 * mtbf_s)
-    )
+def level(name: str, brings_back: str, *, takes_s: float, mtbf_s: float, step_s: float) -> ProtectionTier:
+    """A level with Daly's interval, but never one in which the last save has not ended; a step takes time."""
+    every = max(1, round(max(daly(takes_s, mtbf_s), takes_s) / step_s))
+    seconds = every * step_s
+    share = takes_s / seconds + seconds / (2.0 * mtbf_s)
+    return ProtectionTier(name, brings_back, takes_s, takes_s, mtbf_s, every, share)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +99,6 @@ class SaveCosts:
     """Of the largest rank."""
     ranks_per_node: int
     step_s: float
-    local_s: float = 0.0
-    """That training waits for one copy into the arena."""
     parity_Bps: float  # noqa: N815 - bytes per second, as the unit is written
     """One rank's state through encoding and network."""
     disk_Bps: float  # noqa: N815
@@ -119,24 +106,19 @@ class SaveCosts:
 
 
 def levels(prices: SaveCosts, hazard: FailureRate) -> tuple[ProtectionTier, ...]:
-    """Every level with its interval, the cheapest first.
+    """Every level with its interval, the cheapest first; a copy into the arena costs training nothing.
 
     What parity and disk take from training is bounded by the time that they are under way, as though nothing of it were
     hidden behind computation; both run beside it, so that the interval errs on the long side.
     """
     parity_s = prices.state_bytes / prices.parity_Bps
     disk_s = prices.state_bytes * prices.ranks_per_node / prices.disk_Bps
-    return (
-        level(
-            "local slot", "a lost process, its node alive", cost_s=prices.local_s, takes_s=prices.local_s,
-            mtbf_s=hazard.job_seconds(LOCAL_SHARE), step_s=prices.step_s,
-        ),
-        level(
-            "parity", "lost nodes, as many as the scheme bears", cost_s=parity_s, takes_s=parity_s,
-            mtbf_s=hazard.job_seconds((1.0 - LOCAL_SHARE) * LONE_SHARE), step_s=prices.step_s,
-        ),
-        level(
-            "disk", "everything in memory", cost_s=disk_s, takes_s=disk_s,
-            mtbf_s=hazard.job_seconds((1.0 - LOCAL_SHARE) * (1.0 - LONE_SHARE)), step_s=prices.step_s,
-        ),
-    )  # fmt: skip
+    tiers = (
+        ("local slot", "a lost process, its node alive", 0.0, LOCAL_SHARE),
+        ("parity", "lost nodes, as many as the scheme bears", parity_s, (1.0 - LOCAL_SHARE) * LONE_SHARE),
+        ("disk", "everything in memory", disk_s, (1.0 - LOCAL_SHARE) * (1.0 - LONE_SHARE)),
+    )
+    return tuple(
+        level(name, brings_back, takes_s=takes_s, mtbf_s=hazard.job_seconds(share), step_s=prices.step_s)
+        for name, brings_back, takes_s, share in tiers
+    )

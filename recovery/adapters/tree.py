@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from mainstay.recovery.memory import blob
-from mainstay.recovery.memory.device import Bounce, DeviceCopier, StridedCopier
+from mainstay.recovery.memory.device import Bounce
 from mainstay.recovery.memory.dtensor import local
 from mainstay.recovery.memory.layout import DTYPES, Layout
 from mainstay.recovery.memory.slot_copy import Piece
-from mainstay.recovery.memory.state import BLOB, Arrays, dtype_name, host_bytes
+from mainstay.recovery.memory.state import BLOB, Arrays, dtype_name, piece_of
 from mainstay.recovery.memory.tensor_restore import restore_tensor
 
 Tree = dict[Any, Any]
@@ -66,13 +66,8 @@ class TreeState:
         room = np.zeros(self._layout.specs()[BLOB].nbytes, np.uint8)
         blob.write(self._body, room)
         ready = self._bounce.mark()
-        pieces: dict[str, Piece] = {name: self._piece(t, ready) for name, t in self._tensors.items()}
+        pieces: dict[str, Piece] = {name: piece_of(t, self._bounce, ready) for name, t in self._tensors.items()}
         return pieces | {BLOB: room}
-
-    def _piece(self, tensor: torch.Tensor, ready: object) -> Piece:
-        if tensor.device.type != "cpu":
-            return DeviceCopier(tensor, self._bounce, ready)
-        return host_bytes(tensor) if tensor.is_contiguous() else StridedCopier(tensor)
 
     def load(self, arrays: Arrays) -> None:
         scalars = blob.read(arrays[BLOB].reshape(-1).view(np.uint8))

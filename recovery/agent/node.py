@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mainstay.recovery.agent.bulk import BulkSender
+from mainstay.recovery.agent.framing import send
 from mainstay.recovery.agent.parity_store import ParityStore
 from mainstay.recovery.agent.peer import Credentials, Peer
+from mainstay.recovery.agent.peer_messages import TransferHeader, TransferTail
 from mainstay.recovery.agent.store import ArenaStore
 from mainstay.recovery.agent.transfer_rates import TransferRateMeter
 from mainstay.recovery.job_tls import JobTls
@@ -67,3 +69,13 @@ class AgentConnection:
     def open_bulk(self) -> BulkSender:
         """Return what sends the raw bytes of one transfer."""
         return BulkSender(self.sock, encrypted=self.encrypts)
+
+    def begin_transfer(self, header: TransferHeader) -> None:
+        """Send what stands before the raw bytes."""
+        self.streaming = True
+        send(self.sock, header)
+
+    def end_transfer(self, bulk: BulkSender, problem: str) -> None:
+        """Send what follows them: with a ``problem`` they are worthless."""
+        send(self.sock, TransferTail(ok=not problem, reason=problem, tags=bulk.tags()))
+        self.streaming = False

@@ -75,6 +75,11 @@ class ParityRow(msgspec.Struct, frozen=True):
         """Bytes of a stripe."""
         return self.arena.layout.specs()[_name(0)].nbytes
 
+    @property
+    def problem(self) -> str:
+        """Why what was read of it is worthless; empty: it is not."""
+        return "" if self.arena.unchanged(self.record) else "the parity row was overwritten meanwhile"
+
     def data(self, word: int) -> Bytes:
         """uint8 [stripe bytes]: the row of codeword ``word``.
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from mainstay.recovery.agent.bulk import BulkSender
 from mainstay.recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError, TornError
-from mainstay.recovery.agent.framing import CHUNK, send
+from mainstay.recovery.agent.framing import CHUNK
 from mainstay.recovery.agent.messages import Fetched, Group, Rebuild
 from mainstay.recovery.agent.node import AgentConnection, AgentNode
 from mainstay.recovery.agent.parity import Geometry
@@ -34,7 +34,6 @@ from mainstay.recovery.agent.peer_messages import (
     ReadSlot,
     RowState,
     StripeHeader,
-    TransferTail,
 )
 from mainstay.recovery.agent.streams import Stripe, ask_parity, ask_slot
 from mainstay.recovery.coding import gf
@@ -75,13 +74,11 @@ def serve_stripe(node: AgentNode, caller: AgentConnection, request: Decode) -> N
             offset=offset,
             nbytes=length,
         )
-        caller.streaming = True
-        send(caller.sock, header)
+        caller.begin_transfer(header)
         _send_decoded(bulk, int(coefficients[0]), row.data(request.word)[:length], others)
         problem = _ended(row, others)
     node.meter.add_transfer("net", length * (1 + len(others)), time.perf_counter() - begun)
-    send(caller.sock, TransferTail(ok=problem is None, reason=problem or "", tags=bulk.tags()))
-    caller.streaming = False
+    caller.end_transfer(bulk, problem)
 
 
 def _checked(row: ParityRow, request: Decode) -> int:
@@ -128,14 +125,14 @@ def _send_decoded(bulk: BulkSender, coefficient: int, own: Bytes, others: list[S
         bulk.send(chunk)
 
 
-def _ended(row: ParityRow, others: list[Stripe]) -> str | None:
-    """What spoiled the bytes that were sent, or None."""
+def _ended(row: ParityRow, others: list[Stripe]) -> str:
+    """What spoiled the bytes that were sent, or nothing."""
     try:
         for stripe in others:
             stripe.finish()
     except TornError as error:
         return str(error)
-    return None if row.arena.unchanged(row.record) else "the parity row was overwritten meanwhile"
+    return row.problem
 
 
 # The newcomer

@@ -46,6 +46,7 @@ from mainstay.recovery.agent.shm_lifecycle import (
 )
 from mainstay.recovery.job_certificates import Authority, job_tls
 from mainstay.recovery.job_tls import PendingConnections
+from mainstay.recovery.state_files import write_json
 
 MAX_CONNECTIONS: Final = 256
 """Sixteen ranks with a few connections each, the launcher, a group's peers, and one member of each of 128 others."""
@@ -245,11 +246,19 @@ def _run(arguments: argparse.Namespace) -> int:
     host, port = tcp.getsockname()[:2]
     ready = {"ready": True, "node": settings.node, "socket": str(arguments.socket), "pid": os.getpid()}
     if alone:
-        _announce(arguments, settings, _reachable(host, port))
+        write_json(
+            settings.directory / standalone.ADDRESS_FILE,
+            standalone.AgentAddress(
+                job=settings.job,
+                node=settings.node,
+                socket=str(arguments.socket),
+                endpoint=_reachable(host, port),
+            ),
+        )
     print(json.dumps({**ready, "endpoint": f"{host}:{port}"}), flush=True)  # noqa: T201 - the launcher reads this line
     _live(service, ended, owner, started)
     if alone:
-        standalone.remove_address(settings.directory)
+        (settings.directory / standalone.ADDRESS_FILE).unlink(missing_ok=True)
     for listener in (unix, tcp):
         listener.close()
     arguments.socket.unlink(missing_ok=True)
@@ -269,16 +278,6 @@ def _live(service: AgentService, ended: threading.Event, owner: int, started: in
         if owner and process_start(owner) != started:
             logger.warning("the owner (pid %d) is gone: ending, the snapshots stay", owner)
             return
-
-
-def _announce(arguments: argparse.Namespace, settings: AgentSettings, endpoint: str) -> None:
-    place = standalone.AgentAddress(
-        job=settings.job,
-        node=settings.node,
-        socket=str(arguments.socket),
-        endpoint=endpoint,
-    )
-    standalone.publish_address(settings.directory, place)
 
 
 def _reachable(host: str, port: int) -> str:

@@ -22,12 +22,12 @@ from mainstay.recovery.agent.client import converse
 from mainstay.recovery.agent.errors import AgentGoneError, ProtocolError
 from mainstay.recovery.agent.messages import Hello, Reply, Welcome
 from mainstay.recovery.agent.shm_lifecycle import default_root, node_directory, own_directory
-from mainstay.recovery.state_files import write_json
 
 NEWEST: Final = (1 << 62) - 1
 """A generation that no fence has reached: who only asks may always ask."""
 _ASK_SECONDS: Final = 10.0
-_FILE: Final = "standalone.json"
+ADDRESS_FILE: Final = "standalone.json"
+"""In the directory of a standalone agent: where it is."""
 _TOKEN: Final = "agent-token"  # noqa: S105 - the name of a file
 _NOT_A_JOB: Final = "none"
 """What torchrun calls a run without a name."""
@@ -81,22 +81,13 @@ def find_agent(environ: Mapping[str, str] = os.environ) -> AgentAddress | None:
     job = job_name(environ)
     if not job:
         return None
-    path = node_directory(default_root(), job, node_name(environ)) / _FILE
+    path = node_directory(default_root(), job, node_name(environ)) / ADDRESS_FILE
     try:
         return msgspec.json.decode(path.read_bytes(), type=AgentAddress)
     except OSError:
         return None
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"{path} is damaged: {error}") from error
-
-
-def publish_address(directory: Path, place: AgentAddress) -> None:
-    """Write where the agent of ``directory`` is, in one piece."""
-    write_json(directory / _FILE, place)
-
-
-def remove_address(directory: Path) -> None:
-    (directory / _FILE).unlink(missing_ok=True)
 
 
 def own_token(directory: Path) -> Path:

@@ -95,7 +95,7 @@ class ArenaStore:
     def _create(self, rank: int, layout: Layout, old: Arena | None) -> Arena:
         if old is not None:
             logger.warning("rank %d has another layout now: its arena is replaced and its slots are gone", rank)
-        arena = Arena.create(self._path(rank), rank=rank, layout=layout, slots=self.slots)
+        arena = Arena.create(arena_path(self.directory, rank), rank=rank, layout=layout, slots=self.slots)
         self._adopt(rank, arena)
         self.degraded.pop(f"rank {rank}", None)
         return arena
@@ -121,9 +121,6 @@ class ArenaStore:
                     out[: record.nbytes] = old.slot_bytes(record.slot)[: record.nbytes]
                     with contextlib.suppress(CorruptError):
                         self._check_in(arena, slot, record.epoch, record.generation, record.digest)
-
-    def _path(self, rank: int) -> Path:
-        return arena_path(self.directory, rank)
 
     def arena(self, rank: int) -> Arena:
         """The open arena of ``rank``.

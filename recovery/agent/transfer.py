@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from mainstay.recovery.agent.bulk import BulkSender
 from mainstay.recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError
-from mainstay.recovery.agent.framing import send
 from mainstay.recovery.agent.messages import NEWEST, Fetch, Fetched
 from mainstay.recovery.agent.node import AgentConnection, AgentNode
 from mainstay.recovery.agent.parity_store import ParityRowKey, ParityStore
@@ -21,11 +19,8 @@ from mainstay.recovery.agent.peer_messages import (
     ReadSlot,
     RowHeader,
     SlotHeader,
-    TransferTail,
-    WireMessage,
 )
 from mainstay.recovery.agent.store import ArenaStore
-from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.errors import ArenaError, LayoutMismatchError
 from mainstay.recovery.memory.layout import Layout
 
@@ -67,11 +62,10 @@ def serve_slot(store: ArenaStore, caller: AgentConnection, request: ReadSlot) ->
         digest=record.digest,
         nbytes=len(data),
     )
-    _stream(caller, bulk, header, data)
-    ok = arena.unchanged(record)
-    why = "" if ok else f"rank {request.rank} overwrote epoch {request.epoch} meanwhile"
-    send(caller.sock, TransferTail(ok=ok, reason=why, tags=bulk.tags()))
-    caller.streaming = False
+    caller.begin_transfer(header)
+    bulk.send(data)
+    overwritten = f"rank {request.rank} overwrote epoch {request.epoch} meanwhile"
+    caller.end_transfer(bulk, "" if arena.unchanged(record) else overwritten)
 
 
 def serve_parity(rows: ParityStore, caller: AgentConnection, request: ReadParity) -> None:
@@ -82,17 +76,9 @@ def serve_parity(rows: ParityStore, caller: AgentConnection, request: ReadParity
         raise ValueError(f"a row of {len(data)} bytes has no {request.nbytes}")
     bulk = caller.open_bulk()
     header = RowHeader(seal=bulk.seal, digests=row.digests, nbytes=request.nbytes)
-    _stream(caller, bulk, header, data[: request.nbytes])
-    ok = row.arena.unchanged(row.record)
-    why = "" if ok else "the parity row was overwritten meanwhile"
-    send(caller.sock, TransferTail(ok=ok, reason=why, tags=bulk.tags()))
-    caller.streaming = False
-
-
-def _stream(caller: AgentConnection, bulk: BulkSender, header: WireMessage, data: Bytes) -> None:
-    caller.streaming = True
-    send(caller.sock, header)
-    bulk.send(data)
+    caller.begin_transfer(header)
+    bulk.send(data[: request.nbytes])
+    caller.end_transfer(bulk, row.problem)
 
 
 def fetch(node: AgentNode, order: Fetch, generation: int) -> Fetched:

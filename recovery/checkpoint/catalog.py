@@ -195,11 +195,16 @@ class ResumeSource:
         return RunDirectory(self.directory / self.manifest.run)
 
 
-def find(directory: Path, run: str = LATEST) -> ResumeSource:
+def find(directory: Path, run: str = LATEST, step: int | None = None) -> ResumeSource:
     """The newest whole step of the run called ``run``; of the newest run that has one for ``latest``.
 
+    Args:
+        directory: that holds the runs.
+        run: its id, or ``latest``.
+        step: only this one; None: any.
+
     Raises:
-        CheckpointError: there is none; says what there is.
+        CheckpointError: there is none, or ``step`` is not whole; says what there is.
     """
     known = runs(directory)
     wanted = known if run == LATEST else [found for found in known if found.id == run]
@@ -208,9 +213,13 @@ def find(directory: Path, run: str = LATEST) -> ResumeSource:
         what = "no runs" if run == LATEST else f"no run {run!r}; runs there: {there}"
         raise CheckpointError(f"{directory} has {what}")
     for found in reversed(wanted):
-        for manifest in found.complete():
-            return ResumeSource(directory, manifest)
-    raise CheckpointError(f"{directory} has no complete step of {'any run' if run == LATEST else f'run {run}'}")
+        if step is None:
+            for manifest in found.complete():
+                return ResumeSource(directory, manifest)
+        elif step in found.steps():
+            return ResumeSource(directory, found.manifest(step))
+    what = "complete step" if step is None else f"step {step}"
+    raise CheckpointError(f"{directory} has no {what} of {'any run' if run == LATEST else f'run {run}'}")
 
 
 def substitute_part(manifest: Manifest, shape: MeshShape, rank: int) -> tuple[int, int]:

@@ -202,10 +202,6 @@ class Manifest(_Checked, frozen=True, kw_only=True):
     def has_model_names(self) -> bool:
         return self.pp == 1 or self.model_names is True
 
-    @property
-    def nbytes(self) -> int:
-        return sum(part.nbytes for part in self.parts)
-
 
 T = TypeVar("T", RunInfo, CheckpointPart, Manifest)
 

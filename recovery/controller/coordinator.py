@@ -96,23 +96,15 @@ class Coordinator:
         self.lease = CoordinatorLease(job)
         self.executor = RecoveryExecutor(
             job,
-            commands=self.commands,
-            checkpoints=self.checkpoints,
-            inputs=self.inputs,
-            participation=self.participation,
-            durability=self.durability,
-            strategies=self.strategies,
-            lease=self.lease,
+            self.commands,
+            self.checkpoints,
+            self.inputs,
+            self.participation,
+            self.durability,
+            self.strategies,
+            self.lease,
         )
-        self.workflows = Workflows(
-            job,
-            commands=self.commands,
-            checkpoints=self.checkpoints,
-            inputs=self.inputs,
-            participation=self.participation,
-            durability=self.durability,
-            executor=self.executor,
-        )
+        self.workflows = Workflows(self.executor)
         self.recorder = FlightRecorderCollector(job)
         self.hangs = HangMonitor(job, HangDetector(), self.recorder)
         self.numerics = NumericMonitor(job, NumericAnomalyDetector(), self.workflows.replays.request_replay)
@@ -121,16 +113,7 @@ class Coordinator:
         self.admission = AdmissionGate(job, self.commands, self.participation, self.inputs, self.form)
         self.takeover: CoordinatorTakeover | None = None
         self.executor.on_rollback.append(self.numerics.went_back)
-        self._rank_messages = RankMessageHandler(
-            job,
-            commands=self.commands,
-            checkpoints=self.checkpoints,
-            executor=self.executor,
-            durability=self.durability,
-            numerics=self.numerics,
-            workflows=self.workflows,
-            recorder=self.recorder,
-        )
+        self._rank_messages = RankMessageHandler(self.executor, self.numerics, self.workflows, self.recorder)
         self._server = CoordinatorServer(job, self, self.lease)
         self._futile = 0
         self._resigned = False
@@ -284,7 +267,7 @@ class Coordinator:
         if self.job.options.spare_nodes and not ranks:
             self.job.spawn(self._lose_spare_node())
         else:
-            self.failed(GenerationFailure(ranks=ranks, time=time.time(), reason=f"node {node.name} was lost: {reason}"))
+            self.failed(GenerationFailure(ranks=ranks, reason=f"node {node.name} was lost: {reason}"))
 
     async def _lose_spare_node(self) -> None:
         """A node without ranks is lost: no rank stops, and a recovery that is under way does not wait for it."""
@@ -379,17 +362,14 @@ class Coordinator:
             why = f"{failure.reason}; the script failed {_FUTILE} times in a row without a committed step between"
             return self.fail(why, failure.exit_code)
         log.warning("%s", failure.reason)
-        self.job.move(JobPhase.RECOVERING)
-        self.job.begin_generation(failure.reason)
-        self.executor.begin_recovery(failure)
-        return None
+        return self.replay(failure)
 
     def store_ended(self, status: str) -> None:
         """Nothing is lost: all ranks meet again, in another store."""
         if self.job.state.over:
             return
         self.job.open_store()
-        self.failed(GenerationFailure(ranks=set(), time=time.time(), reason=f"the store ended ({status})"))
+        self.failed(GenerationFailure(reason=f"the store ended ({status})"))
 
     def replay(self, failure: GenerationFailure) -> None:
         """Nothing is lost: the generation ends so that all ranks can replay. No recovery that counts."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from mainstay.recovery.membership.members import RankMember
@@ -35,14 +36,15 @@ class ReplayTrigger:
     """By a person or a timetable, not by a finding."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, kw_only=True)
 class GenerationFailure:
     """Why a generation ends."""
 
-    ranks: set[int]
-    time: float
-    """Unix seconds of the first sign."""
     reason: str
+    ranks: set[int] = field(default_factory=set)
+    """Those that are lost, or must go."""
+    time: float = field(default_factory=lambda: time.time())  # noqa: PLW0108 - tests replace the clock
+    """Unix seconds of the first sign; if not given, now."""
     exit_code: int = 1
     own: bool = False
     """The script's own doing: an exception, or an exit code that it chose."""

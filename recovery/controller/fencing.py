@@ -97,7 +97,7 @@ class Fencing:
         finally:
             recovery.waited += time.time() - began
         reason = "a node has come that has room"
-        job.failed_soon(GenerationFailure(ranks=victims, time=time.time(), reason=reason, counts=False, changes=True))
+        job.failed_soon(GenerationFailure(ranks=victims, reason=reason, counts=False, changes=True))
         return None
 
     def _without_place(self, victims: set[int]) -> set[int]:
@@ -145,7 +145,7 @@ class Fencing:
         stayed = f"ranks {sorted(numbers)} stayed in their collective for {job.options.ready_seconds:g} s"
         why = f"ranks {sorted(over)} had left the training loop already" if over else stayed
         recovery.ends("fence", ok=False, detail=why)
-        job.failed_soon(GenerationFailure(ranks=numbers, time=time.time(), reason=why))
+        job.failed_soon(GenerationFailure(ranks=numbers, reason=why))
         return True
 
     async def wait_for_all(self, recovery: RecoveryRecord) -> bool:

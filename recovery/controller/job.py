@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -123,6 +123,13 @@ class Job:
         """Send ``message`` to the launcher of ``node``; nothing where it is lost."""
         if node.alive:
             self.connections[node.name].send(message)
+
+    def ask_ranks(self, asked: Collection[int], question: Callable[[tuple[int, ...]], ToLauncher]) -> None:
+        """Send each launcher the ``question`` to those of the ranks that have a process there."""
+        for node, here in self.members.alive_with_ranks():
+            mine = tuple(rank.number for rank in here if rank.number in asked and rank.pid)
+            if mine:
+                self.send(node, question(mine))
 
     def move(self, phase: JobPhase) -> None:
         """Go to ``phase``; asking for what the table of transitions does not have is a bug."""

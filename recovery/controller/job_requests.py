@@ -5,7 +5,6 @@ A workflow carries out each kind (``workflows``): the coordinator registers it i
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Collection
 from typing import Any, Final, Protocol
@@ -80,13 +79,7 @@ class JobRequests:
         self._planned: set[str] = set()
         """Planned changes under way."""
         self._results: dict[str, JobRequestResult] = {}
-        loop = asyncio.get_running_loop()
-
-        def answered(answer: Any) -> None:  # in a thread of the reporter
-            if (given := read(answer)) and not loop.is_closed():
-                loop.call_soon_threadsafe(self.submit, given)
-
-        job.reporter.listen(answered)
+        job.reporter.listen(lambda answer: self.submit(read(answer)))
 
     def submit(self, given: Collection[JobRequest]) -> None:
         """Hear requests; one that was heard before is not carried out twice."""

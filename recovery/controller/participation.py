@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
@@ -284,7 +283,7 @@ class ParticipationPolicy:
             back = sorted(self._returning())
             if back:  # not from within this task: beginning again cancels it
                 reason = f"ranks {back} take part again"
-                failure = GenerationFailure(ranks=set(), time=time.time(), reason=reason, counts=False, changes=True)
+                failure = GenerationFailure(reason=reason, counts=False, changes=True)
                 self._job.failed_soon(failure)
                 return
 
@@ -318,9 +317,7 @@ class ParticipationPolicy:
             self.paces.propose_assignment(shares)
             told = ", ".join(f"{replica}: {share / max(shares.values()):.2f}" for replica, share in shares.items())
             reason = f"work is assigned again by the speed of replicas ({told})"
-            job.control.failed(
-                GenerationFailure(ranks=set(), time=time.time(), reason=reason, counts=False, changes=True)
-            )
+            job.control.failed(GenerationFailure(reason=reason, counts=False, changes=True))
 
     # The end
 

@@ -8,11 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from mainstay.recovery.controller.checkpointing import CheckpointManager
 from mainstay.recovery.controller.failure import GenerationFailure
-from mainstay.recovery.controller.job import Job
-from mainstay.recovery.controller.launcher_commands import LauncherCommands
-from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
 from mainstay.recovery.controller.monitors.flight_recorder import FlightRecorderCollector
 from mainstay.recovery.controller.monitors.numeric_monitor import NumericMonitor
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
@@ -50,21 +46,13 @@ class RankMessageHandler:
 
     def __init__(
         self,
-        job: Job,
-        *,
-        commands: LauncherCommands,
-        checkpoints: CheckpointManager,
         executor: RecoveryExecutor,
-        durability: DurabilityMonitor,
         numerics: NumericMonitor,
         workflows: Workflows,
         recorder: FlightRecorderCollector,
     ) -> None:
-        self._job = job
-        self._commands = commands
-        self._checkpoints = checkpoints
+        self._job = executor.job
         self._executor = executor
-        self._durability = durability
         self._numerics = numerics
         self._replays = workflows.replays
         self._retries = RetryPolicy()
@@ -113,14 +101,14 @@ class RankMessageHandler:
         if job.members.shape not in {None, shape}:
             job.control.fail(f"rank {rank.number} asked for {shape}, others for {job.members.shape}")
             return
-        if misfit := self._checkpoints.incompatibility(shape):
+        if misfit := self._executor.checkpoints.incompatibility(shape):
             job.control.fail(misfit)
             return
         self._apply(rank, message)
         # Replacements get their order from recovery; at the first start the last one to come starts it.
         current = job.state.generation
         if self._forming and self._all_joined.have(job.members.ranks, lambda r: r.joined == current):
-            self._commands.regroup({})
+            self._executor.commands.regroup({})
 
     def _ready(self, rank: RankMember, message: Ready) -> None:
         if message.generation == self._job.state.generation:
@@ -143,7 +131,7 @@ class RankMessageHandler:
         job = self._job
         self._apply(rank, message)
         if message.generation == job.state.generation:
-            self._durability.corrupt_steps.committed(message.epoch)
+            self._executor.durability.corrupt_steps.committed(message.epoch)
             self._executor.inputs.step_took(message.step_time)
             self._executor.strategies.committed(rank.number, message)
             if message.digest is not None:
@@ -189,9 +177,7 @@ class RankMessageHandler:
             ranks = self._retries.replaced_for(rank.number, job.state.committed, raised=True)
             then = "it gets a new process" if ranks else "all make the step again"
             reason = f"rank {rank.number} raised {message.error}; {then}"
-            job.control.failed(
-                GenerationFailure(ranks=ranks, time=time.time(), reason=reason, own=True, erred=rank.number)
-            )
+            job.control.failed(GenerationFailure(ranks=ranks, reason=reason, own=True, erred=rank.number))
 
     def _attached(self, rank: RankMember, message: Attached) -> None:
         self._apply(rank, message)

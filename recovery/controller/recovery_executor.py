@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -73,6 +74,7 @@ class PipelineChange(Protocol):
         """The same where it costs least, behind the fence; None: some have a place, or it cannot be."""
 
 
+@dataclass(eq=False)
 class RecoveryExecutor:
     """Carries recoveries out. ``begin_recovery`` may be called at any time; only the newest attempt lives.
 
@@ -80,52 +82,42 @@ class RecoveryExecutor:
     ``request_replay``.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        *,
-        commands: LauncherCommands,
-        checkpoints: CheckpointManager,
-        inputs: PlannerInputBuilder,
-        participation: ParticipationPolicy,
-        durability: DurabilityMonitor,
-        strategies: StrategyController,
-        lease: CoordinatorLease,
-    ) -> None:
-        self._job = job
-        self._commands = commands
-        self._checkpoints = checkpoints
-        self.inputs = inputs
-        self.participation = participation
-        self._durability = durability
-        self.fencing = Fencing(job, inputs)
-        self.strategies = strategies
-        self._lease = lease
-        self.workflows: dict[WorkflowName, Workflow] = {}
-        self.pipelines: PipelineChange | None = None
-        self.on_rollback: list[Callable[[int], None]] = [durability.corrupt_steps.went_back]
+    job: Job
+    commands: LauncherCommands
+    checkpoints: CheckpointManager
+    inputs: PlannerInputBuilder
+    participation: ParticipationPolicy
+    durability: DurabilityMonitor
+    strategies: StrategyController
+    lease: CoordinatorLease
+    workflows: dict[WorkflowName, Workflow] = field(default_factory=dict)
+    pipelines: PipelineChange | None = None
+    request_replay: Callable[[ReplayTrigger], bool] = lambda _: False
+    """Asks for a replay that finds a rank which computes wrongly; whether one begins."""
+
+    def __post_init__(self) -> None:
+        self.fencing = Fencing(self.job, self.inputs)
+        self.on_rollback: list[Callable[[int], None]] = [self.durability.corrupt_steps.went_back]
         """Called with the epoch that the job goes back to."""
-        self.request_replay: Callable[[ReplayTrigger], bool] = lambda _: False
-        """Asks for a replay that finds a rank which computes wrongly; whether one begins."""
 
     def formed(self) -> None:
         """Every rank has voted for its epoch: training runs, and what protects it is set up for this membership."""
-        self._job.move(JobPhase.RUNNING)
-        self._durability.protect()
-        self._checkpoints.configure()
-        self._job.apply(TrainingFormed())
-        if self._job.members.shape is not None:
+        self.job.move(JobPhase.RUNNING)
+        self.durability.protect()
+        self.checkpoints.configure()
+        self.job.apply(TrainingFormed())
+        if self.job.members.shape is not None:
             self.strategies.prepare()  # decide single losses in advance
-        self._commands.replicate_state()
+        self.commands.replicate_state()
 
     def cancel(self) -> None:
-        if self._job.attempt is not None:
-            self._job.attempt.cancel()
+        if self.job.attempt is not None:
+            self.job.attempt.cancel()
 
     def begin_recovery(self, failure: GenerationFailure) -> None:
         """Fence at once; the rest follows in a task."""
         self.cancel()
-        job, now = self._job, time.time()
+        job, now = self.job, time.time()
         if job.recovery is None:
             job.recovery = RecoveryRecord(uuid7(), failure.time, job.state.committed, now, self._report)
         recovery = job.recovery
@@ -171,7 +163,7 @@ class RecoveryExecutor:
     # The usual recovery
 
     async def recover_job(self, recovery: RecoveryRecord, victims: set[int], waiting: set[int]) -> None:
-        if self._job.members.shape is None:
+        if self.job.members.shape is None:
             await self._start_over(recovery)
             return
         if not await self.fencing.wait_for_survivors(recovery, waiting):
@@ -185,8 +177,8 @@ class RecoveryExecutor:
         else:
             if not await self.fencing.wait_for_joined(recovery):
                 return
-            orders, epoch = {}, self._job.begun_at
-        if not await self._lease.check(self._job.state.generation):
+            orders, epoch = {}, self.job.begun_at
+        if not await self.lease.check(self.job.state.generation):
             return
         self.discard(epoch)
         if not await self._regroup(recovery, orders):
@@ -200,7 +192,7 @@ class RecoveryExecutor:
 
         A rank that begins again from nothing beside one that has made a step would train on other parameters.
         """
-        job = self._job
+        job = self.job
         told = [rank.ready for rank in job.members.present if rank.ready is not None]
         return job.state.formed_once or any(
             ready.newest_epoch > job.begun_at or (ready.live_epoch is None and not job.begun_at) for ready in told
@@ -227,7 +219,7 @@ class RecoveryExecutor:
         return anything
 
     def _decide(self, recovery: RecoveryRecord, victims: set[int]) -> Alternative | None:
-        job = self._job
+        job = self.job
         plan = self.plan(recovery, victims)
         recovery.mark("decide")
         weighed = {} if recovery.verdict is None else {"decision": decision_event_data(recovery.verdict)}
@@ -247,7 +239,7 @@ class RecoveryExecutor:
         return plan.alternative()
 
     def _orders(self, alternative: Alternative) -> dict[int, Regroup]:
-        job = self._job
+        job = self.job
         (host, port), assignment = job.state.store, self.participation.assignment()
         return {
             restore.rank: Regroup(
@@ -265,25 +257,25 @@ class RecoveryExecutor:
         """Snapshots and parity of steps that will be repeated must not be taken for the repeated ones."""
         for notify in self.on_rollback:
             notify(epoch)
-        self._job.history.record_rollback(epoch, self._job.state.generation)
-        self._commands.replicate_state()
-        if epoch < self._job.state.committed:
-            for node in self._job.members.alive():
-                self._job.send(node, DiscardCommand(epoch=epoch))
+        self.job.history.record_rollback(epoch, self.job.state.generation)
+        self.commands.replicate_state()
+        if epoch < self.job.state.committed:
+            for node in self.job.members.alive():
+                self.job.send(node, DiscardCommand(epoch=epoch))
 
     # Regroup
 
     async def _regroup(self, recovery: RecoveryRecord, orders: dict[int, Regroup]) -> bool:
-        job = self._job  # One sequence on purpose: each branch is one way in which this generation can end.
+        job = self.job  # One sequence on purpose: each branch is one way in which this generation can end.
         restoring = {
             n: o.restore for n, o in orders.items() if o.restore and o.restore.source is not RestoreSource.LIVE
         }
         for number, restore in restoring.items():
             recovery.begins(f"restore rank {number}", f"epoch {restore.epoch} from {restore.source}")
-        self._commands.regroup(orders)
+        self.commands.regroup(orders)
         self.participation.log_absent_ranks()
         ranks = job.members.present
-        await self._job.until(lambda: all(r.resumed for r in ranks), job.options.ready_seconds * _RESTORE_FACTOR)
+        await self.job.until(lambda: all(r.resumed for r in ranks), job.options.ready_seconds * _RESTORE_FACTOR)
         for number, restore in restoring.items():
             recovery.ends_restore(number, restore, job.members.ranks[number].resumed)
         recovery.mark("regroup")
@@ -293,13 +285,13 @@ class RecoveryExecutor:
             whys = [r.resumed.reason for r in ranks if r.resumed is not None and not r.resumed.ok]
             why = f"ranks {sorted(missing | broken)} could not be restored: {'; '.join(whys) or 'no answer'}"
             # A rank that answered keeps its process and tries again from another source; a silent one is replaced.
-            return not self._once_more(GenerationFailure(ranks=missing, time=time.time(), reason=why))
+            return not self._once_more(GenerationFailure(ranks=missing, reason=why))
         if self._once_more(
             find_restore_mismatch(job, recovery, {n: o.restore for n, o in orders.items() if o.restore})
         ):
             return False
         if not recovery.reinstates:  # its phases are others
-            self._job.prices.learn(
+            self.job.prices.learn(
                 ranks, dict(recovery.marks), recovery.fenced_from, job.state.generation, cold=recovery.cold
             )
         # What was wrong is gone; of steps that this generation makes, none is to be left out by the next recovery.
@@ -310,32 +302,32 @@ class RecoveryExecutor:
     def _once_more(self, failure: GenerationFailure | None) -> bool:
         """Begin again if there is a ``failure``. Not from within this task: beginning again cancels it."""
         if failure is not None:
-            self._job.failed_soon(failure)
+            self.job.failed_soon(failure)
         return failure is not None
 
     # Continue
 
     async def _go_on(self, recovery: RecoveryRecord, epoch: int) -> None:
-        job = self._job
-        await self._job.until(lambda: all(self._past(r, epoch + 1) for r in job.members.present), None)
+        job = self.job
+        await self.job.until(lambda: all(self._past(r, epoch + 1) for r in job.members.present), None)
         recovery.mark("first_step")
         seconds = recovery.seconds()
         lost = max(0, recovery.step_before - epoch)
-        gone = {"absent_ranks": self._job.members.absent, "absent_replicas": self.participation.absent_replicas}
+        gone = {"absent_ranks": self.job.members.absent, "absent_replicas": self.participation.absent_replicas}
         more: dict[str, Any] = {name: list(numbers) for name, numbers in gone.items() if numbers}
         more |= self.strategies.recovered(recovery.verdict, recovery.id, seconds, lost)
         recovery.emit(EventKind.RECOVERY_COMPLETED, {"seconds": seconds, "steps_lost": lost, "epoch": epoch, **more})
         log.warning("recovered in %.3f s: training continues after step %d", seconds["total"], epoch)
-        self._job.recovery = None
-        self._commands.warm_standbys()
-        await self._job.notify()  # a request may wait for the end of this recovery
+        self.job.recovery = None
+        self.commands.warm_standbys()
+        await self.job.notify()  # a request may wait for the end of this recovery
 
     async def _verify(self, recovery: RecoveryRecord, epoch: int) -> None:
-        job = self._job
+        job = self.job
         last = (
             epoch + VERIFY_STEPS if job.state.steps_total is None else min(epoch + VERIFY_STEPS, job.state.steps_total)
         )
-        await self._job.until(lambda: all(self._past(r, last) for r in job.members.present), None)
+        await self.job.until(lambda: all(self._past(r, last) for r in job.members.present), None)
         match = self.inputs.replicas_equal()
         self.strategies.prepare()
         recovery.emit(EventKind.RECOVERY_VERIFIED, {"steps_committed": last - epoch, "digest_match": match})
@@ -345,27 +337,27 @@ class RecoveryExecutor:
     def _divergence(self, epoch: int, last: int) -> GenerationFailure | None:
         """Replicas were alike at ``epoch`` and are not at ``last``: back to where they were; None: a replay does it."""
         why = f"data-parallel replicas hold different parameters at step {last}: the job goes back to step {epoch}"
-        replays = self._job.options.on_numeric_anomaly is NumericAnomalyPolicy.REPLAY
+        replays = self.job.options.on_numeric_anomaly is NumericAnomalyPolicy.REPLAY
         if replays and self.request_replay(ReplayTrigger(reason=why, before=epoch)):
             return None
-        return GenerationFailure(ranks=set(), time=time.time(), reason=why, before=epoch)
+        return GenerationFailure(reason=why, before=epoch)
 
     def _past(self, rank: RankMember, epoch: int) -> bool:
-        current = rank.epoch_generation == self._job.state.generation and rank.epoch >= epoch
+        current = rank.epoch_generation == self.job.state.generation and rank.epoch >= epoch
         return current or rank.gone
 
     async def _start_over(self, recovery: RecoveryRecord) -> None:
         """A script that does not use the SDK: all its ranks were started again, as torchrun does."""
-        await self._job.until(lambda: all(r.pid is not None for r in self._job.members.ranks), None)
+        await self.job.until(lambda: all(r.pid is not None for r in self.job.members.ranks), None)
         recovery.mark("restart")
         recovery.ends("fence", ok=True, detail="all ranks were started again: the script does not use the SDK")
         data = {"recovery": recovery.id, "seconds": recovery.seconds(), "steps_lost": None, "epoch": None}
-        self._job.reporter.event(EventKind.RECOVERY_COMPLETED, generation=self._job.state.generation, data=data)
-        self._job.recovery = None
-        self._job.move(JobPhase.RUNNING)
-        self._commands.warm_standbys()
+        self.job.reporter.event(EventKind.RECOVERY_COMPLETED, generation=self.job.state.generation, data=data)
+        self.job.recovery = None
+        self.job.move(JobPhase.RUNNING)
+        self.commands.warm_standbys()
 
     # Helpers
 
     def _report(self, kind: EventKind, data: dict[str, Any]) -> None:
-        self._job.reporter.event(kind, generation=self._job.state.generation, data=data)
+        self.job.reporter.event(kind, generation=self.job.state.generation, data=data)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import msgspec
 
+from mainstay.detectors.finding import Entity
+from mainstay.detectors.job.mesh import JobMesh, mesh_of
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.job_requests import JobRequests
 from mainstay.recovery.controller.state.job_state import JobPhase
@@ -17,6 +20,18 @@ from mainstay.recovery.protocol.worker_messages import ScriptFailed
 
 _MOST_WARNINGS: Final = 64
 """Sentences about domains that the scheme does not cover: after so many the scheme is the wrong one."""
+
+
+FormedRanks = tuple[int, JobMesh, tuple[Entity, ...], tuple[str, ...]]
+"""A generation, the mesh of its ranks, and for each of them the entity and its pipeline stage, as detectors want it."""
+
+
+def form(job: Job, ranks: Collection[RankMember]) -> FormedRanks:
+    """Say who ``ranks`` are in the present generation."""
+    told, numbers = topology(job), {rank.number for rank in ranks}
+    mesh = mesh_of(job.options.job, {**told, "ranks": [place for place in told["ranks"] if place["rank"] in numbers]})
+    entities = tuple(Entity(job=job.options.job, rank=rank.number, node=rank.node) for rank in ranks)
+    return job.state.generation, mesh, entities, tuple(f"stage-{stage}" for stage in mesh.on("pp").tolist())
 
 
 def topology(job: Job) -> dict[str, Any]:

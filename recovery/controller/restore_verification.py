@@ -8,7 +8,6 @@ they agree; where there is none, the odd ones take a replica's state (``minority
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -46,7 +45,7 @@ def find_restore_mismatch(
         f"the job goes back further than step {epoch}: what ranks {sorted(odd)} have restored of it is not what they "
         f"held before, or not what their replicas hold ({sources})"
     )
-    return GenerationFailure(ranks=set(), time=time.time(), reason=why, before=epoch - 1, odd=frozenset(odd))
+    return GenerationFailure(reason=why, before=epoch - 1, odd=frozenset(odd))
 
 
 def _told(ranks: Iterable[RankMember], orders: Mapping[int, RestoreOrder]) -> dict[int, int]:

@@ -22,6 +22,7 @@ SMALL_PIECE: Final = 256 << 20
 _PORTABLE: Final = 1
 """cudaHostRegisterPortable: pinned for every device of the process."""
 _SUCCESS: Final = 0
+"""A cudaError as a number: torch returns an enum, ctypes an int."""
 
 logger = logging.getLogger("mainstay.memory")
 
@@ -82,11 +83,11 @@ class Pinned:
         """Unregister everything. Twice is once."""
         pieces, self._pieces = self._pieces, []
         for address, _ in reversed(pieces):
-            if _code(self._runtime.cudaHostUnregister(address)) != _SUCCESS:
+            if int(self._runtime.cudaHostUnregister(address)) != _SUCCESS:
                 logger.warning("a piece of snapshot memory at %#x could not be unregistered", address)
 
     def _register(self, address: int, nbytes: int) -> bool:
-        if _code(self._runtime.cudaHostRegister(address, nbytes, _PORTABLE)) != _SUCCESS:
+        if int(self._runtime.cudaHostRegister(address, nbytes, _PORTABLE)) != _SUCCESS:
             return False
         self._pieces.append((address, nbytes))
         return True
@@ -99,8 +100,3 @@ class Pinned:
 def _cut(start: int, nbytes: int, most: int) -> Iterator[tuple[int, int]]:
     for at in range(0, nbytes, most):
         yield start + at, min(most, nbytes - at)
-
-
-def _code(error: Any) -> int:
-    """A cudaError as a number: torch returns an enum, ctypes an int."""
-    return int(error)

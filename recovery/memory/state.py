@@ -128,13 +128,9 @@ class TrainerState:
         contiguous = tensor.is_contiguous()
         if known is not None and contiguous and (tensor.data_ptr(), tensor.numel()) == known[:2]:
             return known[2]
-        tensor = tensor.detach()
-        if tensor.device.type != "cpu":
-            return DeviceCopier(tensor, self._bounce, ready)
-        if not contiguous:
-            return StridedCopier(tensor)
-        found = host_bytes(tensor)
-        self._seen[name] = (tensor.data_ptr(), tensor.numel(), found)
+        found = piece_of(tensor.detach(), self._bounce, ready)
+        if isinstance(found, np.ndarray):
+            self._seen[name] = (tensor.data_ptr(), tensor.numel(), found)
         return found
 
     # In
@@ -222,6 +218,13 @@ def restore(arena: Arena, epoch: int, state: RestorableState) -> int:
     with arena.reading(record) as data:
         state.load(arena.layout.views(data))
     return record.nbytes
+
+
+def piece_of(tensor: torch.Tensor, bounce: Bounce, ready: object) -> Piece:
+    """What copies a detached tensor: its own bytes where they lie together in host memory."""
+    if tensor.device.type != "cpu":
+        return DeviceCopier(tensor, bounce, ready)
+    return host_bytes(tensor) if tensor.is_contiguous() else StridedCopier(tensor)
 
 
 def host_bytes(tensor: torch.Tensor) -> Bytes:

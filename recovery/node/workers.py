@@ -253,13 +253,10 @@ class Workers:
             connection.close()
             return
         worker.socket = connection
-        self._loop.add_reader(connection, self._hear, worker, connection)
+        self._loop.add_reader(connection, self._receive, worker, connection)
         if self._wanted:
             self._wanted.pop(next(iter(self._wanted)))(worker)
         self._on_standby(self.standbys)
-
-    def _hear(self, worker: Worker, connection: socket.socket) -> None:
-        self._receive(worker, connection)
 
     def _receive(self, worker: Worker, connection: socket.socket) -> bool:
         """Handle one message; False when there is none."""

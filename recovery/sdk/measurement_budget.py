@@ -29,27 +29,8 @@ _EASE: Final = 0.8
 """Thin less only where that would cost at most this share of what is allowed: else it goes to and fro."""
 
 
-class Stride:
-    """Every how many epochs something is measured.
-
-    A power of two: ranks that disagree still share every step of the longer stride.
-    """
-
-    def __init__(self) -> None:
-        self.value = 1
-
-    def due(self, epoch: int) -> bool:
-        return epoch % self.value == 0
-
-    def fit(self, cost: float, allowed: float) -> None:
-        """``cost`` seconds each time, ``allowed`` seconds a step in the mean."""
-        needed = _needed(cost, allowed)
-        if needed < self.value:  # to thin less, there must be room to spare
-            needed = min(self.value, _needed(cost, _EASE * allowed))
-        self.value = needed
-
-
 def _needed(cost: float, allowed: float) -> int:
+    """The stride for ``cost`` seconds each time, where ``allowed`` seconds a step may go in the mean."""
     if cost <= allowed:
         return 1
     if cost >= LONGEST_STRIDE * allowed:
@@ -58,17 +39,16 @@ def _needed(cost: float, allowed: float) -> int:
 
 
 class MeasurementBudget:
-    """One step after another: ``learn`` what each cost, ask the stride whether to take the norm in the next."""
+    """One step after another: ``learn`` what each cost, and ask whether the norm is ``due`` in the next."""
 
     def __init__(self) -> None:
-        self.norm = Stride()
+        self.every = 1
+        """Epochs between two norms, a power of two: ranks that disagree still share every step of the longer stride."""
         self._learned = 0
         self._steps, self._rest, self._norms = (deque[float](maxlen=_STEPS) for _ in range(3))
 
-    @property
-    def every(self) -> int:
-        """Steps between two readings of what is thinned; 1: all is measured in every step."""
-        return self.norm.value
+    def due(self, epoch: int) -> bool:
+        return epoch % self.every == 0
 
     def learn(self, step: float, spent: float, norm: float | None) -> None:
         """A step of ``step`` seconds, ``spent`` seconds of it on measuring.
@@ -89,4 +69,8 @@ class MeasurementBudget:
             return
         usual = statistics.median(self._steps)
         left = SHARE * usual - statistics.median(self._rest)
-        self.norm.fit(statistics.median(self._norms) if self._norms else 0.0, min(NORM_SHARE * usual, left))
+        cost, allowed = statistics.median(self._norms) if self._norms else 0.0, min(NORM_SHARE * usual, left)
+        needed = _needed(cost, allowed)
+        if needed < self.every:  # to thin less, there must be room to spare
+            needed = min(self.every, _needed(cost, _EASE * allowed))
+        self.every = needed

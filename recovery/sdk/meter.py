@@ -159,7 +159,7 @@ class StepMeter:
             self._last_delay, self._last_gc = self._delay, self.collections.seconds
         if self._device is not None:
             self._device.begin_step()
-        self.gradients.begin_step(due=self.budget.norm.due(epoch))
+        self.gradients.begin_step(due=self.budget.due(epoch))
         self.spent += time.perf_counter() - entered
 
     def before_update(self) -> None:

@@ -34,10 +34,6 @@ class LostTime:
     degraded_s: float = 0.0
     """The part of the rate that is missing while the job continues without a node."""
 
-    @property
-    def total_s(self) -> float:
-        return self.saving_s + self.downtime_s + self.repeated_s + self.waiting_s + self.degraded_s
-
 
 @dataclass(slots=True)
 class NodeSimulationResult:

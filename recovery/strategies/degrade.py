@@ -6,7 +6,7 @@ from mainstay.recovery.cost_inputs import CostInputs, FaultKind
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.layouts import Mix, mix_s
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, waiting
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy
 from mainstay.recovery.strategies.shapes import model_of
 
 
@@ -14,6 +14,7 @@ class Degrade(RecoveryStrategy):
     """ResiHP, ElasWave: micro-batches assigned by speed, layers split again; whichever is faster."""
 
     way = RecoveryStrategyName.DEGRADE
+    awaits_return = True
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """For slow workers alone."""
@@ -25,14 +26,11 @@ class Degrade(RecoveryStrategy):
         """The assignment changes at the end of a step. New layers also move state, and pay it for the rate alone."""
         assigned, split = degraded_s(cost_inputs)
         moved = split < assigned
-        return waiting(
-            cost_inputs,
-            RecoveryAction(
-                downtime_s=cost_inputs.stop_s + (cost_inputs.move_s if moved else 0.0),
-                repeated_s=0.0,
-                rate=min(1.0, cost_inputs.step_s / min(assigned, split)),
-                rejoin_s=cost_inputs.costs.regroup_s + (cost_inputs.move_s if moved else 0.0),
-            ),
+        return RecoveryAction(
+            downtime_s=cost_inputs.stop_s + (cost_inputs.move_s if moved else 0.0),
+            repeated_s=0.0,
+            rate=min(1.0, cost_inputs.step_s / min(assigned, split)),
+            rejoin_s=cost_inputs.costs.regroup_s + (cost_inputs.move_s if moved else 0.0),
         )
 
 

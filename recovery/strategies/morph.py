@@ -6,7 +6,7 @@ from mainstay.recovery.cost_inputs import CostInputs, FaultKind, ProgramCapabili
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.layouts import best_layout, layout_s
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, waiting
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy
 from mainstay.recovery.strategies.shapes import model_of
 
 
@@ -14,6 +14,7 @@ class Morph(RecoveryStrategy):
     """Varuna (EuroSys'22): job morphing by restart; with notice it saves just before."""
 
     way = RecoveryStrategyName.MORPH
+    awaits_return = True
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """A checkpoint and enough workers."""
@@ -32,12 +33,9 @@ class Morph(RecoveryStrategy):
         assert found is not None  # masked
         noticed = cost_inputs.fault is FaultKind.NOTICE
         regroup_s = cost_inputs.costs.regroup_s + cost_inputs.warm_up_s
-        return waiting(
-            cost_inputs,
-            RecoveryAction(
-                downtime_s=cost_inputs.down_s(cost_inputs.reload_s) + (cost_inputs.read_s if noticed else 0.0),
-                repeated_s=0.0 if noticed else cost_inputs.held.disk_s or 0.0,
-                rate=min(1.0, cost_inputs.step_s / layout_s(model, found)),
-                rejoin_s=cost_inputs.reload_s + cost_inputs.read_s + regroup_s,
-            ),
+        return RecoveryAction(
+            downtime_s=cost_inputs.down_s(cost_inputs.reload_s) + (cost_inputs.read_s if noticed else 0.0),
+            repeated_s=0.0 if noticed else cost_inputs.held.disk_s or 0.0,
+            rate=min(1.0, cost_inputs.step_s / layout_s(model, found)),
+            rejoin_s=cost_inputs.reload_s + cost_inputs.read_s + regroup_s,
         )

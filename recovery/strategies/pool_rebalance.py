@@ -5,13 +5,14 @@ from __future__ import annotations
 from mainstay.recovery.cost_inputs import GONE, CostInputs, ProgramCapability
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, single_stages, unheld, waiting
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, single_stages, unheld
 
 
 class PoolRebalance(RecoveryStrategy):
     """SWARM (ICML'23): stochastic wiring; a peer that fails is banned and its micro-batch sent again."""
 
     way = RecoveryStrategyName.POOL_REBALANCE
+    awaits_return = True
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """Every pool needs a worker."""
@@ -28,13 +29,10 @@ class PoolRebalance(RecoveryStrategy):
         dp, pp = cost_inputs.shape.dp, cost_inputs.shape.pp
         worst = dp - max(cost_inputs.lost)
         even = cost_inputs.left // pp
-        return waiting(
-            cost_inputs,
-            RecoveryAction(
-                downtime_s=(cost_inputs.detect_s if cost_inputs.fault in GONE else 0.0) + cost_inputs.stage.slot_s,
-                repeated_s=cost_inputs.move_s * (1.0 - worst / dp) if even > worst else 0.0,
-                rate=min(1.0, max(even, worst) / dp),
-                rejoin_s=rejoins(cost_inputs) - cost_inputs.costs.regroup_s,
-                copies_at_risk=single_stages(cost_inputs),
-            ),
+        return RecoveryAction(
+            downtime_s=(cost_inputs.detect_s if cost_inputs.fault in GONE else 0.0) + cost_inputs.stage.slot_s,
+            repeated_s=cost_inputs.move_s * (1.0 - worst / dp) if even > worst else 0.0,
+            rate=min(1.0, max(even, worst) / dp),
+            rejoin_s=rejoins(cost_inputs) - cost_inputs.costs.regroup_s,
+            copies_at_risk=single_stages(cost_inputs),
         )

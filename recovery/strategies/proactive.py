@@ -6,7 +6,7 @@ from mainstay.recovery.cost_inputs import CostInputs, FaultKind, ProgramCapabili
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.layouts import Layout, LayoutModel, best_layout, layout_s, layouts
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, waiting, waiting_s
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, waiting_s
 from mainstay.recovery.strategies.shapes import model_of
 
 
@@ -14,6 +14,7 @@ class Proactive(RecoveryStrategy):
     """Parcae's liveput (NSDI'24), LiveR: a planned change while all state is still there."""
 
     way = RecoveryStrategyName.PROACTIVE
+    awaits_return = True
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """Without notice there is nothing to move from."""
@@ -37,7 +38,7 @@ class Proactive(RecoveryStrategy):
             return action.downtime_s + (1.0 - action.rate) * wait + action.rejoin_s
 
         actions = (_moved(cost_inputs, model, layout) for layout in layouts(model, cost_inputs.left))
-        return waiting(cost_inputs, min(actions, key=lost_s))
+        return min(actions, key=lost_s)
 
 
 def _moved(cost_inputs: CostInputs, model: LayoutModel, layout: Layout) -> RecoveryAction:

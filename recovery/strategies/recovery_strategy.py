@@ -21,6 +21,8 @@ class RecoveryStrategy(Protocol):
     way: RecoveryStrategyName
     executed_as: RestoreStrategyName | None = None
     """As what a running job's planner chooses it; None: only an option or a command chooses it."""
+    awaits_return: bool = False
+    """Whether the job runs degraded until a worker is back."""
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """Why it cannot be, in one sentence; None if it can."""
@@ -34,7 +36,10 @@ class RecoveryStrategy(Protocol):
 def estimate_action(way: RecoveryStrategy, cost_inputs: CostInputs) -> RecoveryAction | str:
     """The action, or the sentence why there is none."""
     why = way.infeasible_reason(cost_inputs)
-    return way.recovery_action(cost_inputs) if why is None else why
+    if why is not None:
+        return why
+    action = way.recovery_action(cost_inputs)
+    return _waiting(cost_inputs, action) if way.awaits_return else action
 
 
 def nothing_lost(cost_inputs: CostInputs) -> str | None:
@@ -79,7 +84,7 @@ def _elsewhere(cost_inputs: CostInputs) -> bool:
     return cost_inputs.held.peer_s is not None or cost_inputs.held.parity_s is not None
 
 
-def waiting(cost_inputs: CostInputs, action: RecoveryAction) -> RecoveryAction:
+def _waiting(cost_inputs: CostInputs, action: RecoveryAction) -> RecoveryAction:
     """An action that continues without lost workers, which re-join: a process when it has started, a node repaired."""
     action = replace(action, rejoin_probability=1.0)
     if cost_inputs.fault in {FaultKind.ERROR, FaultKind.PROCESS}:

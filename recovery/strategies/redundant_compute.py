@@ -6,7 +6,7 @@ from mainstay.recovery.cost_inputs import GONE, CostInputs, ProgramCapability
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.iteration import REDUNDANT_FAILOVER
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, single_stages, waiting
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, single_stages
 
 REDUNDANT_SHARE = 0.803
 """Of the time, that redundant forwards and their communication take: 1 - 0.197, the useful share of Bamboo's runs in
@@ -17,6 +17,7 @@ class RedundantCompute(RecoveryStrategy):
     """Bamboo (NSDI'23). Its price is paid all the time, so that it stands in ``readiness_share``."""
 
     way = RecoveryStrategyName.REDUNDANT_COMPUTE
+    awaits_return = True
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """Two neighbors lost may be of one pipeline, and then no worker holds the second one's layers."""
@@ -35,14 +36,11 @@ class RedundantCompute(RecoveryStrategy):
         planned = cost_inputs.fault not in GONE
         failover = 0.0 if planned else (REDUNDANT_FAILOVER - 1.0) * cost_inputs.step_s
         shape = cost_inputs.shape
-        return waiting(
-            cost_inputs,
-            RecoveryAction(
-                downtime_s=(0.0 if planned else cost_inputs.detect_s + cost_inputs.costs.fence_s) + failover,
-                repeated_s=0.0,
-                rate=(shape.micro_batches + shape.pp - 1) / (2.0 * shape.micro_batches + shape.pp - 1),
-                rejoin_s=rejoins(cost_inputs),
-                copies_at_risk=single_stages(cost_inputs),
-                readiness_share=REDUNDANT_SHARE,
-            ),
+        return RecoveryAction(
+            downtime_s=(0.0 if planned else cost_inputs.detect_s + cost_inputs.costs.fence_s) + failover,
+            repeated_s=0.0,
+            rate=(shape.micro_batches + shape.pp - 1) / (2.0 * shape.micro_batches + shape.pp - 1),
+            rejoin_s=rejoins(cost_inputs),
+            copies_at_risk=single_stages(cost_inputs),
+            readiness_share=REDUNDANT_SHARE,
         )

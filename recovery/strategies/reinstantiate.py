@@ -6,7 +6,7 @@ from mainstay.recovery.cost_inputs import CostInputs, ProgramCapability
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.layouts import best_mix, mixable
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, unheld, waiting
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, unheld
 from mainstay.recovery.strategies.shapes import model_of
 
 
@@ -14,6 +14,7 @@ class Reinstantiate(RecoveryStrategy):
     """Oobleck (SOSP'23): heterogeneous pipelines; layers that are missing are copied from a surviving replica."""
 
     way = RecoveryStrategyName.REINSTANTIATE
+    awaits_return = True
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """Two replicas at least must remain (f + 1 with f = 1), or the next loss is the last."""
@@ -36,12 +37,9 @@ class Reinstantiate(RecoveryStrategy):
         assert found is not None  # masked
         through_s = 2.0 * cost_inputs.read_s + cost_inputs.costs.spawn_cold_s
         move_s = through_s if cost_inputs.through_disk else cost_inputs.move_s
-        return waiting(
-            cost_inputs,
-            RecoveryAction(
-                downtime_s=cost_inputs.stop_s + move_s,
-                repeated_s=cost_inputs.cut_s,
-                rate=min(1.0, cost_inputs.step_s / found[0]),
-                rejoin_s=rejoins(cost_inputs) - cost_inputs.move_s + move_s,
-            ),
+        return RecoveryAction(
+            downtime_s=cost_inputs.stop_s + move_s,
+            repeated_s=cost_inputs.cut_s,
+            rate=min(1.0, cost_inputs.step_s / found[0]),
+            rejoin_s=rejoins(cost_inputs) - cost_inputs.move_s + move_s,
         )

@@ -6,13 +6,14 @@ from mainstay.recovery.cost_inputs import CostInputs, ProgramCapability
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.resources import Fit, enough, fit, useful_workers
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, unheld, waiting
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, unheld
 
 
 class ReplanResources(RecoveryStrategy):
     """DLRover-RM (VLDB 2024): a fitted model of performance, and shards of data that are queued again."""
 
     way = RecoveryStrategyName.REPLAN_RESOURCES
+    awaits_return = True
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """It learns from steps with three numbers of workers at least."""
@@ -33,14 +34,11 @@ class ReplanResources(RecoveryStrategy):
         fitted = fit(cost_inputs.pool.samples)
         assert fitted is not None  # masked
         there = cost_inputs.left + cost_inputs.pool.standbys
-        return waiting(
-            cost_inputs,
-            RecoveryAction(
-                downtime_s=cost_inputs.stop_s + cost_inputs.move_s,
-                repeated_s=cost_inputs.cut_s,
-                rate=_rate(cost_inputs, fitted, min(there, useful_workers(fitted, cost_inputs.workers))),
-                rejoin_s=rejoins(cost_inputs),
-            ),
+        return RecoveryAction(
+            downtime_s=cost_inputs.stop_s + cost_inputs.move_s,
+            repeated_s=cost_inputs.cut_s,
+            rate=_rate(cost_inputs, fitted, min(there, useful_workers(fitted, cost_inputs.workers))),
+            rejoin_s=rejoins(cost_inputs),
         )
 
 

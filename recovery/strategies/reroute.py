@@ -11,7 +11,7 @@ from mainstay.recovery.cost_inputs import CostInputs, ProgramCapability
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.iteration import rerouted
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
-from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, single_stages, unheld, waiting
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, single_stages, unheld
 
 _NEEDS = {
     RecoveryStrategyName.REROUTE_COUPLED: frozenset({ProgramCapability.REROUTE}),
@@ -25,6 +25,8 @@ _NEEDS = {
 class Reroute(RecoveryStrategy):
     """SlipStream, ReCycle (SOSP'24), by what hides the work."""
 
+    awaits_return = True
+
     def __init__(self, way: RecoveryStrategyName) -> None:
         self.way = way
 
@@ -37,15 +39,12 @@ class Reroute(RecoveryStrategy):
 
     def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """Half a step is repeated; the worker that comes back takes its state from a peer."""
-        return waiting(
-            cost_inputs,
-            RecoveryAction(
-                downtime_s=cost_inputs.stop_s,
-                repeated_s=cost_inputs.cut_s,
-                rate=min(1.0, cost_inputs.step_s / self._step_s(cost_inputs)),
-                rejoin_s=rejoins(cost_inputs),
-                copies_at_risk=single_stages(cost_inputs),
-            ),
+        return RecoveryAction(
+            downtime_s=cost_inputs.stop_s,
+            repeated_s=cost_inputs.cut_s,
+            rate=min(1.0, cost_inputs.step_s / self._step_s(cost_inputs)),
+            rejoin_s=rejoins(cost_inputs),
+            copies_at_risk=single_stages(cost_inputs),
         )
 
     def _step_s(self, cost_inputs: CostInputs) -> float:

@@ -6,6 +6,8 @@ that is away, slow or broken costs neither training nor recovery anything: what 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import math
 import queue
@@ -103,8 +105,14 @@ class Reporter:
         self._queue.put(lambda: self._write_job(report))
 
     def listen(self, hear: Callable[[Any], None]) -> None:
-        """Have ``hear`` called with the service's answer to each job report, on a thread of the reporter's."""
-        self._listeners.append(hear)
+        """Have ``hear`` called with the service's answer to each job report, in the event loop that runs now."""
+        loop = asyncio.get_running_loop()
+
+        def hand_over(answer: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended before the reporter
+                loop.call_soon_threadsafe(hear, answer)
+
+        self._listeners.append(hand_over)
 
     def _hand_on(self, answer: Any) -> None:
         for hear in self._listeners:

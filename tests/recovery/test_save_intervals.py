@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstay.recovery.save_intervals import FailureRate, SaveCosts, daly, interval_steps, level, levels, young
+from mainstay.recovery.save_intervals import FailureRate, SaveCosts, daly, level, levels, young
 
 
 def test_young_and_daly_at_a_textbook_point() -> None:
@@ -34,9 +34,8 @@ def test_no_other_interval_is_noticeably_better(cost: float, mtbf: float) -> Non
 
 
 def test_no_save_begins_before_the_last_has_ended() -> None:
-    assert interval_steps(cost_s=0.001, takes_s=60.0, mtbf_s=3600.0, step_s=2.0) == 30
-    assert interval_steps(cost_s=0.0, takes_s=0.0, mtbf_s=3600.0, step_s=2.0) == 1
-    assert interval_steps(cost_s=1.0, takes_s=1.0, mtbf_s=3600.0, step_s=0.0) == 1
+    assert level("disk", "", takes_s=60.0, mtbf_s=20.0, step_s=2.0).every == 30
+    assert level("disk", "", takes_s=0.0, mtbf_s=3600.0, step_s=2.0).every == 1
 
 
 def test_what_failures_say_of_nodes() -> None:
@@ -48,9 +47,7 @@ def test_what_failures_say_of_nodes() -> None:
 
 
 def test_the_levels_of_a_large_job() -> None:
-    prices = SaveCosts(
-        state_bytes=10_000_000_000, ranks_per_node=8, step_s=10.0, local_s=0.05, parity_Bps=2e9, disk_Bps=2e9
-    )
+    prices = SaveCosts(state_bytes=10_000_000_000, ranks_per_node=8, step_s=10.0, parity_Bps=2e9, disk_Bps=2e9)
     found = {made.name: made for made in levels(prices, FailureRate(nodes=512))}
     assert list(found) == ["local slot", "parity", "disk"]
     assert found["parity"].takes_s == 5.0
@@ -64,5 +61,5 @@ def test_the_levels_of_a_large_job() -> None:
 
 
 def test_a_level_that_is_free_is_used_every_step() -> None:
-    made = level("local slot", "", cost_s=0.0, takes_s=0.0, mtbf_s=1000.0, step_s=5.0)
+    made = level("local slot", "", takes_s=0.0, mtbf_s=1000.0, step_s=5.0)
     assert (made.every, made.lost_share) == (1, 5.0 / 2000.0)

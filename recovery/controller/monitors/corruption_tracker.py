@@ -170,9 +170,7 @@ class CorruptionTracker:
             return
         taint.wanted, taint.handled = clean, time.time()
         reason = f"steps after {clean} are corrupt by node {node}: {taint.reason}"
-        job.control.failed(
-            GenerationFailure(ranks=set(ranks), time=time.time(), reason=reason, exclude=ranks, before=clean)
-        )
+        job.control.failed(GenerationFailure(ranks=set(ranks), reason=reason, exclude=ranks, before=clean))
 
     def _clean(self, taint: CorruptionRecord) -> int | None:
         return self.ledger.last_clean_epoch(taint.node, taint.since - SKEW_SECONDS, taint.handled)

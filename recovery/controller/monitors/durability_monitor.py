@@ -77,8 +77,7 @@ class DurabilityMonitor:
         self._inventories: dict[str, Inventory] = {}
         self._look: _Look | None = None
         self._task: asyncio.Task[None] | None = None
-        loop = asyncio.get_running_loop()
-        job.reporter.listen(lambda answer: _from_thread(loop, self.answered, answer))
+        job.reporter.listen(self.answered)
 
     def protect(self) -> None:
         """Tell the agents who protects whom in this membership."""
@@ -307,12 +306,3 @@ def _ask(endpoint: str, shown: Credentials) -> Inventory | None:
             return peer.call(GetInventory(), Inventory)
     except (AgentError, OSError, ValueError):
         return None
-
-
-def _from_thread(loop: asyncio.AbstractEventLoop, hear: Any, answer: Any) -> None:
-    """The loop may have ended before the reporter."""
-    if not loop.is_closed():
-        try:
-            loop.call_soon_threadsafe(hear, answer)
-        except RuntimeError:
-            log.debug("an answer of the service came after the end")

@@ -58,10 +58,7 @@ class FlightRecorderCollector:
         others = [rank.number for rank in job.members.present if rank.number not in suspects]
         asked = {*suspects, *others[: MOST_ASKED - len(suspects)]}
         self._request, self._answers = next(self._requests), {}
-        for node, here in job.members.alive_with_ranks():
-            mine = tuple(rank.number for rank in here if rank.number in asked and rank.pid)
-            if mine:
-                job.send(node, DumpFlightRecorders(request=self._request, ranks=mine))
+        job.ask_ranks(asked, lambda ranks: DumpFlightRecorders(request=self._request, ranks=ranks))
         await job.until(lambda: asked <= self._answers.keys(), ANSWER_SECONDS)
         answers = dict(self._answers)
         found, problems = await asyncio.to_thread(_analyze, answers)

@@ -22,13 +22,12 @@ from typing import Final
 import numpy as np
 
 from mainstay.detectors.base import ArrayDetector, Samples
-from mainstay.detectors.finding import Entity, Finding, FindingKind
-from mainstay.detectors.job.mesh import JobMesh, mesh_of
+from mainstay.detectors.finding import Finding, FindingKind
 from mainstay.probes.core_types import EventKind, StepPhase
 from mainstay.recovery.controller.failure import GenerationFailure
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.monitors.flight_recorder import FlightRecorderCollector
-from mainstay.recovery.controller.report import topology
+from mainstay.recovery.controller.report import FormedRanks, form
 from mainstay.recovery.controller.state.job_state import JobPhase
 from mainstay.recovery.membership.members import NodeMember
 from mainstay.recovery.options import OnHang
@@ -62,7 +61,7 @@ class HangMonitor:
         """None: progress is only passed on."""
         self._board = ProgressTable(job.options.world_size)
         self._sample: ProgressSample | None = None
-        self._formed: tuple[int, JobMesh, tuple[Entity, ...], tuple[str, ...]] | None = None
+        self._formed: FormedRanks | None = None
         self._present: list[int] = []
         """Ranks that take part: an absent one holds no rank up."""
         self._held: dict[str, Finding] = {}
@@ -159,7 +158,7 @@ class HangMonitor:
         if generation == self._job.state.generation:
             self._take(findings)
 
-    def _form(self) -> tuple[int, JobMesh, tuple[Entity, ...], tuple[str, ...]] | None:
+    def _form(self) -> FormedRanks | None:
         """Who the ranks are, while there is something to watch; what it learned of the job outlives a generation."""
         job = self._job
         ranks = job.members.ranks
@@ -167,15 +166,8 @@ class HangMonitor:
             self._held.clear()
             return None
         if self._formed is None or self._formed[0] != job.state.generation:
-            told = topology(job)
-            places = [place for place in told["ranks"] if not ranks[place["rank"]].away]
-            mesh = mesh_of(job.options.job, {**told, "ranks": places})
-            self._present = mesh.ranks.tolist()
-            entities = tuple(
-                Entity(job=job.options.job, rank=rank.number, node=rank.node) for rank in job.members.present
-            )
-            groups = tuple(f"stage-{stage}" for stage in mesh.on("pp").tolist())
-            self._formed = (job.state.generation, mesh, entities, groups)
+            self._formed = form(job, job.members.present)
+            self._present = self._formed[1].ranks.tolist()
             self._held.clear()
         return self._formed
 
@@ -205,10 +197,7 @@ class HangMonitor:
         why = findings[0].evidence.summary
         self._asked[request] = (why, set(suspects), set(asked))
         self._debugged -= asked
-        for node, here in self._job.members.alive_with_ranks():
-            mine = tuple(rank.number for rank in here if rank.number in asked and rank.pid)
-            if mine:
-                self._job.send(node, DumpStacks(request=request, ranks=mine))
+        self._job.ask_ranks(asked, lambda ranks: DumpStacks(request=request, ranks=ranks))
         self._job.spawn(self._recorder.diagnose(why, suspects))
         await self._answered(request)
         del self._asked[request]

@@ -15,12 +15,12 @@ from typing import Final
 import numpy as np
 
 from mainstay.detectors.base import ArrayDetector, Samples
-from mainstay.detectors.finding import Entity, Finding, FindingKind
-from mainstay.detectors.job.mesh import JobMesh, mesh_of
+from mainstay.detectors.finding import Finding, FindingKind
+from mainstay.detectors.job.mesh import JobMesh
 from mainstay.probes.core_types import Severity
 from mainstay.recovery.controller.failure import ReplayTrigger
 from mainstay.recovery.controller.job import Job
-from mainstay.recovery.controller.report import topology
+from mainstay.recovery.controller.report import FormedRanks, form
 from mainstay.recovery.controller.state.job_state import JobPhase
 from mainstay.recovery.options import NumericAnomalyPolicy
 from mainstay.recovery.protocol.worker_messages import StepRecord
@@ -45,7 +45,7 @@ class NumericMonitor:
         self.agreed: int | None = None
         """The newest epoch at which the parameters of all replicas agreed."""
         self._open: dict[int, dict[int, StepRecord]] = {}
-        self._formed: tuple[int, JobMesh, tuple[Entity, ...], tuple[str, ...]] | None = None
+        self._formed: FormedRanks | None = None
 
     def step(self, rank: int, record: StepRecord) -> None:
         """A rank's record of the present generation."""
@@ -64,7 +64,9 @@ class NumericMonitor:
 
     def _judge(self, epoch: int) -> None:
         assert self.detector is not None
-        generation, mesh, entities, groups = self._form()
+        if self._formed is None or self._formed[0] != self._job.state.generation:
+            self._formed = form(self._job, self._job.members.ranks)
+        generation, mesh, entities, groups = self._formed
         for old in [e for e in self._open if e < epoch]:
             del self._open[old]
         told = self._open.pop(epoch)
@@ -89,17 +91,6 @@ class NumericMonitor:
         if self._agree(digests, mesh) and epoch > (self.agreed or 0):
             self.agreed = epoch
         self._take(findings, epoch)
-
-    def _form(self) -> tuple[int, JobMesh, tuple[Entity, ...], tuple[str, ...]]:
-        job = self._job
-        if self._formed is None or self._formed[0] != job.state.generation:
-            mesh = mesh_of(job.options.job, topology(job))
-            entities = tuple(
-                Entity(job=job.options.job, rank=rank.number, node=rank.node) for rank in job.members.ranks
-            )
-            groups = tuple(f"stage-{stage}" for stage in mesh.on("pp").tolist())
-            self._formed = (job.state.generation, mesh, entities, groups)
-        return self._formed
 
     def _agree(self, digests: np.ndarray, mesh: JobMesh) -> bool:
         labels = mesh.labels("dp")

@@ -154,9 +154,7 @@ class MigrationController:
             self._finish(current, f"no rank was stopped and nothing has moved: {problem}")
             return
         reason = f"migration of {current.request.subject}: {current.request.reason}"
-        job.control.replay(
-            GenerationFailure(ranks=set(), time=time.time(), reason=reason, counts=False, workflow=WorkflowName.MIGRATE)
-        )
+        job.control.replay(GenerationFailure(reason=reason, counts=False, workflow=WorkflowName.MIGRATE))
 
     def _distrusted(self, moves: Mapping[int, str]) -> str:
         """Which targets got a warning since they were chosen; empty: none."""

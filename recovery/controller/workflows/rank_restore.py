@@ -9,7 +9,6 @@ degrade   the node takes no rank until it is restored, or is back in service whe
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from typing import Final
 
@@ -97,7 +96,7 @@ class RankRestorer:
         record: RecoveryRecord | None = None
         if present:
             reason = f"{request.kind} of {request.subject}: {request.reason or 'no reason'}"
-            failure = GenerationFailure(ranks=present, time=time.time(), reason=reason, counts=False, requested=True)
+            failure = GenerationFailure(ranks=present, reason=reason, counts=False, requested=True)
             job.control.failed(failure)
             record = job.recovery
 

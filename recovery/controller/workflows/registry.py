@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from mainstay.recovery.controller.checkpointing import CheckpointManager
 from mainstay.recovery.controller.failure import WorkflowName
-from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.job_requests import JobRequests
-from mainstay.recovery.controller.launcher_commands import LauncherCommands
-from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
-from mainstay.recovery.controller.participation import ParticipationPolicy
-from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.workflows.migration_controller import MigrationController
 from mainstay.recovery.controller.workflows.rank_restore import RankRestorer
@@ -24,26 +18,15 @@ from mainstay.recovery.job_request import RequestKind
 class Workflows:
     """One a coordinator."""
 
-    def __init__(
-        self,
-        job: Job,
-        *,
-        commands: LauncherCommands,
-        checkpoints: CheckpointManager,
-        inputs: PlannerInputBuilder,
-        participation: ParticipationPolicy,
-        durability: DurabilityMonitor,
-        executor: RecoveryExecutor,
-    ) -> None:
+    def __init__(self, executor: RecoveryExecutor) -> None:
+        job, checkpoints, inputs = executor.job, executor.checkpoints, executor.inputs
         self.requests = requests = JobRequests(job)
-        self.replays = StepReplayController(job, commands, inputs)
+        self.replays = StepReplayController(job, executor.commands, inputs)
         self.migrations = MigrationController(job, requests)
-        self._reshaping = ReshapeController(job, checkpoints, participation, requests)
+        self._reshaping = ReshapeController(job, checkpoints, executor.participation, requests)
         self._pipelines = PipelineReinstantiation(job, checkpoints, inputs, self._reshaping)
-        saves, restorer = (
-            SaveRequests(job, checkpoints, inputs, durability, requests),
-            RankRestorer(job, participation, requests),
-        )
+        saves = SaveRequests(job, checkpoints, inputs, executor.durability, requests)
+        restorer = RankRestorer(job, executor.participation, requests)
         self.speeds = SpeedChecker(job, inputs, requests)
         executor.workflows |= {
             WorkflowName.REPLAY: self.replays,

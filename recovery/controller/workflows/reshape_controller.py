@@ -141,14 +141,7 @@ class ReshapeController:
         quiet = change.request is not None
         reason = f"change to {change.shape}"
         job.control.replay(
-            GenerationFailure(
-                ranks=set(),
-                time=time.time(),
-                reason=reason,
-                counts=False,
-                changes=not quiet,
-                workflow=WorkflowName.RESHAPE,
-            )
+            GenerationFailure(reason=reason, counts=False, changes=not quiet, workflow=WorkflowName.RESHAPE)
         )
 
     # While everybody waits

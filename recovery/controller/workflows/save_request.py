@@ -7,7 +7,6 @@ would be overwritten meanwhile: then all ranks stop after a step until it is wri
 from __future__ import annotations
 
 import math
-import time
 from typing import Final
 
 from mainstay.recovery.controller.checkpointing import CheckpointManager
@@ -109,9 +108,7 @@ class SaveRequests:
             return
         self._current = request
         reason = f"save: {request.reason or 'no reason'}"
-        job.control.replay(
-            GenerationFailure(ranks=set(), time=time.time(), reason=reason, counts=False, workflow=WorkflowName.SAVE)
-        )
+        job.control.replay(GenerationFailure(reason=reason, counts=False, workflow=WorkflowName.SAVE))
 
     async def carry_out(self, executor: RecoveryExecutor, recovery: RecoveryRecord, ended: EndedGeneration) -> None:
         """All ranks are fenced by ``executor``: write the newest step, then continue with it."""

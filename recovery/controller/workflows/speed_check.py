@@ -115,12 +115,9 @@ class SpeedChecker:
 
     async def _measure(self, asked: set[int]) -> str:
         """Have the ranks measure; why there is no result, or nothing."""
-        job, members = self._job, self._job.members
+        job = self._job
         self._number, self._answers = next(self._numbers), {}
-        for node, here in members.alive_with_ranks():
-            mine = tuple(rank.number for rank in here if rank.number in asked)
-            if mine:
-                job.send(node, MeasureSpeeds(request=self._number, ranks=mine))
+        job.ask_ranks(asked, lambda ranks: MeasureSpeeds(request=self._number, ranks=ranks))
         wait = ANSWER_SECONDS + STEPS * (self._inputs.step_seconds or 0.0)
         await job.until(lambda: job.state.over or asked <= self._answers.keys(), wait)
         missing = sorted(asked - self._answers.keys())

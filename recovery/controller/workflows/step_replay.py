@@ -97,9 +97,7 @@ class StepReplayController:
             return False
         log.warning("REPLAY %s", suspicion.reason)
         self._job.control.replay(
-            GenerationFailure(
-                ranks=set(), time=time.time(), reason=suspicion.reason, replay=suspicion, workflow=WorkflowName.REPLAY
-            )
+            GenerationFailure(reason=suspicion.reason, replay=suspicion, workflow=WorkflowName.REPLAY)
         )
         return True
 
@@ -340,9 +338,7 @@ class StepReplayController:
             recovery.before = self.proven or recovery.before
         reason = f"ranks {sorted(culprits)} compute wrongly" if culprits else "after the replay training continues"
         quiet = suspicion.asked and not culprits and result.outcome is not ReplayOutcome.FAILED and not recovery.apart
-        failure = GenerationFailure(
-            ranks=culprits, time=time.time(), reason=reason, exclude=frozenset(culprits), counts=not quiet
-        )
+        failure = GenerationFailure(ranks=culprits, reason=reason, exclude=frozenset(culprits), counts=not quiet)
         job.failed_soon(failure)
 
 

@@ -18,7 +18,7 @@ def lived(*, norm: float, rest: float, step: float = 1.0, budget: MeasurementBud
     """A job whose steps cost so much each time that something is measured."""
     budget = budget or MeasurementBudget()
     for epoch in range(STEPS):
-        took = norm if budget.norm.due(epoch) else None
+        took = norm if budget.due(epoch) else None
         budget.learn(step, rest + (took or 0.0), took)
     return budget
 
@@ -30,7 +30,7 @@ def test_what_is_cheap_is_measured_in_every_step() -> None:
 def test_the_norm_is_thinned_to_a_power_of_two() -> None:
     budget = lived(norm=0.9 * SHARE, rest=0.6 * SHARE)
     assert budget.every == 4
-    assert [epoch for epoch in range(9) if budget.norm.due(epoch)] == [0, 4, 8]
+    assert [epoch for epoch in range(9) if budget.due(epoch)] == [0, 4, 8]
 
 
 @pytest.mark.parametrize("norm", [0.1, 0.6, 3.0, 6.0])
@@ -87,7 +87,7 @@ def test_a_thinned_step_is_marked_and_still_shows_a_numeric_anomaly(replicas: in
     assert whole.signals["measured_every"] == 1.0
     assert 0.0 < whole.signals["measuring_seconds"] < whole.step_time
     assert {"forward_seconds", "backward_seconds", "gradient_norm"} <= whole.signals.keys()
-    meter.budget.norm.value = 16
+    meter.budget.every = 16
     for epoch, value in ((5, 1.0), (6, math.nan), (7, math.inf)):
         thin = record_step(meter, model, epoch, value)
         assert thin.signals["measured_every"] == 16.0

@@ -138,7 +138,7 @@ def test_numeric_anomalies_are_reported_and_never_sent(sick: float, meter: StepM
 
 def test_a_step_without_a_norm_sees_what_replicas_exchange(model: Layer) -> None:
     meter = StepMeter(model, replicas=2)
-    meter.budget.norm.value = 4
+    meter.budget.every = 4
     said = []
     for value in (1.0, math.nan, 1.0):
         meter.begin_step(5)
