@@ -30,7 +30,7 @@ _SDK: Final = (
 )
 COMMANDS: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "train": (("-m", "mainstay", "run", "--help"), ("-m", "mainstay", "agent", "--help"), ("-c", _SDK)),
-    "train,cli": (("-m", "mainstay", "checkpoint", "--help"), ("-m", "mainstay", "migrate", "--help")),
+    "train,cli": (("-m", "mainstay", "checkpoint", "--help"), ("-m", "mainstay", "job", "migrate", "--help")),
     "node": (
         ("-m", "mainstay", "node", "--help"),
         ("-m", "mainstay", "doctor", "--json"),

@@ -147,7 +147,7 @@ def main() -> None:
         if command in PLAIN:
             module, _, name = COMMANDS[command][0].partition(":")
             sys.exit(getattr(import_module(module), name)(sys.argv[2:]))
-        build_app()(sys.argv[1:])
+        build_app(lambda name: name != command)(sys.argv[1:])  # no other command may lack an extra here
     except ImportError as error:
         missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__  # cyclopts wraps it
         if not isinstance(missing, ModuleNotFoundError):

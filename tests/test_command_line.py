@@ -60,6 +60,18 @@ def test_an_unknown_command_is_refused_in_words() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_an_unknown_command_loads_no_other(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A training node lacks the packages of most commands; it is not told to install them."""
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    monkeypatch.delitem(sys.modules, "mainstay.detectors.superbench.rules", raising=False)
+    monkeypatch.delitem(sys.modules, "mainstay.detectors.superbench.cli", raising=False)
+    monkeypatch.setattr(sys, "argv", ["mainstay", "frobnicate"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert 'Unknown command "frobnicate"' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
     [
