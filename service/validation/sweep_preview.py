@@ -42,9 +42,7 @@ def preview(session: ReadSession, services: Services, body: SweepCreate, *, now:
             nodes.append(node)
     measured = _measured_seconds(session, sweep)
     stated = expected_seconds(require_suite(sweep.suite), sweep.benchmarks)
-    work = [
-        (limits.above(node.name, node.switches, node.rack), measured.get(node.name, stated)) for node in nodes
-    ]  # fmt: skip
+    work = [(limits.above(node.name, node.switches, node.rack), measured.get(node.name, stated)) for node in nodes]
     return SweepPreview(
         matched=len(matching),
         validated=len(nodes),

@@ -71,7 +71,10 @@ export function FleetMap(props: Props) {
   const since = snapshot.data?.historySince;
   const jobs = useQuery({ ...fleetJobsQuery(), enabled: group === "job", refetchInterval: polling });
   const slots = useMemo(
-    () => layout.data && slotsOf(layout.data.columns, groupingOf(layout.data.columns, group, jobs.data)),
+    () =>
+      group === "rack" || !layout.data
+        ? layout.data?.slots
+        : slotsOf(layout.data.columns, groupingOf(layout.data.columns, group, jobs.data)),
     [layout.data, group, jobs.data],
   );
   const model = useMemo(
