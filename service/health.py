@@ -104,7 +104,7 @@ def disk_fault(directory: Path, least: int = LEAST_FREE_BYTES) -> str | None:
 def _late(loops: Loops, turns: float = LATE_TURNS) -> str | None:
     """Why detection is behind: no turn was completed for so many intervals."""
     for loop in loops:
-        if loop.name == DETECTION and loop.late_seconds() > turns * max(1.0, loop.interval):
+        if loop.name.startswith(DETECTION) and loop.late_seconds() > turns * max(1.0, loop.interval):
             why = f", the last turn failed: {loop.last_error}" if loop.last_error else ""
             return f"detection is {loop.late_seconds():.0f} s late{why}"
     return None

@@ -64,15 +64,15 @@ class Size:
     """What a fleet of ``nodes`` needs in steady state."""
 
     nodes: int
-    detecting: float
-    """Cores of the process that detects, without history."""
+    larger: float
+    """Cores of the service that uses more, without history."""
     others: float
-    """Cores of the other process, and of gateways if there were any."""
+    """Cores of the other service, and of gateways if there were any."""
     postgres: float
     history: float
     """Cores that compact history, in one of the processes."""
     busy: float
-    """Cores of the process that detects while people ask."""
+    """Cores of the service that uses more while people ask."""
     memory: float
     """Resident memory of each process, GiB."""
     seconds: int
@@ -89,7 +89,7 @@ class Size:
 
     @property
     def fits(self) -> bool:
-        """Whether one process can detect for it: its Python code runs on one core at a time."""
+        """Whether a service can carry its part: its Python code runs on one core at a time."""
         return self.busy <= 1.0
 
     @property
@@ -103,14 +103,14 @@ def size(results: Results, nodes: int) -> Size:
     steady = f"{_FLEET}cores"
     share, cores = nodes / MEASURED, results.figure("fleet", steady)
     samples = share * cores / results.figure("fleet", f"{_FLEET}CPU seconds per million samples") * 1e6
-    detecting, others, postgres = _cores(results, nodes)
+    larger, others, postgres = _cores(results, nodes)
     asked = results.figure("fleet", f"{_FLEET}cores while people ask") / cores
     tiers = "history of 64 nodes, noise of its own in each sample: all tiers"
     ages = "all tiers at their default ages, 10,000 nodes, extrapolated"
     rest = results.figure("fleet", f"{_FLEET}resident memory") - _ring(MEASURED)[1]
     stored = samples * 3600 * _SETTINGS.retention_hours
     return Size(
-        nodes=nodes, detecting=detecting, others=others, postgres=postgres, busy=detecting * asked,
+        nodes=nodes, larger=larger, others=others, postgres=postgres, busy=larger * asked,
         history=samples / 1e6 * results.figure("history", "compaction, noise of its own in each sample"),
         memory=_ring(nodes)[1] + rest * max(share, 1.0), seconds=_ring(nodes)[0],
         blocks=stored * results.noted("history", tiers, r"blocks: ([\d.]+)", "baseline") / 1e12,
@@ -122,14 +122,14 @@ def size(results: Results, nodes: int) -> Size:
 
 
 def _measured(results: Results) -> dict[int, tuple[float, ...]]:
-    """Nodes → cores of the process that detects, of the others, and of PostgreSQL: each size of ``bench.cluster``."""
+    """Nodes → cores of the larger service, of the others, and of PostgreSQL: each size of ``bench.cluster``."""
     found: dict[int, tuple[float, ...]] = {}
     for row in results.rows("cluster"):
         if count := _CLUSTER.fullmatch(row["claim"]):
             services = [float(cores) for cores in re.findall(r"(?:service|gateway) \d+ ([\d.]+)", row["note"])]
             postgres = float(re.findall(r"PostgreSQL ([\d.]+)", row["note"])[0])
-            detecting = max(float(cores) for cores in re.findall(r"service \d+ ([\d.]+)", row["note"]))
-            found[int(count[1])] = (detecting, sum(services) - detecting, postgres)
+            larger = max(float(cores) for cores in re.findall(r"service \d+ ([\d.]+)", row["note"]))
+            found[int(count[1])] = (larger, sum(services) - larger, postgres)
     if not found:
         raise LookupError("cluster.json has no claim about cores in all")
     return found
@@ -177,8 +177,8 @@ def capacity(folder: Path) -> str:
 
 
 _PROCESS_HEAD: Final = (
-    "nodes", "basis", "process that detects", "the same while people ask", "others", "history", "PostgreSQL",
-    "cores a host", "memory a process", "time in memory", "one process can detect",
+    "nodes", "basis", "the larger service", "the same while people ask", "others", "history", "PostgreSQL",
+    "cores a host", "memory a process", "time in memory", "a service can carry it",
 )  # fmt: skip
 _STORAGE_HEAD: Final = (
     "nodes", f"telemetry as received, {_SETTINGS.retention_hours} h", "history, all tiers", "network through relays",
@@ -188,7 +188,7 @@ _STORAGE_HEAD: Final = (
 
 def _process_row(each: Size, basis: str) -> tuple[object, ...]:
     return (
-        f"{each.nodes:,}", basis, f"{each.detecting:.2f}", f"{each.busy:.2f}", f"{each.others:.2f}",
+        f"{each.nodes:,}", basis, f"{each.larger:.2f}", f"{each.busy:.2f}", f"{each.others:.2f}",
         f"{each.history:.2f}", f"{each.postgres:.2f}", each.host_cores, f"{each.memory:.1f} GiB", f"{each.seconds} s",
         "yes" if each.fits else "**no**",
     )  # fmt: skip
@@ -240,13 +240,11 @@ _METHOD: Final = """
 [Benchmarks](../benchmarks/index.md) lists the figures. All are of one shared virtual machine with two cores.
 """.strip()
 _LIMITS: Final = """
-- **One process at a time detects for the whole fleet.** Leases exist, shards of the fleet do not
-  ([decision 48](../decisions/0048-several-services-on-one-postgresql.md)). Python code of a process runs on one core at
-  a time. By this estimate, a process can detect for about {most} nodes. Rows with **no** are beyond that: split such a
-  fleet into several installations.
-- **Each process holds the recent minutes of the whole fleet in memory** and decodes every frame. A second service is a
-  copy, and a third one adds the cost of a copy. Only gateways (`MAINSTAY_CLUSTER__ROLE=gateway`) do not: they check and
-  store frames, and take that part off the services.
+- **Each service keeps the recent minutes of the whole fleet in memory** and decodes every frame. Further ones divide
+  detection among them, and nothing of this part
+  ([decision 65](../decisions/0065-shards-of-detection-by-detector-and-job.md)). Python code of a process runs on one core at a time. By this estimate, two services can carry about {most}
+  nodes. Rows with **no** are beyond that: split such a fleet into several installations. Gateways
+  (`MAINSTAY_CLUSTER__ROLE=gateway`) keep nothing: they check and store frames, and take that part off the services.
 - A large fleet has fewer seconds in memory (at least 60). Charts of the last minutes then read the database sooner,
   unless `MAINSTAY_TELEMETRY__RING_BYTES` is raised.
 - All processes commit to one PostgreSQL primary.

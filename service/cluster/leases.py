@@ -4,6 +4,9 @@ On SQLite there is one process, and it holds every lease. On PostgreSQL a lease 
 each holder. A holder renews it a few times within its time; another process takes it over when it expires. All times
 are those of the database, so that the clocks of hosts do not matter.
 
+Some leases are spread: each process holds its share of them. A process takes over what has expired up to its share, and
+gives up what is beyond it when that has lasted for some seconds, so that one that joins gets its part.
+
 Invariant: no transaction of an earlier holder commits after a later one took over. ``fenced`` reads the row of the
 lease ``FOR KEY SHARE`` in each write transaction: the next holder's ``FOR UPDATE`` passes over a locked row, while
 renewing, which changes no key, does not wait for it. A process that is stopped within a transaction cannot keep the
@@ -31,6 +34,9 @@ from mainstay.service.common.db import Database, WriteSession, fenced
 _log: Final = logging.getLogger(__name__)
 RENEWALS: Final = 6
 """Renewals within the time of a lease: a holder that is late four times in a row keeps it."""
+GIVE_UP_LEASES: Final = 5
+"""Times of a lease for which a process holds more than its share before it gives up the rest: one that was only slow
+gets back nothing, and work does not move to and fro."""
 Turn = Callable[[], None]
 
 _ADD: Final = text(
@@ -44,10 +50,18 @@ _RENEW: Final = text(
 _TAKE: Final = text(
     "UPDATE leases SET holder = :me, epoch = epoch + 1,"
     " expires_at = clock_timestamp() + make_interval(secs => :seconds) WHERE name IN"
-    " (SELECT name FROM leases WHERE name = ANY(:names) AND expires_at < clock_timestamp() FOR UPDATE SKIP LOCKED)"
+    " (SELECT name FROM leases WHERE name = ANY(:names) AND expires_at < clock_timestamp()"
+    " ORDER BY name LIMIT :most FOR UPDATE SKIP LOCKED)"
     " RETURNING name, epoch"
 )
 _RELEASE: Final = text("UPDATE leases SET expires_at = to_timestamp(0) WHERE holder = :me")
+_GIVE_UP: Final = text(
+    "UPDATE leases SET holder = NULL, expires_at = to_timestamp(0) WHERE holder = :me AND name = ANY(:names)"
+)
+_WORKING: Final = text(
+    "SELECT count(*) FROM processes WHERE role <> 'gateway' AND NOT stopped"
+    " AND seen_at > clock_timestamp() - make_interval(secs => :seconds)"
+)
 _SHARE: Final = text("UPDATE leases SET shared = :shared WHERE name = :name AND holder = :me AND epoch = :epoch")
 _SHARED: Final = text("SELECT shared FROM leases WHERE name = :name")
 _FENCE: Final = text(
@@ -94,20 +108,26 @@ class Leases:
     process: Process
     seconds: float
     _wanted: set[str] = field(default_factory=set, init=False)
+    _spread: set[str] = field(default_factory=set, init=False)
+    _beyond_since: float | None = field(default=None, init=False)
+    """``time.monotonic()`` since when this process holds more than its share; None while it does not."""
     _held: dict[str, tuple[int, float]] = field(default_factory=dict, init=False)
     """Name → epoch, and the ``time.monotonic()`` until which it surely holds."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
-    def elect(self, name: str, make: Callable[[], Turn]) -> Turn:
+    def elect(self, name: str, make: Callable[[], Turn], *, spread: bool = False) -> Turn:
         """The turn of a loop that works only while this process holds the lease ``name``; a gateway never does.
 
         Args:
             name: of the lease; several loops may share one.
             make: makes the turn that works. It is called again in each term, since what an earlier term remembers may
                 be wrong by now.
+            spread: whether each process holds its share of all leases that are spread.
         """
         if self.process.role != "gateway":
             self._wanted.add(name)
+            if spread:
+                self._spread.add(name)
         return _ElectedTurn(self, name, make)
 
     def names(self) -> list[str]:
@@ -121,6 +141,11 @@ class Leases:
         with self._lock:
             epoch, until = self._held.get(name, (0, -1.0))
         return epoch if time.monotonic() < until else None
+
+    def is_lost(self, name: str) -> bool:
+        """Whether another process may hold the lease: this one was not only late to renew it."""
+        with self._lock:
+            return name not in self._held and not self.database.is_sqlite
 
     def renew(self, *, pending: int = 0, lag: float = 0.0) -> list[str]:
         """Report this process, renew what it holds, and take over what has expired; what it took over.
@@ -136,15 +161,47 @@ class Leases:
         with self._autocommit() as connection:
             self._report(connection, pending=pending, lag=lag)
             held = _pairs(connection, _RENEW, given | {"names": names})
-            missing = [name for name in names if name not in held]
-            taken = _pairs(connection, _TAKE, given | {"names": missing}) if missing else {}
-            if missing and not taken:
-                connection.execute(_ADD, {"names": names})
-        with self._lock:
-            self._held = {name: (epoch, began + self.seconds) for name, epoch in {**held, **taken}.items()}
+            surplus = self._surplus(connection, held, began)
+            for name in surplus:
+                del held[name]
+            taken = self._take(connection, held, surplus)
+            with self._lock:
+                self._held = {name: (epoch, began + self.seconds) for name, epoch in {**held, **taken}.items()}
+            if surplus:  # after this process has stopped that work
+                connection.execute(_GIVE_UP, {"me": self.process.id, "names": surplus})
         for name, epoch in taken.items():
             _log.info("this process holds the lease %s now (epoch %d)", name, epoch)
         return list(taken)
+
+    def _take(self, connection: Connection, held: dict[str, int], surplus: list[str]) -> dict[str, int]:
+        """Take over leases that have expired: of those that are spread, up to the share of this process."""
+        given = {"me": self.process.id, "seconds": self.seconds}
+        single = [name for name in self._wanted - self._spread if name not in held]
+        shared = [name for name in self._spread if name not in held and name not in surplus]
+        taken = _pairs(connection, _TAKE, given | {"names": single, "most": len(single)}) if single else {}
+        if shared and not surplus:
+            room = self._share(connection) - sum(name in self._spread for name in held)
+            if room > 0:
+                taken |= _pairs(connection, _TAKE, given | {"names": shared, "most": room})
+        if (single or shared) and not taken:
+            connection.execute(_ADD, {"names": self.names()})
+        return taken
+
+    def _surplus(self, connection: Connection, held: dict[str, int], now: float) -> list[str]:
+        """The spread leases to give up: those beyond the share of this process, once that has lasted."""
+        mine = sorted(name for name in held if name in self._spread)
+        surplus = mine[self._share(connection) :] if len(mine) > 1 else []
+        if not surplus:
+            self._beyond_since = None
+            return []
+        if self._beyond_since is None:
+            self._beyond_since = now
+        return surplus if now - self._beyond_since >= GIVE_UP_LEASES * self.seconds else []
+
+    def _share(self, connection: Connection) -> int:
+        """How many of the spread leases this process holds at most: its part, rounded up."""
+        working: int = connection.scalar(_WORKING, {"seconds": self.seconds}) or 1
+        return -(-len(self._spread) // working)
 
     def release(self) -> None:
         """Give up all leases when the process ends: another takes them over at once."""
@@ -200,6 +257,8 @@ class _ElectedTurn:
     def __call__(self) -> None:
         epoch = self.leases.epoch(self.name)
         if epoch is None:
+            if self.leases.is_lost(self.name):
+                self._turn = None  # what it remembers may be large
             return
         if self._turn is None or epoch != self._epoch:  # the same epoch: no other process worked meanwhile
             self._turn, self._epoch = self.make(), epoch

@@ -3,8 +3,8 @@
 Invariant: the loop evaluates each event once and loses none. It claims an event in the transaction that evaluates it,
 so after a crash the next iteration evaluates the event. Findings of the array detectors stay in memory until they are
 stored. After a restart the event detectors read the recent events again, and findings from before the restart stay
-active until the detectors have had enough data to end them. Of several processes, the one that holds the lease runs the
-loop (``service/cluster/leases.py``).
+active until the detectors have had enough data to end them. Of several processes, each runs the loops of the shards
+whose leases it holds (``detection_shards.py``).
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ from mainstay.service.fleet import transitions
 from mainstay.service.fleet.directory import Fleet as Directory
 from mainstay.service.incidents import deadlines, finding_ingest, repository
 from mainstay.service.incidents import findings as wire
+from mainstay.service.incidents.detection_shards import SHARDS, WHOLE, DetectionShard, shards
 from mainstay.service.incidents.detector_runner import DetectorRunner, Fleet
-from mainstay.service.incidents.detector_status import DETECTION, SHARE_SECONDS, SharedDetectorStatus
+from mainstay.service.incidents.detector_status import SHARE_SECONDS, SharedDetectorStatus
 from mainstay.service.incidents.device_feed import REPORTING_SECONDS
 from mainstay.service.incidents.job_detectors import OF_JOBS, JobStores
 from mainstay.service.incidents.recovery_progress import follow, is_followed
@@ -63,13 +64,13 @@ SETTLE_SECONDS: Final = 60.0
 class DetectionLoop:
     """The state of detection. Only the thread of its loop calls it."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, services: Services, shard: DetectionShard = WHOLE) -> None:
+        self._services, self._shard = services, shard
         self._detectors = [cls() for cls in EVENT_DETECTORS.values()]
         xids = next(detector for detector in self._detectors if isinstance(detector, XidDetector))
         self._policy = LivePolicy(services.database, xids)
         stores = JobStores(steps=services.steps, progress=services.progress, pairs=services.pairs)
-        self._runner = DetectorRunner(services.ring, stores, services.accounts)
+        self._runner = DetectorRunner(services.ring, stores, services.accounts, shard=shard)
         self._runs = Runs()
         self._switches: Switches = {}
         self._batch = BATCH
@@ -99,14 +100,15 @@ class DetectionLoop:
         if self._started_at is None:
             self._restore(now)
             self._started_at = self._examined_at = now
-        while self._evaluate_events():
+        while self._shard.is_first and self._evaluate_events():
             if self._services.clock.now() - now >= self._settings.detection_interval_seconds:
                 self._services.wakers.wake("detection")  # measurements have their turn, then come the other events
                 break
         if now - self._measured_at >= self._settings.detection_interval_seconds or now < self._measured_at:
             self._measured_at = now
             self._evaluate_measurements(now)
-            self._apply_deadlines(now)
+            if self._shard.is_first:
+                self._apply_deadlines(now)
 
     @property
     def _settings(self) -> IncidentSettings:
@@ -119,6 +121,9 @@ class DetectionLoop:
         with self._services.database.reading() as session:
             rows = repository.active_findings(session)
             active = [wire.from_row(row) for row in rows]
+            self._restored = {f.key: f for f in active if self._shard.has_finding(f)}
+            if not self._shard.is_first:
+                return
             self._recording = frozenset(row.detector for row in rows if row.incident_id is None)
             since = min([now - self._settings.event_lookback_seconds, *(finding.time for finding in active)])
             seen = [events.to_event(row) for row in events.judged_since(session, since, REPLAYED)]
@@ -126,7 +131,6 @@ class DetectionLoop:
         for detector in self._detectors:
             detector.update(seen)
             detector.restore_findings(active)
-        self._restored = {f.key: f for f in active if f.detector in ARRAY_DETECTORS}
 
     def _end_unconfirmed(self, fleet: Fleet, found: Sequence[Finding], now: float) -> list[Finding]:
         """End restored findings that no detector confirmed although it had enough data of their entity.
@@ -196,6 +200,7 @@ class DetectionLoop:
 
     def _evaluate_batch(self, rows: Sequence[EventRow]) -> None:
         with self._services.database.session() as session:
+            repository.lock_incidents(session)
             now = self._services.clock.now()
             claimed = events.claim(session, [row.id for row in rows], now)
             transitions.lock(session, {row.node for row in rows if row.node is not None})
@@ -251,14 +256,17 @@ class DetectionLoop:
     def _evaluate_measurements(self, now: float) -> None:
         with self._services.database.reading() as session:
             fleet = self._read_fleet(session)
-            released = self._released(session)
+            released = self._released(session) if self._shard.is_first else []
         found = self._runner.evaluate(fleet, now)
-        quiet = [finding for detector in self._detectors for finding in detector.advance_clock(now)]
         ended = self._end_unconfirmed(fleet, found, now)
-        self._pending += [*released, *self._policy.refresh(now), *quiet, *found, *ended]
+        if self._shard.is_first:
+            quiet = [finding for detector in self._detectors for finding in detector.advance_clock(now)]
+            self._pending += [*released, *self._policy.refresh(now), *quiet]
+        self._pending += [*found, *ended]
         while self._pending:
             part = self._pending[:FINDINGS]
             with self._services.database.session() as session:
+                repository.lock_incidents(session)
                 finding_ingest.ingest_findings(Context(session, self._services.settings, now), part)
             del self._pending[: len(part)]
 
@@ -277,7 +285,7 @@ class DetectionLoop:
             cohorts=self._cohorts,
             nodes=self._nodes,
             last_frames=np.where(np.isnan(heard), self._stored, heard),
-            runs=self._runs.read(session, self._switches),
+            runs=self._runs.read(session, self._switches, None if self._shard.is_first else self._shard.has_job),
         )
 
     def _follow_directory(self, directory: Directory) -> None:
@@ -314,11 +322,24 @@ def _store(context: Context, gathered: dict[str, Finding]) -> None:
 
 
 def make_loops(services: Services) -> list[Loop]:
-    """Return the loop of detection, which ``services.wakers.wake("detection")`` wakes, and what shows its status."""
-    turn = services.leases.elect(DETECTION, lambda: DetectionLoop(services).run_once)
-    loop = Loop("detection", services.settings.incidents.detection_interval_seconds, turn)
-    services.wakers.listen("detection", loop.wake)
+    """Return the loops of detection, one for each shard, and what shows the status of detectors.
+
+    ``services.wakers.wake("detection")`` wakes the loop that evaluates events.
+    """
     if services.database.is_sqlite:
-        return [loop]
-    status = SharedDetectorStatus(services.leases, services.accounts)
-    return [loop, Loop("detector-status", SHARE_SECONDS, status.run_once)]
+        return [_loop(services, WHOLE)]
+    every = shards(SHARDS)
+    status = [SharedDetectorStatus(services.leases, services.accounts, shard) for shard in every]
+
+    def share() -> None:
+        for one in status:
+            one.run_once()
+
+    return [*(_loop(services, shard) for shard in every), Loop("detector-status", SHARE_SECONDS, share)]
+
+
+def _loop(services: Services, shard: DetectionShard) -> Loop:
+    turn = services.leases.elect(shard.lease, lambda: DetectionLoop(services, shard).run_once, spread=True)
+    loop = Loop(shard.lease, services.settings.incidents.detection_interval_seconds, turn)
+    services.wakers.listen(shard.lease, loop.wake)
+    return loop

@@ -1,4 +1,4 @@
-"""The array detectors of a service: one of each for the fleet and one set per job, fed from the rings.
+"""The array detectors of a shard: one of each for the fleet and one set per job, fed from the rings.
 
 Not thread-safe: the detection loop owns it.
 """
@@ -15,9 +15,10 @@ from mainstay.detectors.base import ArrayDetector, Feed
 from mainstay.detectors.finding import Finding
 from mainstay.detectors.registry import ARRAY_DETECTORS
 from mainstay.probes.signals import SignalSource
+from mainstay.service.incidents.detection_shards import WHOLE, DetectionShard
 from mainstay.service.incidents.detector_status import DetectorStatusCache
 from mainstay.service.incidents.device_feed import DeviceFeed, heartbeats
-from mainstay.service.incidents.job_detectors import OF_JOBS, JobDetectors, JobStores
+from mainstay.service.incidents.job_detectors import OF_JOBS, JobDetectors, JobStores, StepSigns
 from mainstay.service.incidents.runs import RunningJob
 from mainstay.service.telemetry.catalogs import RING_SOURCES
 from mainstay.service.telemetry.ring import Column, TelemetryRing
@@ -37,7 +38,7 @@ class Fleet:
 
 
 class DetectorRunner:
-    """All array detectors of one service."""
+    """The array detectors of one shard."""
 
     def __init__(
         self,
@@ -45,19 +46,25 @@ class DetectorRunner:
         stores: JobStores,
         accounts: DetectorStatusCache | None = None,
         classes: Mapping[str, type[ArrayDetector]] = ARRAY_DETECTORS,
+        shard: DetectionShard = WHOLE,
     ) -> None:
-        self._stores, self._accounts = stores, accounts or DetectorStatusCache()
+        self._stores, self._accounts, self._shard = stores, accounts or DetectorStatusCache(), shard
         self._heartbeat = classes["heartbeat"]()
         by_time = [cls for name, cls in classes.items() if cls.feed is Feed.DEVICES and name != "heartbeat"]
-        self._devices = [_device_detectors(ring, source, by_time) for source in RING_SOURCES]
+        mine = [cls for cls in by_time if shard.has_detector(cls.name)]
+        self._devices = [_device_detectors(ring, source, mine) for source in RING_SOURCES]
         self._of_jobs = [cls for cls in classes.values() if cls.feed in OF_JOBS]
         self._jobs: dict[str, JobDetectors] = {}
+        self._signs = StepSigns(stores)
         self.others: dict[str, float] = {}
         """Node -> when step records or events (not frames) last arrived from it, Unix seconds."""
 
     def evaluate(self, fleet: Fleet, now: float) -> list[Finding]:
         """Return the findings that opened or ended since the last call."""
         found = self._evaluate_devices(fleet, now) + self._evaluate_jobs(fleet, now)
+        if not self._shard.is_first:
+            return found
+        self._signs.note(fleet.runs, self.others, now)
         samples = heartbeats(now, fleet.nodes, fleet.last_frames, self.others)
         return found if samples is None else found + self._heartbeat.update(samples)
 
@@ -69,13 +76,13 @@ class DetectorRunner:
     def _evaluate_devices(self, fleet: Fleet, now: float) -> list[Finding]:
         found: list[Finding] = []
         for feed, detectors in self._devices:
-            samples = feed.read_ready(now, fleet.cohorts)
+            samples = feed.read_ready(now, fleet.cohorts) if detectors else None
             if samples is not None:
                 found.extend(finding for detector in detectors for finding in detector.update(samples))
         return found
 
     def _evaluate_jobs(self, fleet: Fleet, now: float) -> list[Finding]:
-        running = {run.job: run for run in fleet.runs}
+        running = {run.job: run for run in fleet.runs if self._shard.has_job(run.job)}
         # A job that starts again under its name is another run: state and findings of the earlier run do not apply.
         over = [job for job, detectors in self._jobs.items() if _has_ended(detectors.run, running.get(job))]
         found = [finding for job in sorted(over) for finding in self._jobs.pop(job).end(now)]
@@ -83,8 +90,8 @@ class DetectorRunner:
             detectors = self._jobs.get(job)
             if detectors is None:
                 detectors = self._jobs[job] = JobDetectors(run, self._stores, self._of_jobs)
-            found.extend(detectors.evaluate(run, self.others, now))
-        self._accounts.replace({job: detectors.account() for job, detectors in self._jobs.items()})
+            found.extend(detectors.evaluate(run, now))
+        self._accounts.replace({job: detectors.account() for job, detectors in self._jobs.items()}, self._shard.index)
         return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,10 +12,9 @@ import msgspec
 from mainstay.detectors.base import DetectorStatus
 from mainstay.detectors.hang.detector import JobActivity
 from mainstay.service.cluster.leases import Leases
+from mainstay.service.incidents.detection_shards import WHOLE, DetectionShard
 
 SHARE_SECONDS: Final = 2.0
-DETECTION: Final = "detection"
-"""The lease under which one process detects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +34,27 @@ _EMPTY = JobAccount()
 
 
 class DetectorStatusCache:
-    """One writer, which replaces the whole; readers see one turn or the next, never half of each."""
+    """Each shard replaces its part; readers see one iteration or the next, never half of each."""
 
     def __init__(self) -> None:
+        self._parts: dict[int, Mapping[str, JobAccount]] = {}
         self._jobs: Mapping[str, JobAccount] = {}
+        self._lock = threading.Lock()
 
     @property
     def jobs(self) -> Mapping[str, JobAccount]:
         """By job, those that are detected."""
         return self._jobs
 
-    def replace(self, jobs: Mapping[str, JobAccount]) -> None:
-        self._jobs = jobs
+    def part(self, shard: int) -> Mapping[str, JobAccount]:
+        """By job, those of one shard."""
+        return self._parts.get(shard, {})
+
+    def replace(self, jobs: Mapping[str, JobAccount], shard: int = 0) -> None:
+        """Replace the part of a shard."""
+        with self._lock:
+            self._parts[shard] = jobs
+            self._jobs = {job: account for part in self._parts.values() for job, account in part.items()}
 
     def job_account(self, job: str) -> JobAccount:
         """Empty for a job without detection: it does not run, or the loop has not processed it yet."""
@@ -54,20 +63,22 @@ class DetectorStatusCache:
 
 @dataclass
 class SharedDetectorStatus:
-    """Shows the status of the process that detects on the pages of the others too."""
+    """Shows the status of the processes that detect on the pages of the others too."""
 
     leases: Leases
     accounts: DetectorStatusCache
+    shard: DetectionShard = WHOLE
     _last: bytes | None = field(default=None, init=False)
 
     def run_once(self) -> None:
         """Share what has changed, or read what was shared."""
-        if self.leases.epoch(DETECTION) is None:
-            shared = self.leases.shared(DETECTION)
+        lease, index = self.shard.lease, self.shard.index
+        if self.leases.epoch(lease) is None:
+            shared = self.leases.shared(lease)
             if shared is not None and shared != self._last:
-                self.accounts.replace(msgspec.msgpack.decode(shared, type=dict[str, JobAccount]))
+                self.accounts.replace(msgspec.msgpack.decode(shared, type=dict[str, JobAccount]), index)
         else:
-            shared = msgspec.msgpack.encode(self.accounts.jobs)
+            shared = msgspec.msgpack.encode(self.accounts.part(index))
             if shared != self._last:
-                self.leases.share(DETECTION, shared)
+                self.leases.share(lease, shared)
         self._last = shared

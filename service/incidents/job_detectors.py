@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mainstay.detectors.base import ArrayDetector, DetectorState, DetectorStatus, Feed, Samples
 from mainstay.detectors.finding import Evidence, Finding
@@ -61,14 +62,12 @@ class JobDetectors:
         """Return all signals that the detectors of a feed read, so that the ring is copied once."""
         return tuple(dict.fromkeys(name for detector in self._detectors[feed] for name in detector.signals))
 
-    def evaluate(self, run: RunningJob, others: dict[str, float], now: float) -> list[Finding]:
-        """Return the findings that opened or ended; note nodes whose ranks finished a step in ``others``."""
+    def evaluate(self, run: RunningJob, now: float) -> list[Finding]:
+        """Return the findings that opened or ended."""
         self.run = run
         found: list[Finding] = []
         for feed, samples in self._read_feeds(now):
             self.evaluated[feed] = now
-            if feed is Feed.STEPS:
-                _note_nodes(samples, others, now)
             found += self._update(feed, samples)
         return found
 
@@ -125,9 +124,30 @@ class JobDetectors:
         return Samples(entities=(), groups=(), signals=signals, t=np.array([now]), x=x, steps=steps)
 
 
-def _note_nodes(samples: Samples, others: dict[str, float], now: float) -> None:
-    """A finished step of a rank shows that its node is up."""
-    for row in np.flatnonzero(np.isfinite(samples.x).any(axis=(0, 1))):
-        node = samples.entities[row].node
-        if node is not None:
-            others[node] = now
+@dataclass
+class StepSigns:
+    """Nodes whose ranks finish steps: they are up, also when they send no frames."""
+
+    stores: JobStores
+    _ends: dict[str, NDArray[np.float64]] = field(default_factory=dict, init=False)
+    """Job → [entity] when that rank finished its newest step, Unix seconds."""
+
+    def note(self, runs: Sequence[RunningJob], others: dict[str, float], now: float) -> None:
+        """Set ``others`` of each node to ``now`` if a rank there finished a step since the last call."""
+        before, self._ends = self._ends, {run.job: self._newest_ends(run) for run in runs}
+        for run in runs:
+            ends, earlier = self._ends[run.job], before.get(run.job, np.empty(0))
+            if len(earlier) != len(ends):  # a new job, or it has other ranks now
+                earlier = np.full(len(ends), -np.inf)
+            for row in np.flatnonzero(ends > earlier):
+                node = run.entities[row].node
+                if node is not None:
+                    others[node] = now
+
+    def _newest_ends(self, run: RunningJob) -> NDArray[np.float64]:
+        """[entity] when each rank finished its newest step, Unix seconds; -inf if unknown."""
+        told = self.stores.steps.newest_ends(run.job)
+        ends = np.full(len(run.entities), -np.inf)
+        known = run.mesh.ranks < len(told)
+        ends[known] = told[run.mesh.ranks[known]]
+        return ends

@@ -19,7 +19,7 @@ from mainstay.probes.core_types import HOST_DEVICE, RecommendedAction, Severity
 from mainstay.service.common.db import AnySession
 from mainstay.service.common.loops import Loop
 from mainstay.service.fleet.models import NodeRow
-from mainstay.service.incidents.detector_status import DETECTION
+from mainstay.service.incidents.detection_shards import DETECTION
 from mainstay.service.incidents.finding_retry import store_with_retry
 from mainstay.service.incidents.models import FindingRow
 from mainstay.service.services import Services

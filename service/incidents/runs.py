@@ -6,7 +6,7 @@ read again only when a report came, and what stayed the same stays the same obje
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,12 +63,22 @@ class Runs:
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
 
-    def read(self, session: AnySession, switches: Switches) -> tuple[RunningJob, ...]:
-        """Running and recovering jobs, by id. Pass the same ``switches`` again while they do not change."""
+    def read(
+        self, session: AnySession, switches: Switches, wanted: Callable[[str], bool] | None = None
+    ) -> tuple[RunningJob, ...]:
+        """Running and recovering jobs, by id. Pass the same ``switches`` again while they do not change.
+
+        Args:
+            session: reads.
+            switches: above each node.
+            wanted: whether a job is read; None for all.
+        """
         statement = select(JobRow.id, JobRow.last_seen_at).where(LIVE)
         rows = session.execute(statement.order_by(JobRow.started_at.desc(), JobRow.id.desc()).limit(MAX_RUNS)).all()
         fresh = {}
         for job, reported_at in rows:
+            if wanted is not None and not wanted(job):
+                continue
             known = self._known.get(job)
             if known is None or known.reported_at != reported_at or known.switches is not switches:
                 known = self._look(session, job, switches)

@@ -7,6 +7,9 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from typing import ClassVar, Generic, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mainstay.service.telemetry.check import CheckedSamples
 from mainstay.service.telemetry.slots import NEVER, StepSlots
 
@@ -83,6 +86,12 @@ class StepRings(JobRings[StepRingT]):
         """The newest step of which anything was told, or None."""
         ring = self._rings.get(job)
         return None if ring is None or ring.slots.head == NEVER else ring.slots.head
+
+    def newest_ends(self, job: str) -> NDArray[np.float64]:
+        """[rank] when each finished its newest step, Unix seconds; -inf if unknown. Empty for an unknown job."""
+        with self._lock:
+            ring = self._rings.get(job)
+            return np.empty(0) if ring is None else ring.slots.newest_ends()
 
     def take_rewind(self, job: str) -> int | None:
         """The lowest step that the job repeated since the last call; only the feed of the detection loop calls it."""

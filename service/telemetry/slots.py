@@ -60,6 +60,10 @@ class StepSlots:
         self._step = np.minimum(self._step, step - 1)
         self._rewound = step if self._rewound is None else min(self._rewound, step)
 
+    def newest_ends(self) -> NDArray[np.float64]:
+        """[entity] when each committed its newest step, Unix seconds, a copy; -inf if unknown."""
+        return self._end.copy()
+
     def take_rewind(self) -> int | None:
         """The lowest step that was begun again since the last call, or None."""
         lowest, self._rewound = self._rewound, None

@@ -102,6 +102,62 @@ def test_another_takes_over_when_the_holder_is_silent_and_starts_anew(two) -> No
     assert made == ["http://0", "http://1", "http://0"], "a new term remembers nothing of an earlier one"
 
 
+def elect_shards(leases: Leases) -> None:
+    for number in range(4):
+        leases.elect(f"shard-{number}", lambda: lambda: None, spread=True)
+
+
+def held(leases: Leases) -> list[int]:
+    """The shards that a process holds."""
+    return [number for number in range(4) if leases.epoch(f"shard-{number}") is not None]
+
+
+@pytest.mark.postgres
+def test_processes_share_the_leases_that_are_spread(two) -> None:
+    first, second = two
+    elect_shards(first)
+    first.renew()
+    first.renew()  # the first adds the rows
+    assert held(first) == [0, 1, 2, 3], "alone, a process works on all"
+    elect_shards(second)
+
+    def spread() -> bool:
+        for leases in two:
+            leases.renew()
+        return [len(held(leases)) for leases in two] == [2, 2] and {*held(first), *held(second)} == {0, 1, 2, 3}
+
+    wait_until(spread)
+    first.release()
+    wait_until(lambda: second.renew() is not None and held(second) == [0, 1, 2, 3])
+    first.process = Process(url="http://again", started_at=0.0)
+    wait_until(spread)
+
+
+@pytest.mark.postgres
+def test_a_process_that_is_lost_leaves_its_share_to_the_others(two) -> None:
+    first, second = two
+    for leases in two:
+        elect_shards(leases)
+        leases.renew()
+    wait_until(lambda: [leases.renew() for leases in two] != [] and len(held(second)) == len(held(first)) == 2)
+    wait_until(lambda: second.renew() is not None and held(second) == [0, 1, 2, 3])
+    assert held(first) == [], "it holds nothing of what another works on now"
+
+
+@pytest.mark.postgres
+def test_a_turn_forgets_what_it_knew_of_a_lease_that_is_lost(two) -> None:
+    first, second = two
+    made: list[str] = []
+    turn = elect(first, made)
+    elect(second, made)
+    hold(first)
+    turn()
+    wait_until(lambda: second.renew() is not None and second.epoch("work") is not None)
+    first.renew()
+    turn()
+    assert turn._turn is None  # type: ignore[attr-defined]
+
+
 @pytest.mark.postgres
 def test_a_holder_that_was_stopped_past_its_lease_writes_nothing(two) -> None:
     first, second = two

@@ -89,11 +89,11 @@ def test_each_second_is_shown_once_and_names_stay_the_same_objects() -> None:
     assert third.groups == ("other", "alone:('a', 'gpu1')")
 
 
-def replay(ring: TelemetryRing, fleet: HealthyFleet, seconds: int) -> None:
-    """A healthy fleet's telemetry as its daemons would send it, one frame a node."""
-    data = fleet.next(seconds)
+def replay(ring: TelemetryRing, data: Samples) -> None:
+    """The telemetry of a fleet as its daemons would send it, one frame a node."""
+    seconds = len(data.t)
     column = {name: i for i, name in enumerate(SIGNALS)}
-    for node in range(fleet.nodes):
+    for node in range(data.x.shape[2] // 8):
         mine = data.x[:, :, node * 8 : node * 8 + 8]
         narrow = np.full((9, len(MADE.narrow), seconds), np.nan, np.float32)
         wide = np.full((9, len(MADE.wide), seconds), MISSING, np.int64)
@@ -120,7 +120,7 @@ def test_a_restarted_judge_raises_no_alarm_on_a_fleet_with_reboots() -> None:
     ring, fleet = TelemetryRing(900), HealthyFleet(64, 3)
     fleet.reboot(1, 60.0)
     fleet.reload_driver(2)
-    replay(ring, fleet, 300)
+    replay(ring, fleet.next(300))
     end = int(fleet.now)
     for began in range(end - 240, end - 40, 100):
         found = watched(ring, DetectorRunner(ring, object()), began, end + 3)  # type: ignore[arg-type]

@@ -30,7 +30,10 @@ const states: Record<ServiceProcess["state"], StatusStyle> = {
 };
 
 const purpose: Record<string, string> = {
-  detection: "Evaluates events and measurements",
+  detection: "Evaluates events, silent nodes, and its share of detectors and jobs",
+  "detection-1": "Evaluates its share of detectors and jobs",
+  "detection-2": "Evaluates its share of detectors and jobs",
+  "detection-3": "Evaluates its share of detectors and jobs",
   history: "Writes telemetry of finished hours to Parquet files",
   housekeeping: "Deletes old rows, telemetry, and changes",
   "node-states": "Marks nodes that stopped reporting or report again",
