@@ -242,9 +242,10 @@ _METHOD: Final = """
 _LIMITS: Final = """
 - **Each service keeps the recent minutes of the whole fleet in memory** and decodes every frame. Further ones divide
   detection among them, and nothing of this part
-  ([decision 65](../decisions/0065-shards-of-detection-by-detector-and-job.md)). Python code of a process runs on one core at a time. By this estimate, two services can carry about {most}
-  nodes. Rows with **no** are beyond that: split such a fleet into several installations. Gateways
-  (`MAINSTAY_CLUSTER__ROLE=gateway`) keep nothing: they check and store frames, and take that part off the services.
+  ([decision 65](../decisions/0065-shards-of-detection-by-detector-and-job.md)). Python code of a process runs on one
+  core at a time. By this estimate, two services can carry about {most} nodes. Rows with **no** are beyond that: split
+  such a fleet into several installations. Gateways (`MAINSTAY_CLUSTER__ROLE=gateway`) keep nothing: they check and
+  store frames, and take that part off the services.
 - A large fleet has fewer seconds in memory (at least 60). Charts of the last minutes then read the database sooner,
   unless `MAINSTAY_TELEMETRY__RING_BYTES` is raised.
 - All processes commit to one PostgreSQL primary.
