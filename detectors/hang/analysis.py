@@ -14,10 +14,23 @@ import msgspec
 import numpy as np
 
 from mainstay.detectors.finding import FindingKind, join_names
-from mainstay.detectors.hang.collective_match import IMPOSSIBLE, CollectiveMismatch, compare
+from mainstay.detectors.hang.collective_match import IMPOSSIBLE, CollectiveMismatch, compare, is_shifted
+from mainstay.detectors.hang.dump_checks import DumpDoubts, check_dumps
 from mainstay.detectors.hang.flight_recorder import Call, Dump, Group
-from mainstay.detectors.hang.wait_graph import GroupProgress, HangCulprit, HangLocalization, StallKind, localize_hang
+from mainstay.detectors.hang.wait_graph import (
+    GroupProgress,
+    HangCulprit,
+    HangLocalization,
+    StallKind,
+    find_frozen,
+    localize_hang,
+)
 
+_REASONS = {
+    StallKind.SILENT: "left no usable dump, and others wait for it",
+    StallKind.BEHIND: "has not entered what others wait in",
+    StallKind.FROZEN: "entered what others completed, and did not complete it",
+}
 LISTED = 16
 """Ranks listed in a line of a terminal; the rest is counted."""
 _INNER = ("TENSOR", "EXPERT", "CONTEXT", "PIPELINE", "DATA")
@@ -52,9 +65,10 @@ class HangDiagnosis:
     matches: Mapping[str, int] = field(default_factory=dict)
     """Match state -> how many open calls, aligned by group and number, are in it."""
     ranks: tuple[int, ...] = ()
-    missing: tuple[int, ...] = ()
-    """Ranks that others know of and that left no dump."""
+    doubts: DumpDoubts = field(default_factory=DumpDoubts)
+    """What the dumps cannot prove."""
     sure: bool = True
+    """Whether each member that the answer rests on was read, and all dumps are of one time and agree."""
 
 
 def diagnose(dumps: Mapping[int, Dump]) -> HangDiagnosis:
@@ -62,11 +76,14 @@ def diagnose(dumps: Mapping[int, Dump]) -> HangDiagnosis:
     table = _Groups(dumps)
     missing = tuple(sorted({rank for group in table.groups for rank in group.ranks} - set(dumps)))
     odd, matches = _align(dumps, table)
-    seen = HangDiagnosis(matches=matches, ranks=tuple(sorted(dumps)), missing=missing, odd=tuple(odd))
+    doubts = check_dumps(dumps, table.progress(missing), missing)
+    sure = not doubts.texts()
+    seen = HangDiagnosis(matches=matches, ranks=tuple(sorted(dumps)), odd=tuple(odd), doubts=doubts, sure=sure)
     grave = [(label, one) for label, one in odd if one.match in IMPOSSIBLE]
     if grave:
-        return _mismatch(*grave[0], seen)
-    progress = table.progress(missing)
+        label, one = grave[0]
+        return _mismatch(label, one, replace(seen, sure=seen.sure and one.sure))
+    progress = table.progress(doubts.unread)
     place = localize_hang(progress)
     if place.culprits:
         return _blame(place, progress, dumps, seen)
@@ -103,18 +120,19 @@ class _Groups:
         return self.number[group.key]
 
     def progress(self, missing: tuple[int, ...]) -> GroupProgress:
-        """Counters of all members; of ranks without a dump nothing is known."""
+        """Counters of all members; of ranks ``missing`` nothing is known."""
         rows = [
             (rank, number, float(self.dumps[rank].status[pg].enqueued), float(self.dumps[rank].status[pg].completed))
             for (rank, pg), number in sorted(self.of.items())
         ]
         rows = [(r, g, e if e >= 0 else 0.0, c if c >= 0 else 0.0) for r, g, e, c in rows]
-        absent = set(missing)
+        absent, counted = set(missing), {(r, g) for r, g, _, _ in rows if r not in missing}
+        rows = [row for row in rows if row[0] not in absent]
         rows += [
             (rank, number, np.nan, np.nan)
             for number, group in enumerate(self.groups)
             for rank in group.ranks
-            if rank in absent
+            if (rank, number) not in counted
         ]
         since = self._since()
         table = np.array(rows, np.float64).reshape(-1, 4)
@@ -176,6 +194,8 @@ def _align(dumps: Mapping[int, Dump], table: _Groups) -> tuple[list[tuple[str, C
         match, one = compare(calls[number, seq], seq)
         matches[match.value] += 1
         if one is not None:
+            of_group = {at: made for (group, at), made in calls.items() if group == number}
+            one = replace(one, sure=one.sure and not any(is_shifted(of_group, rank, seq) for rank in one.others))
             odd.append((table.groups[number].label, one))
     return odd, dict(sorted(matches.items()))
 
@@ -195,7 +215,8 @@ def _mismatch(label: str, one: CollectiveMismatch, seen: HangDiagnosis) -> HangD
     )
     who = _ranks_text([c.rank for c in culprits])
     verb = "disagrees" if len(culprits) == 1 else "disagree"
-    summary = f"{who} {verb} with the others at call {one.seq} of {label}: the program is wrong."
+    doubt = "" if seen.sure else " (likely, not proven)"
+    summary = f"{who} {verb} with the others at call {one.seq} of {label}: the program is wrong{doubt}."
     return replace(seen, kind=FindingKind.COLLECTIVE_MISMATCH, summary=summary, culprits=culprits)
 
 
@@ -206,8 +227,9 @@ def _members(progress: GroupProgress, number: int) -> tuple[int, ...]:
 def _blame(
     place: HangLocalization, progress: GroupProgress, dumps: Mapping[int, Dump], seen: HangDiagnosis
 ) -> HangDiagnosis:
-    culprits = tuple(_blamed(c, progress, dumps.get(c.rank)) for c in place.culprits)
-    sure = all(c.sure for c in place.culprits)
+    held = (*place.culprits, *find_frozen(progress, [c.rank for c in place.culprits]))
+    culprits = tuple(_blamed(c, progress, dumps.get(c.rank)) for c in held)
+    sure = seen.sure and all(c.sure for c in held)
     verb = "holds" if len(culprits) == 1 else "hold"
     doubt = "" if sure else " (likely, not proven)"
     summary = f"{_ranks_text(sorted(c.rank for c in culprits))} {verb} up the job{doubt}."
@@ -215,12 +237,11 @@ def _blame(
 
 
 def _blamed(c: HangCulprit, progress: GroupProgress, dump: Dump | None) -> BlockingRank:
-    silent = c.stall is StallKind.SILENT
     return BlockingRank(
         rank=c.rank,
         group=progress.kinds[c.group] if c.group is not None else "",
         members=_members(progress, c.group) if c.group is not None else (),
-        reason="left no dump, and others wait for it" if silent else "has not entered what others wait in",
+        reason=_REASONS[c.stall],
         behind_entered=c.behind_entered,
         behind_completed=c.behind_completed,
         waiting=c.waiting,
@@ -233,7 +254,9 @@ def _nobody(place: HangLocalization, progress: GroupProgress, seen: HangDiagnosi
         stuck = tuple((progress.kinds[number], _members(progress, number)) for number in place.groups)
         label, inside = stuck[0]
         summary = f"{_ranks_text(list(inside))} of {label} all entered the same call and none left it."
-        return replace(seen, kind=FindingKind.COMM_HANG, summary=summary, stuck=stuck, sure=len(stuck) == 1)
+        return replace(
+            seen, kind=FindingKind.COMM_HANG, summary=summary, stuck=stuck, sure=seen.sure and len(stuck) == 1
+        )
     if place.stall is StallKind.CIRCLE:
         summary = "Ranks wait for one another in a circle: their order of collectives differs."
         return replace(seen, kind=FindingKind.COLLECTIVE_MISMATCH, summary=summary, sure=False)

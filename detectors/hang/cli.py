@@ -146,7 +146,8 @@ def _as_data(found: HangDiagnosis, read: _Read) -> dict[str, Any]:
         "matches": found.matches,
         "sure": found.sure,
         "ranks_read": len(found.ranks),
-        "ranks_missing": found.missing,
+        "ranks_missing": found.doubts.missing,
+        "doubts": found.doubts.texts(),
         "files_skipped": read.skipped,
     }
 
@@ -165,10 +166,8 @@ def _show(found: HangDiagnosis, read: _Read) -> None:
     for label, ranks in found.stuck[:4]:  # one screen; JSON has them all
         console.print(f"  inside the same call: {escape(label)}, ranks {join_names(ranks, LISTED)}")
     console.print(f"Next: {_NEXT[found.kind]}")
-    if found.missing:
-        console.print(
-            f"[yellow]No dump from rank{'s' if len(found.missing) > 1 else ''} {join_names(found.missing, LISTED)}.[/]"
-        )
+    for doubt in found.doubts.texts():
+        console.print(f"[yellow]{escape(doubt)}[/]")
     for name, why in read.skipped.items():
         console.print(f"[yellow]Left out {escape(name)}: {escape(why)}.[/]")
     states = ", ".join(f"{count} {state}" for state, count in found.matches.items())

@@ -29,6 +29,8 @@ IMPOSSIBLE = frozenset(
 )
 """Such a call can never complete: the program is wrong in any case."""
 
+SHIFTS = 32
+"""Numbers by which a rank's counters may be wrong: more make a gap that the counters themselves show."""
 _UNEVEN = ("all_to_all", "alltoall", "coalesced", "gather", "scatter")
 """Sizes of these may differ from rank to rank: expert routing, uneven shards, roots."""
 _EVEN = (
@@ -51,6 +53,8 @@ class CollectiveMismatch:
     """What most members did."""
     others: Mapping[int, str]
     """Ranks that did something else -> what."""
+    sure: bool = True
+    """Whether more than half of the members did the usual."""
 
 
 def compare(calls: Mapping[int, Call], seq: int) -> tuple[MatchState, CollectiveMismatch | None]:
@@ -65,12 +69,32 @@ def compare(calls: Mapping[int, Call], seq: int) -> tuple[MatchState, Collective
         seen = {rank: facet(call) for rank, call in sorted(calls.items())}
         seen = {rank: value for rank, value in seen.items() if value}  # a field that a dump lacks tells nothing
         if len(set(seen.values())) > 1:
-            usual = Counter(seen.values()).most_common(1)[0][0]
+            usual, count = Counter(seen.values()).most_common(1)[0]
             others = {rank: value for rank, value in seen.items() if value != usual}
-            return match, CollectiveMismatch(match=match, seq=seq, said=usual, others=others)
+            sure = count > len(others)
+            return match, CollectiveMismatch(match=match, seq=seq, said=usual, others=others, sure=sure)
     if len({call.done for call in calls.values()}) > 1 or len({call.state for call in calls.values()}) > 1:
         return MatchState.COLLECTIVE_STATE_MISMATCH, None
     return MatchState.FULLY_MATCHED, None
+
+
+def is_shifted(calls: Mapping[int, Mapping[int, Call]], rank: int, odd: int) -> bool:
+    """Whether the calls of ``rank`` agree with those of the others under other numbers.
+
+    Then its numbers may be wrong, and not what it called.
+
+    Args:
+        calls: number → rank → call, of one group.
+        rank: differs from the others.
+        odd: number of the call at which it does.
+    """
+    mine = {seq: made[rank] for seq, made in calls.items() if rank in made}
+    others = {seq: [call for at, call in made.items() if at != rank] for seq, made in calls.items()}
+    for by in range(-SHIFTS, SHIFTS + 1):
+        both = [(call, others[seq + by][0]) for seq, call in mine.items() if others.get(seq + by)]
+        if by and others.get(odd + by) and all((_kind(a), _types(a)) == (_kind(b), _types(b)) for a, b in both):
+            return True
+    return False
 
 
 def _kind(call: Call) -> str:

@@ -15,6 +15,7 @@ those in none.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -37,6 +38,7 @@ class StallKind(StrEnum):
 
     BEHIND = "behind"  # culprits did not enter what others wait in: noncomm_hang
     SILENT = "silent"  # culprits are not heard while others are: noncomm_hang
+    FROZEN = "frozen"  # culprits entered what others completed, and did not complete it: noncomm_hang
     TRANSPORT = "transport"  # every rank of a group entered, none left: comm_hang
     CIRCLE = "circle"  # ranks wait for one another: an order of calls that cannot be served
     UNCLEAR = "unclear"
@@ -122,6 +124,36 @@ def localize_hang(progress: GroupProgress, silent: Ints | None = None, inside: I
     whole = _Table(progress, nobody if silent is None else silent)
     whole.culprits(inside)
     return whole.without_sinks(synchronous=inside is not None)
+
+
+def find_frozen(progress: GroupProgress, blamed: Sequence[int]) -> list[HangCulprit]:
+    """Ranks that entered calls which the others of a group completed, and did not complete them.
+
+    Where calls run ahead of the GPU, a rank may enter everything and yet its GPU does nothing. A victim's calls end
+    when those of the others do. One group alone is no proof: the source of a broadcast may leave it early.
+
+    Args:
+        progress: counters at the standstill, as those of dumps: reports of a running job come a moment late.
+        blamed: ranks that are known to block the job.
+    """
+    if not len(progress.rank):
+        return []
+    table = _Table(progress, np.empty(0, np.int64), known_only=True)
+    lag = table.lag_completed()
+    lag[np.isin(table.ranks[table.row], list(blamed))] = 0.0
+    groups = np.bincount(table.row[lag > 0], minlength=len(table.ranks))
+    found = []
+    for row in np.flatnonzero(groups):
+        mine = np.flatnonzero((table.row == row) & (lag > 0))
+        best = int(mine[np.argmin(progress.depth[table.group[mine]])])
+        found.append(
+            HangCulprit(
+                rank=int(table.ranks[row]), stall=StallKind.FROZEN, group=int(table.group[best]),
+                behind_entered=float(table.max_enqueued[best] - table.enqueued[best]),
+                behind_completed=float(lag[best]), waiting=0, sure=bool(groups[row] > 1),
+            )
+        )  # fmt: skip
+    return found
 
 
 _CIRCLE = HangLocalization(stall=StallKind.CIRCLE)

@@ -157,9 +157,9 @@ def test_the_culprits_own_dump_may_be_missing() -> None:
     del raw["2"]
     found = read(raw)
     assert blamed(found) == (2,)
-    assert found.missing == (2,)
+    assert found.doubts.missing == (2,)
     assert not found.sure
-    assert "left no dump" in found.culprits[0].reason
+    assert "left no usable dump" in found.culprits[0].reason
 
 
 def test_a_victims_missing_dump_blames_nobody_else() -> None:
@@ -167,7 +167,9 @@ def test_a_victims_missing_dump_blames_nobody_else() -> None:
     del raw["6"]
     found = read(raw)
     assert blamed(found) == (2,)
-    assert found.missing == (6,)
+    assert found.doubts.missing == (6,)
+    assert not found.sure, "the rank may block the job too"
+    assert found.doubts.texts() == ("No dump from rank 6: it may block the job too, or instead.",)
 
 
 def test_everybody_inside_the_same_call_is_a_communication_hang() -> None:

@@ -169,9 +169,9 @@ def test_who_did_not_enter_and_who_left_no_dump() -> None:
     assert (culprit.behind_entered, culprit.behind_completed, culprit.last_call) == (1.0, 0.0, "all_reduce #4")
     assert culprit.reason == "has not entered what others wait in"
     lost = diagnose(dumps_with(there, there, ranks="[0, 1, 2, 3]"))
-    assert (lost.missing, lost.sure) == ((2, 3), False)
+    assert (lost.doubts.missing, lost.sure) == ((2, 3), False)
     assert lost.summary == "Ranks 2, 3 hold up the job (likely, not proven)."
-    assert {c.reason for c in lost.culprits} == {"left no dump, and others wait for it"}
+    assert {c.reason for c in lost.culprits} == {"left no usable dump, and others wait for it"}
 
 
 def test_a_circle_is_a_program_that_is_wrong() -> None:

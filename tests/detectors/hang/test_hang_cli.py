@@ -120,7 +120,7 @@ def test_the_members_of_a_culprits_group_are_listed(tmp_path: Path, capsys: pyte
 
 @pytest.mark.parametrize(
     ("left_out", "words"),
-    [((3,), "No dump from rank 3."), ((3, 5), "No dump from ranks 3, 5."), ((), "")],
+    [((3,), "No dump from rank 3: it may"), ((3, 5), "No dump from ranks 3, 5: they may"), ((), "")],
 )
 def test_ranks_without_a_dump_are_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], left_out: tuple[int, ...], words: str
