@@ -10,6 +10,8 @@ from tests.scenarios.runs.faults import FAULTS, QUIET, Fault, Outcome, outcome
 from tests.scenarios.runs.world import World
 
 pytestmark = pytest.mark.slow  # two seconds each, and many of them
+SHORT = 90
+"""Steps that are enough for a fault after two thirds of them; false alarms need their time."""
 
 
 def play(fault: Fault, seed: int, **shape: float) -> Outcome:
@@ -26,7 +28,7 @@ def describe(result: Outcome) -> str:
 @pytest.mark.parametrize("name", sorted(FAULTS)[::3])
 def test_a_fault_is_found_and_nobody_else_is_blamed(name: str) -> None:
     """Some, as all are played with damaged telemetry below; ``bench/detect.py`` plays all with many seeds."""
-    result = play(FAULTS[name], 0)
+    result = play(FAULTS[name], 0, steps=SHORT)
     assert result.seconds is not None, f"missed; said instead: {describe(result)}"
     assert not result.wrong, describe(result)
 
@@ -46,6 +48,6 @@ def test_healthy_runs_are_left_alone(name: str, nature: dict[str, float]) -> Non
 
 @pytest.mark.parametrize("name", sorted(FAULTS))
 def test_lost_samples_skewed_clocks_and_stuck_timers_change_nothing(name: str) -> None:
-    result = play(FAULTS[name], 5, missing=0.05, skew=0.05, stuck=0.01)
+    result = play(FAULTS[name], 5, steps=SHORT, missing=0.05, skew=0.05, stuck=0.01)
     assert result.seconds is not None, f"missed; said instead: {describe(result)}"
     assert not result.wrong, describe(result)

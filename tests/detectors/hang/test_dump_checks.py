@@ -1,4 +1,4 @@
-"""Dumps that are damaged, of another time, or of other ranks make a diagnosis uncertain, and never a wrong one certain."""
+"""Dumps that are damaged, of another time, or of another rank make a diagnosis uncertain, never a wrong one certain."""
 
 from __future__ import annotations
 
