@@ -25,6 +25,7 @@ from mainstay.service.fleet.models import DeviceRow
 from mainstay.service.fleet.node_list import NodeFilter, NodeList, NodeSort
 from mainstay.service.fleet.schemas import (
     DeviceRead,
+    FleetDeviceFindingsRead,
     FleetHistoryRead,
     FleetJobsRead,
     HeatmapLayoutRead,
@@ -32,6 +33,7 @@ from mainstay.service.fleet.schemas import (
     NodeRead,
     NodeReportCreate,
 )
+from mainstay.service.incidents.node_suspicion import suspect_devices
 from mainstay.service.incidents.repository import open_by_node
 from mainstay.service.services import ServicesDep
 
@@ -205,6 +207,27 @@ def get_snapshot(
         "Cache-Control": "no-store",
     }
     return Response(made.body, media_type="application/octet-stream", headers=headers)
+
+
+@router.get("/fleet/device-findings", operation_id="get_fleet_device_findings")
+def get_device_findings(
+    _reader: Reader,
+    services: ServicesDep,
+    session: Reading,
+    now: Now,
+    at: Annotated[QuerySeconds | None, Query()] = None,
+) -> FleetDeviceFindingsRead:
+    """The devices of the layout with an active finding that counts against the node; those without are absent.
+
+    With ``at``, in Unix seconds, the findings of that time: none from where the map is unknown.
+    """
+    fleet = services.fleet.current(session)
+    layout = services.layout.get(fleet)
+    known = at is None or past_states.known_since(fleet, services.settings.retention.days, now) <= at <= now
+    said = suspect_devices(session, at) if known else {}
+    placed = [(layout.slots[place], *told) for place, told in said.items() if place in layout.slots]
+    slots, severities, kinds = map(list, zip(*placed, strict=True)) if placed else ([], [], [])
+    return FleetDeviceFindingsRead(layout=layout.version, slots=slots, severities=severities, kinds=kinds)
 
 
 @router.get("/fleet/history", operation_id="get_fleet_history")

@@ -276,6 +276,19 @@ class FleetJobsRead(Output):
     """[node] index into ``jobs``."""
 
 
+class FleetDeviceFindingsRead(Output):
+    """The most severe finding about each device that counts against its node, sparse, in columns."""
+
+    layout: str
+    """Version of the layout whose slots these are."""
+    slots: list[int]
+    """Index of the device's byte in a snapshot; devices without a slot, such as ports, are absent."""
+    severities: list[Severity]
+    """One for each of ``slots``: warning or critical."""
+    kinds: list[str]
+    """``FindingKind`` of each."""
+
+
 class FleetHistoryRead(Output):
     """How many nodes were in each state, and how many incidents opened, in buckets of one width."""
 

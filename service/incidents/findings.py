@@ -41,6 +41,7 @@ def to_row(finding: Finding, incident_id: str | None) -> FindingRow:
         key=finding.key,
         kind=finding.kind.value,
         **dataclasses.asdict(finding.entity),
+        began_at=finding.time,
         cleared_at=None if finding.active else finding.time,
         incident_id=incident_id,
         **renewed_columns(finding),

@@ -71,6 +71,8 @@ class FindingRow(Base):
     rank: Mapped[int | None]
     peer: Mapped[int | None]
     time: Mapped[float] = mapped_column(UnixTime)
+    began_at: Mapped[float | None] = mapped_column(UnixTime)
+    """Its first ``time``, which repeated statements renew; empty in rows of earlier versions."""
     severity: Mapped[str] = mapped_column(String(16))
     detector: Mapped[str] = mapped_column(String(64))
     confidence: Mapped[float]
@@ -87,6 +89,7 @@ class FindingRow(Base):
         Index(None, "time", "id"),
         # SQLite takes a partial index only where the query says the same words: "= 1" is how SQLAlchemy asks it.
         Index("ix_findings_active_time", "time", "id", **partial("active", sqlite="active = 1")),
+        Index("ix_findings_device_cleared", "cleared_at", **partial("device IS NOT NULL")),
         Index(None, "incident_id"),
         Index(None, "node", "time"),
         Index(None, "job", "time"),

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from sqlalchemy import or_, select
+from sqlalchemy import ColumnElement, func, or_, select
 
 from mainstay.detectors.correlation.finding_relations import SILENCE
 from mainstay.detectors.finding import ADVICE, Cause, FindingKind
-from mainstay.probes.core_types import HealthState, RecommendedAction, Severity, Verdict
+from mainstay.probes.core_types import HOST_DEVICE, HealthState, RecommendedAction, Severity, Verdict
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger
 from mainstay.service.fleet.models import NodeRow
@@ -85,17 +85,7 @@ def reconsider(session: WriteSession, nodes: Collection[str], *, now: float, hea
 def suspicions(session: AnySession, nodes: Collection[str]) -> dict[str, str]:
     """Node → what holds against it, in words; nodes against which nothing holds are absent."""
     summary = FindingRow.evidence["summary"].as_string()
-    statement = select(FindingRow.node, summary).where(
-        FindingRow.node.in_(nodes),
-        FindingRow.active,
-        FindingRow.severity != Severity.INFO,
-        FindingRow.recommended_action != RecommendedAction.RESTART_JOB,  # the job's own fault
-        FindingRow.kind.not_in([kind.value for kind in _NOT_THE_NODE | SILENCE]),
-        or_(
-            FindingRow.kind.not_in([kind.value for kind in _ONLY_WITH_CAUSE]),
-            FindingRow.cause.in_([cause.value for cause in _MACHINERY]),
-        ),
-    )
+    statement = select(FindingRow.node, summary).where(FindingRow.node.in_(nodes), FindingRow.active, *_of_machinery())
     newest_last = session.execute(statement.order_by(FindingRow.time, FindingRow.id))
     failed = select(NodeVerdictRow.node, NodeVerdictRow.suite).where(
         NodeVerdictRow.node.in_(nodes), NodeVerdictRow.verdict == Verdict.FAIL
@@ -105,3 +95,42 @@ def suspicions(session: AnySession, nodes: Collection[str]) -> dict[str, str]:
         for node, suite in session.execute(failed)
     }
     return verdicts | {node: text for node, text in newest_last if node is not None}
+
+
+def suspect_devices(session: AnySession, at: float | None = None) -> dict[tuple[str, str], tuple[str, str]]:
+    """Devices against which a finding holds, now or at a past time in Unix seconds; the host is none.
+
+    Returns:
+        (node, device) → severity and kind of the most severe finding; of several, the newest. Those of a past time are
+        as they were stated last.
+    """
+    said = select(FindingRow.node, FindingRow.device, FindingRow.severity, FindingRow.kind, FindingRow.time).where(
+        FindingRow.device.is_not(None), FindingRow.device != HOST_DEVICE, *_of_machinery()
+    )
+    # The order makes SQLite take the index of the active ones.
+    active = said.where(FindingRow.active).order_by(FindingRow.time, FindingRow.id)
+    if at is None:
+        rows = session.execute(active).all()
+    else:
+        began = func.coalesce(FindingRow.began_at, FindingRow.time) <= at
+        ended = said.where(~FindingRow.active, FindingRow.cleared_at > at, began)
+        rows = [*session.execute(active.where(began)), *session.execute(ended)]
+    critical = Severity.CRITICAL.value
+    found: dict[tuple[str, str], tuple[str, str]] = {}
+    for node, device, severity, kind, _ in sorted(rows, key=lambda row: (row[2] == critical, row[4])):
+        if node is not None and device is not None:
+            found[node, device] = severity, kind
+    return found
+
+
+def _of_machinery() -> tuple[ColumnElement[bool], ...]:
+    """Conditions of a finding that counts against its node."""
+    return (
+        FindingRow.severity != Severity.INFO,
+        FindingRow.recommended_action != RecommendedAction.RESTART_JOB,  # the job's own fault
+        FindingRow.kind.not_in([kind.value for kind in _NOT_THE_NODE | SILENCE]),
+        or_(
+            FindingRow.kind.not_in([kind.value for kind in _ONLY_WITH_CAUSE]),
+            FindingRow.cause.in_([cause.value for cause in _MACHINERY]),
+        ),
+    )

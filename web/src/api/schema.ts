@@ -750,6 +750,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/fleet/device-findings": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Device Findings
+         * @description The devices of the layout with an active finding that counts against the node; those without are absent.
+         *
+         *     With ``at``, in Unix seconds, the findings of that time: none from where the map is unknown.
+         */
+        get: operations["get_fleet_device_findings"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/fleet/heatmap": {
         parameters: {
             query?: never;
@@ -4137,6 +4159,20 @@ export interface components {
             severity: components["schemas"]["Severity"];
             /** Time */
             time: number;
+        };
+        /**
+         * FleetDeviceFindingsRead
+         * @description The most severe finding about each device that counts against its node, sparse, in columns.
+         */
+        FleetDeviceFindingsRead: {
+            /** Kinds */
+            kinds: string[];
+            /** Layout */
+            layout: string;
+            /** Severities */
+            severities: components["schemas"]["Severity"][];
+            /** Slots */
+            slots: number[];
         };
         /**
          * FleetHistoryRead
@@ -9248,6 +9284,32 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["FindingPage"];
+                };
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_fleet_device_findings: {
+        parameters: {
+            query?: {
+                at?: number | null;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["FleetDeviceFindingsRead"];
                 };
             };
             401: components["responses"]["NotSignedIn"];

@@ -14,6 +14,7 @@ export type HealthState = Schemas["HealthState"];
 export type Severity = Schemas["Severity"];
 export type Verdict = Schemas["Verdict"];
 export type FleetHistory = Schemas["FleetHistoryRead"];
+export type FleetDeviceFindings = Schemas["FleetDeviceFindingsRead"];
 export type FleetJobs = Schemas["FleetJobsRead"];
 export type FleetLayout = Schemas["HeatmapLayoutRead"];
 export type Signal = Schemas["SignalRead"];

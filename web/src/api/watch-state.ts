@@ -57,7 +57,7 @@ export type Topic = (typeof topics)[number];
 
 /** The query-key roots that a topic makes out of date. */
 export const invalidates: Record<Topic, readonly string[]> = {
-  incident: ["incidents", "overview", "nodes", "jobs", "remediations", "findings", "detectors"],
+  incident: ["incidents", "overview", "nodes", "jobs", "remediations", "findings", "detectors", "snapshot"],
   node: ["nodes", "overview", "layout", "snapshot", "remediations"],
   job: ["jobs", "overview", "steps"],
   validation: ["validations", "sweeps", "localizations", "nodes"],

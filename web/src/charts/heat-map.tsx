@@ -3,6 +3,7 @@ import { type KeyboardEvent, type MouseEvent, useCallback, useEffect, useMemo, u
 import { useWidth } from "@/lib/use-size";
 import { type Direction, hit, neighbor, nodeOf, nodesInBox } from "./heat-find";
 import { cellAt, type HeatLayout, type HeatNode, type HeatRack, layoutHeat } from "./heat-layout";
+import { type Marks, paintMarks } from "./heat-marks";
 import { type Ink, paintHeat } from "./heat-paint";
 import { RackLabels } from "./rack-labels";
 import { useBoxSelect } from "./use-box-select";
@@ -23,6 +24,8 @@ interface Props {
   slots: ArrayLike<number>;
   values: Uint8Array;
   inks: (value: number) => Ink;
+  /** Drawn over their cells. */
+  marks?: Marks;
   label: string;
   /** The value of a cell as text; shown beside a node that has one cell. */
   read: (index: number) => string;
@@ -55,6 +58,7 @@ export function HeatMap(props: Props) {
     slots,
     values,
     inks,
+    marks,
     label,
     read,
     describe,
@@ -84,9 +88,11 @@ export function HeatMap(props: Props) {
     const frames = selected?.size
       ? { has: (at: number) => selected.has(layout.nodes[at]?.name ?? ""), color: frameColor }
       : undefined;
-    paintHeat(new Uint32Array(image.data.buffer), element.width, scale, layout, slots, values, inks, frames);
+    const pixels = new Uint32Array(image.data.buffer);
+    paintHeat(pixels, element.width, scale, layout, slots, values, inks, frames);
+    if (marks) paintMarks(pixels, element.width, scale, layout, marks);
     context.putImageData(image, 0, 0);
-  }, [layout, slots, values, inks, width, selected, frameColor]);
+  }, [layout, slots, values, inks, marks, width, selected, frameColor]);
 
   const namesOf = (indexes: number[]) => indexes.flatMap((index) => layout.nodes[index]?.name ?? []);
   const onSelect = selection?.onSelect;

@@ -13,7 +13,7 @@ import { Picker, type PickerOption } from "@/ui/picker";
 import { Skeleton } from "@/ui/skeleton";
 import { HistoryBar, type HistoryProps } from "./history-bar";
 import { MapBody, type MapChoice } from "./map-body";
-import { groupingOf, mapModel, slotsOf } from "./map-model";
+import { findingsOf, groupingOf, mapModel, slotsOf } from "./map-model";
 import { MapView, type MapViewProps } from "./map-view";
 import { fleetJobsQuery, layoutQuery, signalsQuery, snapshotQuery } from "./queries";
 
@@ -81,6 +81,10 @@ export function FleetMap(props: Props) {
     () => slots && mapModel(slots, signal?.source ?? "all", keep ? (n) => keep.has(n) : undefined),
     [slots, signal, keep],
   );
+  const findings = useMemo(
+    () => model && findingsOf(model, snapshot.data?.findings, layout.data?.columns.version),
+    [model, snapshot.data?.findings, layout.data],
+  );
   const options = useMemo(() => signalOptions(signals.data), [signals.data]);
   const title = signal ? signalLabel(signal.name) : "State";
   return (
@@ -127,13 +131,14 @@ export function FleetMap(props: Props) {
           error={layout.error ?? snapshot.error}
           onRetry={() => void Promise.all([layout.refetch(), snapshot.refetch()])}
         />
-      ) : !model || !snapshot.data ? (
+      ) : !model || !findings || !snapshot.data ? (
         <Skeleton className="h-40" />
       ) : model.slots.length === 0 ? (
         <NothingToDraw any={(layout.data?.slots.length ?? 0) > 0} title={title} filtered={keep !== null} />
       ) : (
         <MapBody
           model={model}
+          findings={findings}
           snapshot={snapshot.data}
           signal={signal}
           title={title}

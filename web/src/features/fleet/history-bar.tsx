@@ -98,7 +98,8 @@ function Scrub({ history, at, onAt, live }: ScrubProps) {
     return () => clearTimeout(timer);
   }, [moved, live, last, history, onAt]);
   const bucket = moved ?? (at === undefined ? last : bucketOf(history, at));
-  const present = live && bucket === last;
+  // A past time in the last bucket is not the present.
+  const present = live && bucket === last && (moved !== null || at === undefined);
   const time = moved === null && at !== undefined ? at : (history.times[bucket] ?? history.until);
   const text = bucketText(history, bucket);
   const half = `${50 / (last + 1)}%`;

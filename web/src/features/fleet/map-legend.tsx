@@ -1,19 +1,20 @@
-import type { HealthState, Signal } from "@/api/types";
+import type { Signal } from "@/api/types";
 import { useDark } from "@/app/theme";
 import { scaleGradient } from "@/charts/color";
 import { namedValue } from "@/features/signals/named";
 import { cx } from "@/lib/cx";
 import { integer, quantity, unitOf } from "@/lib/format";
-import { health, healthUrgency } from "@/lib/status-styles";
+import { health, healthUrgency, severity } from "@/lib/status-styles";
 import { Glyph } from "@/ui/glyph";
+import { findingSeverities, type MapHighlight } from "./map-model";
 import type { Snapshot } from "./queries";
 
 interface Props {
   signal: Signal | null;
   snapshot: Snapshot;
-  counts: Map<HealthState, number>;
-  highlight: HealthState | undefined;
-  onHighlight: (state: HealthState | undefined) => void;
+  counts: Map<MapHighlight, number>;
+  highlight: MapHighlight | undefined;
+  onHighlight: (value: MapHighlight | undefined) => void;
 }
 
 export function MapLegend({ signal, snapshot, ...states }: Props) {
@@ -40,27 +41,42 @@ export function MapLegend({ signal, snapshot, ...states }: Props) {
   );
 }
 
-/** The states on the map with their counts. A click shows one of them at full opacity. */
+const entries = [
+  ...healthUrgency.map((value) => ({
+    value,
+    style: health[value],
+    text: health[value].label.toLowerCase(),
+    about: health[value].about,
+  })),
+  ...findingSeverities.map((value) => ({
+    value,
+    style: severity[value],
+    text: `with a ${value} finding`,
+    about: `The device itself has an active finding. ${severity[value].about}`,
+  })),
+];
+
+/** The states on the map, and what is found about devices, with counts. A click shows one of them at full opacity. */
 function StateLegend({ counts, highlight, onHighlight }: Omit<Props, "signal" | "snapshot">) {
   return (
     <ul className="flex flex-wrap gap-x-2 gap-y-1 text-ink-2 text-xs">
-      {healthUrgency
-        .filter((state) => (counts.get(state) ?? 0) > 0 || state === highlight)
-        .map((state) => (
-          <li key={state}>
+      {entries
+        .filter(({ value }) => (counts.get(value) ?? 0) > 0 || value === highlight)
+        .map(({ value, style, text, about }) => (
+          <li key={value}>
             <button
               type="button"
-              title={health[state].about}
-              aria-pressed={state === highlight}
-              onClick={() => onHighlight(state === highlight ? undefined : state)}
+              title={about}
+              aria-pressed={value === highlight}
+              onClick={() => onHighlight(value === highlight ? undefined : value)}
               className={cx(
                 "inline-flex items-center gap-1.5 rounded-md border px-2 py-0.5 hover:bg-hover",
-                state === highlight ? "border-accent bg-accent-soft text-ink" : "border-transparent",
+                value === highlight ? "border-accent bg-accent-soft text-ink" : "border-transparent",
               )}
             >
-              <Glyph name={health[state].glyph} tone={health[state].tone} size={11} />
-              <span className="num font-semibold text-ink">{integer(counts.get(state))}</span>
-              {health[state].label.toLowerCase()}
+              <Glyph name={style.glyph} tone={style.tone} size={11} />
+              <span className="num font-semibold text-ink">{integer(counts.get(value) ?? 0)}</span>
+              {text}
             </button>
           </li>
         ))}

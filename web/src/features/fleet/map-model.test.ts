@@ -4,6 +4,8 @@ import { healthOrder } from "@/lib/status-styles";
 import {
   byteValue,
   cellText,
+  findingsOf,
+  findingText,
   groupingOf,
   type MapGroup,
   mapModel,
@@ -77,6 +79,40 @@ describe("mapModel", () => {
 
   it("filters by node", () => {
     expect(mapModel(slots, "all", (name) => name === "b").slots).toHaveLength(1);
+  });
+});
+
+describe("findings about devices", () => {
+  const found = {
+    layout: "1",
+    slots: [2, 0, 9],
+    severities: ["warning" as const, "critical" as const, "critical" as const],
+    kinds: ["power_brake", "xid", "xid"],
+  };
+
+  it("are on the cell of their device and on no other", () => {
+    const model = mapModel(slots, "all");
+    expect([...findingsOf(model, found, "1")]).toEqual([[1, { severity: "warning", kind: "power_brake" }]]);
+    expect(model.slots[1]?.device).toBe("gpu1");
+    expect(
+      findingsOf(
+        mapModel(slots, "all", (name) => name === "b"),
+        found,
+        "1",
+      ).size,
+    ).toBe(0);
+  });
+
+  it("are nowhere if the cells are of another layout", () => {
+    const model = mapModel(slots, "all");
+    expect(findingsOf(model, found, "2").size).toBe(0);
+    expect(findingsOf(model, null, "1").size).toBe(0);
+  });
+
+  it("are named with severity and kind", () => {
+    expect(findingText({ severity: "critical", kind: "ecc_errors" })).toMatch(
+      /^Critical finding: E.+ errors$/,
+    );
   });
 });
 

@@ -1,10 +1,10 @@
 /** The cells and texts of the heatmap. */
-import type { FleetJobs, FleetLayout, HealthState, Signal } from "@/api/types";
+import type { FleetDeviceFindings, FleetJobs, FleetLayout, HealthState, Severity, Signal } from "@/api/types";
 import { groupByNode, type HeatNode } from "@/charts/heat-layout";
 import { NO_DATA, type Pattern } from "@/charts/heat-paint";
 import { namedValue } from "@/features/signals/named";
-import { quantity, unitOf } from "@/lib/format";
-import { health, healthOrder } from "@/lib/status-styles";
+import { humanize, quantity, unitOf } from "@/lib/format";
+import { health, healthOrder, severity } from "@/lib/status-styles";
 
 export const FULL_SCALE = 250;
 
@@ -32,6 +32,18 @@ export const mapGroups = {
 export type MapGroup = keyof typeof mapGroups;
 export const mapZooms = ["1x", "2x", "4x"] as const;
 export type MapZoom = (typeof mapZooms)[number];
+
+/** Severities of findings that count against a node, the worst first. */
+export const findingSeverities = ["critical", "warning"] as const;
+/** What the legend can show alone. */
+export const mapHighlights = [...healthOrder, ...findingSeverities];
+export type MapHighlight = (typeof mapHighlights)[number];
+
+/** The worst that is found about one device. */
+export interface DeviceFinding {
+  severity: Severity;
+  kind: string;
+}
 
 /** The groups, and the index into them of each node of a layout. */
 export interface Grouping {
@@ -116,6 +128,26 @@ export function mapModel(
     ),
   };
 }
+
+/** Return the findings by index of the drawn cell; none if they are of another version of the layout. */
+export function findingsOf(
+  model: MapModel,
+  found: FleetDeviceFindings | null | undefined,
+  layout: string | undefined,
+): ReadonlyMap<number, DeviceFinding> {
+  const cells = new Map<number, DeviceFinding>();
+  if (!found?.slots.length || found.layout !== layout) return cells;
+  const places = new Map(found.slots.map((slot, place) => [slot, place]));
+  model.bytes.forEach((slot, cell) => {
+    const place = places.get(slot) ?? -1;
+    const level = found.severities[place];
+    if (level) cells.set(cell, { severity: level, kind: found.kinds[place] ?? "" });
+  });
+  return cells;
+}
+
+export const findingText = (finding: DeviceFinding): string =>
+  `${severity[finding.severity].label} finding: ${humanize(finding.kind)}`;
 
 export const statePatterns: Record<HealthState, Pattern> = {
   healthy: "solid",

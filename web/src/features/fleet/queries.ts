@@ -1,6 +1,6 @@
 import { queryOptions } from "@tanstack/react-query";
 import { client, fetchRaw, unwrap } from "@/api/client";
-import type { FleetLayout } from "@/api/types";
+import type { FleetDeviceFindings, FleetLayout } from "@/api/types";
 import { serverNow } from "@/lib/time";
 import { type Slot, slotsOf } from "./map-model";
 
@@ -45,6 +45,8 @@ export const fleetJobsQuery = () =>
 
 export interface Snapshot {
   values: Uint8Array;
+  /** Of states: what is found about single devices. */
+  findings: FleetDeviceFindings | null;
   /** The values of bytes 0 and 250; null for a signal without a range (states, or no reports). */
   low: number | null;
   high: number | null;
@@ -68,9 +70,16 @@ export const snapshotQuery = (name: string, at?: number) =>
     queryKey: at === undefined ? fleetKeys.snapshot(name) : fleetKeys.past(at),
     queryFn: async ({ signal }): Promise<Snapshot> => {
       const query = at === undefined ? `signal=${encodeURIComponent(name)}` : `signal=state&at=${at}`;
-      const response = await fetchRaw(`/v1/fleet/heatmap?${query}`, { signal });
+      const ofStates = at !== undefined || name === "state";
+      const [response, findings] = await Promise.all([
+        fetchRaw(`/v1/fleet/heatmap?${query}`, { signal }),
+        ofStates
+          ? unwrap(client.GET("/v1/fleet/device-findings", { signal, params: { query: { at } } }))
+          : null,
+      ]);
       return {
         values: new Uint8Array(await response.arrayBuffer()),
+        findings,
         low: headerNumber(response, "X-Mainstay-Low"),
         high: headerNumber(response, "X-Mainstay-High"),
         layout: response.headers.get("X-Mainstay-Heatmap-Layout"),

@@ -2,12 +2,19 @@ import type { HealthState, NodeSort } from "@/api/types";
 import { number, oneOf, type RawSearch, text } from "@/lib/search";
 import { healthOrder } from "@/lib/status-styles";
 import { type HistoryRange, historyRanges } from "./history-model";
-import { type MapGroup, type MapZoom, mapGroups, mapZooms } from "./map-model";
+import {
+  type MapGroup,
+  type MapHighlight,
+  type MapZoom,
+  mapGroups,
+  mapHighlights,
+  mapZooms,
+} from "./map-model";
 
 export interface FleetSearch {
   signal?: string;
-  /** The state that the map shows at full opacity. */
-  highlight?: HealthState;
+  /** The state, or the severity of a device's finding, that the map shows at full opacity. */
+  highlight?: MapHighlight;
   state?: HealthState;
   rack?: string;
   cohort?: string;
@@ -36,7 +43,7 @@ function moment(raw: RawSearch): number | undefined {
 
 export const parseFleetSearch = (raw: RawSearch): FleetSearch => ({
   signal: text(raw, "signal"),
-  highlight: oneOf(raw, "highlight", healthOrder),
+  highlight: oneOf(raw, "highlight", mapHighlights),
   state: oneOf(raw, "state", healthOrder),
   q: text(raw, "q"),
   rack: text(raw, "rack"),
