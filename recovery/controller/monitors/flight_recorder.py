@@ -65,7 +65,7 @@ class FlightRecorderCollector:
         if found is None:
             log.info("no flight recorder: %s", next(iter(problems.values()), "no rank answered"))
             return
-        missing = sorted((asked | set(found.missing)) - set(found.ranks))
+        missing = sorted((asked | set(found.doubts.missing)) - set(found.ranks))
         log.warning("HANG flight recorder of %d of %d ranks: %s", len(found.ranks), len(asked), found.summary)
         data = _event_data(found, missing, problems)
         job.reporter.event(EventKind.FLIGHT_RECORDER, generation=generation, data={"reason": reason, **data})
