@@ -32,6 +32,8 @@ def pair(
 def test_the_other_process_continues_when_one_is_killed_or_stopped(pair: Pair) -> None:
     a, b = pair.stacks
     b.until(lambda: pair.holder() == a.api.url, 30.0, "the first to hold the lease")
+    b.until(lambda: pair.holder(lease="detection-3") == b.api.url, 60.0, "the second to get its share of detection")
+    assert pair.holder() == a.api.url
     a.api.put(f"/nodes/{NODE}", REPORT)
     pair.xid(1, 79, "GPU-1")  # to the process that does not detect
     b.until(lambda: bool(pair.found(0)), 30.0, "an incident")
