@@ -1,6 +1,6 @@
 """Detection in shards: the same findings as in one process, and what each shard costs. Generated runs, in this process.
 
-``python -m bench.detection_shards [--json FILE] [--runs 200] [--nodes 2500]``: half an hour. A run has eight nodes with
+``python -m bench.detection_shards [--json FILE] [--runs 200] [--nodes 1000]``: an hour. A run has eight nodes with
 faults of three devices, a node that stops reporting, and six jobs, of which one is slow and one hangs
 (``tests/service/incidents/sharded_run.py``). The cost is of 8 GPUs a node and 16 jobs of 256 ranks.
 """
@@ -124,7 +124,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.detection_shards")
     parser.add_argument("--json", type=Path, default=RESULTS / "detection_shards.json", metavar="FILE")
     parser.add_argument("--runs", type=int, default=200)
-    parser.add_argument("--nodes", type=int, default=2500)
+    parser.add_argument("--nodes", type=int, default=1000)
     given = parser.parse_args()
     publish("detection_shards", [*costs(given.nodes), equality(given.runs)], given.json)
 
