@@ -64,8 +64,6 @@ _RUN_DIR = "MAINSTAY_TEST_RUN_DIR"
 _MEMORY = Path("/dev/shm")
 _MEMORY_NAME = "mst-tests-"
 _RUN_NAME = "mainstay-tests-"
-_LASTS = "lasts"
-"""A pipe that the controller keeps open, and what is to end with it reads."""
 _ROOM_BYTES = 4 * 2**30
 """Free memory from which temporary folders lie there: a whole run leaves some 300 MB, and ranks have arenas beside."""
 
@@ -89,8 +87,6 @@ def pytest_configure(config: pytest.Config) -> None:
     run_dir = tempfile.mkdtemp(prefix=f"{_RUN_NAME}{os.getpid()}-", dir=memory)
     Path(run_dir).chmod(0o755)  # PostgreSQL runs as another user when we are root
     os.environ[_RUN_DIR] = run_dir
-    os.mkfifo(lasts := Path(run_dir, _LASTS))
-    config.add_cleanup(partial(os.close, os.open(lasts, os.O_RDWR)))
     if memory and config.option.basetemp is None:
         config.option.basetemp = str(memory / f"{_MEMORY_NAME}{os.getpid()}")
 
@@ -263,32 +259,24 @@ def redis_url(redis_server: str) -> Iterator[str]:
     pytest.fail("all 15 databases of the Redis on this machine hold data; set MAINSTAY_TEST_REDIS_URL")
 
 
-def _shared_warm(name: str, *modules: str) -> Warm:
-    """The run's process of that name that has imported ``modules``; it lives as long as the run."""
-    from tests.fork_server.processes import Warm, start_warm
-
-    def start(directory: Path) -> tuple[str, int]:
-        directory.mkdir()
-        with Path(os.environ[_RUN_DIR], _LASTS).open("rb", buffering=0) as lasts:
-            start_warm(directory, *modules, stdin=lasts.fileno())
-        return str(directory), 0
-
-    directory = Path(_shared(name, lambda: None, start))
-    return Warm(str(directory / "socket"), directory / "python")
-
-
 @pytest.fixture(scope="session")
-def warm() -> Warm:
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     """A process that has imported torch, to fork ranks and launchers from."""
-    return _shared_warm("warm", "torch", "mainstay.recovery.node.main")
+    from tests.fork_server.processes import warm_process
+
+    with warm_process(tmp_path_factory.mktemp("warm"), "torch", "mainstay.recovery.node.main") as process:
+        yield process
 
 
 @pytest.fixture(scope="session")
-def warm_service() -> Warm:
+def warm_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     """A process that has imported the service and the node daemon, to fork them and other commands from."""
+    from tests.fork_server.processes import warm_process
+
     modules = ("app", "server", "cli", "celery_app", "local_node")
     names = [*(f"mainstay.service.{name}" for name in modules), "mainstay.probes.daemon", "uvloop"]
-    return _shared_warm("warm-service", *names)
+    with warm_process(tmp_path_factory.mktemp("warm-service"), *names) as process:
+        yield process
 
 
 @pytest.fixture(scope="session")

@@ -21,8 +21,6 @@ from mainstay.service.demo.stack import Stack
 from tests.fork_server import client
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOM = ("-X", f"room={2000 * '-'}")
-"""Of the warm interpreter: as many words as a fork may show in their place."""
 
 
 class Launched:
@@ -116,32 +114,24 @@ def warm_stack(services: Warm, launchers: Warm, *what: Any) -> Stack:
     return stack
 
 
-def start_warm(directory: Path, *modules: str, stdin: int) -> tuple[Warm, int]:
-    """A process that has imported ``modules``, until ``stdin`` ends; and its id."""
+@contextmanager
+def warm_process(directory: Path, *modules: str) -> Iterator[Warm]:
+    """A process that has imported ``modules``, as long as the context lasts."""
     path, python = directory / "socket", directory / "python"
     line = [sys.executable, "-IS", str(Path(client.__file__).resolve()), str(path)]
     python.write_text(f'#!/bin/sh\nexec {shlex.join(line)} "$@"\n')
     python.chmod(0o755)
-    command = [sys.executable, *ROOM, "-m", "tests.fork_server.server", str(path), *modules]
+    command = [sys.executable, "-m", "tests.fork_server.server", str(path), *modules]
     environment = {**os.environ, **_quiet_single_thread(), "OPENBLAS_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=stdin, stdout=subprocess.PIPE, process_group=0)
-    process.returncode = 0  # who started it may end before it does
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+    )
+    assert process.stdin is not None
     assert process.stdout is not None
-    with process.stdout as said:
-        assert said.readline() == b"warm\n", "the warm process did not start"
-    return Warm(str(path), python), process.pid
-
-
-@contextmanager
-def warm_process(directory: Path, *modules: str) -> Iterator[Warm]:
-    """A process that has imported ``modules``, as long as the context lasts."""
-    theirs, ours = os.pipe()
     try:
-        warm, pid = start_warm(directory, *modules, stdin=theirs)
+        assert process.stdout.readline() == b"warm\n", "the warm process did not start"
+        yield Warm(str(path), python)
     finally:
-        os.close(theirs)
-    try:
-        yield warm
-    finally:
-        os.close(ours)
-        os.waitpid(pid, 0)
+        process.stdin.close()
+        process.wait(60.0)
+        process.stdout.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import gc
 import json
 import os
@@ -15,22 +14,20 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 from bench.lib_job import descendants
-from mainstay.recovery.agent import server as agent_server
-from mainstay.recovery.node import agent_supervisor, child_processes, fork_server
+from mainstay.recovery.node import child_processes, fork_server
 from mainstay.recovery.node.process_control import ChildProcess, die_with_parent
 from mainstay.recovery.node.worker_output import OutputPump, OutputTail
 
 _MAX_BYTES = 1 << 20
 _LAUNCHER = ["-m", "mainstay", "run"]
-_AGENT = "mainstay.recovery.agent"
-_FORK_SERVER = "mainstay.recovery.node.fork_server"
+_FORK_SERVER = ["-m", "mainstay.recovery.node.fork_server"]
 _LISTENS = "00010000"
 """The kernel's flags of a socket that takes connections."""
 
@@ -145,7 +142,7 @@ def become(order: Order) -> None:
         sys.stdout.reconfigure(write_through=True)  # type: ignore[union-attr]
         words = words[1:]
     if words[: len(_LAUNCHER)] == _LAUNCHER:
-        _stand_in()
+        ForkServerAtHand().stand_in()
     module = words[0] == "-m"
     sys.argv = words[1:] if module else words
     sys.path[0] = order.directory if module else str(Path(words[0]).parent.resolve())
@@ -157,83 +154,52 @@ def become(order: Order) -> None:
         runpy.run_path(words[0], run_name="__main__")
 
 
-class AtHand:
-    """A launcher's child, forked before the launcher has threads, in the place of an interpreter that it starts."""
+class ForkServerAtHand:
+    """A launcher's fork server, forked before the launcher has threads, in the place of an interpreter that it
+    starts."""
 
-    def __init__(self, become: Callable[[socket.socket], NoReturn], others: Iterable[AtHand] = ()) -> None:
+    def __init__(self) -> None:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        launcher = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            for at_hand in (self, *others):
-                at_hand._ours.close()
+            self._ours.close()
             os.setpgid(0, 0)
-            become(theirs)
+            die_with_parent(launcher)
+            _become_fork_server(theirs)
         theirs.close()
 
-    def start(self, arguments: list[str], tail: OutputTail, pump: OutputPump, **how: Any) -> ChildProcess:
-        """Like ``child_processes.start``, once."""
-        out, err = pump.open(tail)
-        try:
-            order = {"words": arguments, "environment": {**os.environ, **(how.get("environment") or {})}}
-            handed = [how.get("stdout", out), err, *how.get("pass_fds", ())]
-            socket.send_fds(self._ours, [json.dumps(order).encode()], handed)
-        finally:
-            os.close(out)
-            os.close(err)
-        self._ours.close()
-        return ChildProcess(self._pid, tail.label)
+    def stand_in(self) -> None:
+        """From now on ``child_processes.start`` uses this fork server; it starts every other program as before."""
+        start = child_processes.start
+
+        def start_child(arguments: list[str], tail: OutputTail, pump: OutputPump, **how: Any) -> ChildProcess:
+            if arguments[:2] != _FORK_SERVER:
+                return start(arguments, tail, pump, **how)
+            out, err = pump.open(tail)
+            try:
+                order = {"words": arguments[1:], "environment": dict(how["environment"])}
+                socket.send_fds(self._ours, [json.dumps(order).encode()], [out, err, *how["pass_fds"]])
+            finally:
+                os.close(out)
+                os.close(err)
+            self._ours.close()
+            return ChildProcess(self._pid, tail.label)
+
+        child_processes.start = start_child
 
 
-def _stand_in() -> None:
-    """From now on the launcher's fork server and first agent are forks; it starts every other program as before."""
-    agent = AtHand(_become_agent)
-    at_hand = {_AGENT: agent, _FORK_SERVER: AtHand(_become_fork_server, [agent])}
-    start = child_processes.start
-
-    def start_child(arguments: list[str], tail: OutputTail, pump: OutputPump, **how: Any) -> ChildProcess:
-        one = at_hand.pop(arguments[1], None)
-        return (one.start if one else start)(arguments, tail, pump, **how)
-
-    child_processes.start = agent_supervisor.start = start_child
-
-
-def _receive(control: socket.socket) -> tuple[list[str], list[int]]:
-    """Wait for the launcher's word, and take on what comes with it: the words, and descriptors beside the output."""
-    body, descriptors, _, _ = socket.recv_fds(control, _MAX_BYTES, 3)
+def _become_fork_server(control: socket.socket) -> None:
+    body, (out, err, line), _, _ = socket.recv_fds(control, _MAX_BYTES, 3)
     control.close()
-    if not body:  # the launcher has ended without
-        os._exit(0)
-    for number, descriptor in zip((1, 2), descriptors, strict=False):
+    order = json.loads(body)
+    for number, descriptor in ((1, out), (2, err)):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    order = json.loads(body)
-    os.environ.clear()
     os.environ.update(order["environment"])
-    return order["words"], list(descriptors[2:])
-
-
-def _become_agent(control: socket.socket) -> NoReturn:
-    words, _ = _receive(control)
-    _show([sys.executable, *words])
-    sys.argv = words[1:]
-    end_after(lambda: sys.exit(agent_server.main()))
-
-
-def _become_fork_server(control: socket.socket) -> NoReturn:
-    die_with_parent(os.getppid())
-    words, (line,) = _receive(control)
-    sys.argv = [words[1], str(line), *words[3:]]
+    sys.argv = [order["words"][0], str(line), *order["words"][2:]]
     _wait_for_agent(os.getppid())
     end_after(lambda: sys.exit(fork_server.main()))
-
-
-def _show(words: list[str]) -> None:
-    """Let ``ps`` show these words: agents are found by theirs. ``processes.ROOM`` keeps a place for them."""
-    fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
-    start, size = int(fields[45]), int(fields[46]) - int(fields[45])
-    line = "\0".join(words).encode()
-    assert len(line) < size
-    ctypes.memmove(start, line.ljust(size, b"\0"), size)
 
 
 def _wait_for_agent(launcher: int, seconds: float = 60.0) -> None:
@@ -251,7 +217,7 @@ def _wait_for_agent(launcher: int, seconds: float = 60.0) -> None:
 
 def _sockets_of_agents(launcher: int) -> set[str]:
     """Where the launcher's agents are to listen. It reads all of /proc: ask no more often than needed."""
-    agents = [words.split() for words in descendants(launcher).values() if _AGENT in words]
+    agents = [words.split() for words in descendants(launcher).values() if "mainstay.recovery.agent" in words]
     return {words[words.index("--socket") + 1] for words in agents if "--socket" in words}
 
 
@@ -275,13 +241,6 @@ def end_after(program: Callable[[], object]) -> NoReturn:
     os._exit(code if isinstance(code, int) else int(code is not None))
 
 
-def _find_names_at_once() -> None:
-    """torchrun names a method for its log from the sources of the whole stack, which it looks for in each module: of
-    a process that has imported much, that is two seconds a run."""
-    module = import_module("torch.distributed.elastic.rendezvous.dynamic_rendezvous")
-    module.get_method_name = lambda depth=2: sys._getframe(depth).f_code.co_name  # type: ignore[attr-defined]
-
-
 def warm(modules: list[str]) -> None:
     """Import them; with ``torch`` among them as much as a fork server does.
 
@@ -290,7 +249,6 @@ def warm(modules: list[str]) -> None:
     """
     if "torch" in modules:
         fork_server.preload(modules)
-        _find_names_at_once()
     for module in modules:
         import_module(module)
     gc.collect()
