@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,13 +20,12 @@ from mainstay.probes.signals import SignalSource
 from mainstay.service.incidents.detection_shards import shards
 from mainstay.service.incidents.detector_runner import DetectorRunner, Fleet
 from mainstay.service.incidents.job_detectors import JobStores
-from mainstay.service.incidents.runs import RunningJob, run_of
 from mainstay.service.telemetry.pairs import PairStore
 from mainstay.service.telemetry.progress import ProgressStore
 from mainstay.service.telemetry.ring import TelemetryRing
 from mainstay.service.telemetry.steps import StepStore
 from tests.detectors.healthy import PER_NODE, HealthyFleet
-from tests.service.incidents.sharded_run import GeneratedRun, detectors_of
+from tests.service.incidents.sharded_run import GeneratedRun, detectors_of, place_job
 from tests.service.incidents.test_device_feed import replay
 from tests.service.run_frames import checked, progress_frame, step_frame
 
@@ -52,69 +52,66 @@ def equality(runs: int) -> Row:
     )  # fmt: skip
 
 
-def _jobs(nodes: int) -> list[RunningJob]:
-    found = []
-    for job in range(JOBS):
-        places = [
-            {"rank": r, "dp": r, "pp": 0, "tp": 0, "device": f"gpu{r % PER_NODE}",
-             "node": f"n{(job * RANKS + r) // PER_NODE % nodes:04d}"}
-            for r in range(RANKS)
-        ]  # fmt: skip
-        found.append(run_of(f"job-{job}", 0.0, {"ranks": places}))
-    return found
-
-
-def _report(stores: JobStores, second: int, start: int, rng: np.random.Generator) -> None:
+def _report(stores: Sequence[JobStores], second: int, start: int, rng: np.random.Generator) -> None:
     """A second of progress and a step of each job."""
     for job in range(JOBS):
         told = progress_frame(
             float(start + second), {"in_collective_seconds": 0.1, "progress_step": second}, ranks=RANKS,
             subject=f"job-{job}",
         )  # fmt: skip
-        stores.progress.write(checked(told))
+        for store in stores:
+            store.progress.write(checked(told))
         seconds = 0.5 * (1 + 0.003 * rng.standard_normal((RANKS, 1)))
         times = {"compute_time_seconds": seconds, "step_time_seconds": float(seconds.max())}
         told = step_frame(second, times, end=float(start + second), ranks=RANKS, subject=f"job-{job}")
-        stores.steps.write(checked(told))
+        for store in stores:
+            store.steps.write(checked(told))
 
 
-def cost(nodes: int, count: int, ring: TelemetryRing, start: int) -> list[float]:
-    """CPU seconds a second of each shard."""
-    stores = JobStores(steps=StepStore(256), progress=ProgressStore(600), pairs=PairStore(64))
-    runners = [DetectorRunner(ring, stores, shard=shard) for shard in shards(count)]
-    cohorts = {c: "pod" for source in (SignalSource.GPU, SignalSource.HOST) for c in ring.columns(source)}
-    fleet = Fleet(cohorts=cohorts, nodes=tuple(f"n{i:04d}" for i in range(nodes)), runs=_jobs(nodes))
-    rng, used = np.random.default_rng(0), [0.0] * count
-    for second in range(SECONDS):
-        _report(stores, second, start, rng)
-        now = replace(fleet, last_frames=np.full(nodes, float(start + second)))
-        for number, runner in enumerate(runners):
+class _Measured:
+    """A number of shards with stores of their own, and the CPU seconds that each has used."""
+
+    def __init__(self, count: int, ring: TelemetryRing) -> None:
+        self.stores = JobStores(steps=StepStore(256), progress=ProgressStore(600), pairs=PairStore(64))
+        self._runners = [DetectorRunner(ring, self.stores, shard=shard) for shard in shards(count)]
+        self.used = np.zeros(count)
+
+    def evaluate(self, fleet: Fleet, now: float, *, counted: bool) -> None:
+        for number, runner in enumerate(self._runners):
             began = time.process_time()
-            runner.evaluate(now, float(start + second))
-            used[number] += (time.process_time() - began) * (second >= WARM_UP)
-    return [seconds / (SECONDS - WARM_UP) for seconds in used]
+            runner.evaluate(fleet, now)
+            self.used[number] += (time.process_time() - began) * counted
 
 
 def costs(nodes: int) -> list[Row]:
-    """What 1, 2, and 4 shards cost in all, and the largest of them."""
+    """What 1, 2, and 4 shards cost in all, and the largest of them; all evaluate each second, in turns."""
     ring = TelemetryRing(SECONDS + 30)
     data = HealthyFleet(nodes * PER_NODE, 0).next(SECONDS)
     replay(ring, data)
-    start, rows = int(data.t[0]), []
-    whole = sum(cost(nodes, 1, ring, start))
+    start, rng = int(data.t[0]), np.random.default_rng(0)
+    cohorts = {c: "pod" for source in (SignalSource.GPU, SignalSource.HOST) for c in ring.columns(source)}
+    runs = [place_job(job, RANKS, first=job * RANKS // PER_NODE, per_node=PER_NODE, nodes=nodes) for job in range(JOBS)]
+    fleet = Fleet(cohorts=cohorts, nodes=tuple(f"n{i:04d}" for i in range(nodes)), runs=runs)
+    measured = {count: _Measured(count, ring) for count in (1, 2, 4)}
+    for second in range(SECONDS):
+        _report([one.stores for one in measured.values()], second, start, rng)
+        now = replace(fleet, last_frames=np.full(nodes, float(start + second)))
+        turns = list(measured.values())
+        for one in turns[second % 3 :] + turns[: second % 3]:
+            one.evaluate(now, float(start + second), counted=second >= WARM_UP)
+    whole = float(measured.pop(1).used.sum())
     what = f"{nodes} nodes of {PER_NODE} GPUs, {JOBS} jobs of {RANKS} ranks"
-    rows.append(
-        Row(claim=f"detection in one process, {what}", figure=whole, unit="cores", target="", holds=None,
-            kind="simulated")
-    )  # fmt: skip
-    for count in (2, 4):
-        each = cost(nodes, count, ring, start)
+    rows = [
+        Row(claim=f"detection in one process, {what}", figure=whole / (SECONDS - WARM_UP), unit="cores", target="",
+            holds=None, kind="simulated")
+    ]  # fmt: skip
+    for count, one in measured.items():
+        total, each = float(one.used.sum()) / whole, one.used / whole
         rows += [
-            Row(claim=f"{count} shards together ÷ one process", figure=sum(each) / whole, unit="",
-                target=f"<= {LINEAR}", holds=sum(each) / whole <= LINEAR, kind="simulated"),
-            Row(claim=f"the largest of {count} shards ÷ one process", figure=max(each) / whole, unit="",
-                target="", holds=None, kind="simulated",
-                note="each: " + ", ".join(f"{part / whole:.2f}" for part in each)),
+            Row(claim=f"{count} shards together ÷ one process", figure=total, unit="", target=f"<= {LINEAR}",
+                holds=total <= LINEAR, kind="simulated"),
+            Row(claim=f"the largest of {count} shards ÷ one process", figure=float(each.max()), unit="", target="",
+                holds=None, kind="simulated", note="each: " + ", ".join(f"{part:.2f}" for part in each)),
         ]  # fmt: skip
     return rows
 

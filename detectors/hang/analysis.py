@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
-from mainstay.detectors.finding import FindingKind, join_names
+from mainstay.detectors.finding import FindingKind
 from mainstay.detectors.hang.collective_match import IMPOSSIBLE, CollectiveMismatch, compare, is_shifted
-from mainstay.detectors.hang.dump_checks import DumpDoubts, check_dumps
+from mainstay.detectors.hang.dump_checks import DumpDoubts, check_dumps, name_ranks
 from mainstay.detectors.hang.flight_recorder import Call, Dump, Group
 from mainstay.detectors.hang.wait_graph import (
     GroupProgress,
@@ -31,8 +31,6 @@ _REASONS = {
     StallKind.BEHIND: "has not entered what others wait in",
     StallKind.FROZEN: "entered what others completed, and did not complete it",
 }
-LISTED = 16
-"""Ranks listed in a line of a terminal; the rest is counted."""
 _INNER = ("TENSOR", "EXPERT", "CONTEXT", "PIPELINE", "DATA")
 """Megatron's words in descriptions, innermost first; other groups are ordered by size."""
 
@@ -271,4 +269,4 @@ def _last_call(dump: Dump | None) -> str:
 
 
 def _ranks_text(ranks: list[int]) -> str:
-    return f"Rank{'s' if len(ranks) != 1 else ''} {join_names(ranks, LISTED)}"
+    return name_ranks(ranks).capitalize()

@@ -20,7 +20,8 @@ import msgspec
 
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
 from mainstay.detectors.finding import FindingKind, join_names
-from mainstay.detectors.hang.analysis import LISTED, HangDiagnosis, diagnose
+from mainstay.detectors.hang.analysis import HangDiagnosis, diagnose
+from mainstay.detectors.hang.dump_checks import LISTED
 from mainstay.detectors.hang.flight_recorder import Dump, DumpError, decode, dumps_of
 
 NAMED: Final = 0

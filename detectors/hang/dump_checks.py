@@ -7,7 +7,7 @@ in which nothing happens any more (their counts are equal on all members) show a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,7 @@ ONE_TIME_SECONDS: Final = 1800.0
 """The newest calls of dumps of one hang are closer to each other: PyTorch takes dumps when a call was open for its
 timeout, ten minutes by default, and others wait within minutes for a rank that stopped."""
 LISTED: Final = 16
+"""Ranks listed in a sentence; the rest is counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +48,16 @@ class DumpDoubts:
         found = []
         if self.missing:
             found.append(
-                f"No dump from {_ranks(self.missing)}: {_they(self.missing)} may block the job too, or instead."
+                f"No dump from {name_ranks(self.missing)}: {_they(self.missing)} may block the job too, or instead."
             )
         if self.contradicting:
             found.append(
-                f"The dump from {_ranks(self.contradicting)} contradicts itself or the others. It is damaged or of "
+                f"The dump from {name_ranks(self.contradicting)} contradicts itself or the others. It is damaged or of "
                 "another time, and was not used."
             )
         if self.uncounted:
             found.append(
-                f"The dump from {_ranks(self.uncounted)} has no calls of a group in which others wait: "
+                f"The dump from {name_ranks(self.uncounted)} has no calls of a group in which others wait: "
                 f"{_they(self.uncounted)} may block the job too, or instead."
             )
         if self.apart_seconds > ONE_TIME_SECONDS:
@@ -138,7 +139,8 @@ def _uncounted(progress: GroupProgress) -> set[int]:
     return set(progress.rank[~known & np.isin(progress.group, inside)].tolist())
 
 
-def _ranks(ranks: tuple[int, ...]) -> str:
+def name_ranks(ranks: Sequence[int]) -> str:
+    """``rank 3``, or ``ranks 3, 4 and 12 more``."""
     return f"rank{'s' if len(ranks) != 1 else ''} {join_names(ranks, LISTED)}"
 
 

@@ -35,8 +35,8 @@ _log: Final = logging.getLogger(__name__)
 RENEWALS: Final = 6
 """Renewals within the time of a lease: a holder that is late four times in a row keeps it."""
 GIVE_UP_LEASES: Final = 5
-"""Times of a lease for which a process holds more than its share before it gives up the rest: one that was only slow
-gets back nothing, and work does not move to and fro."""
+"""Times of a lease for which a process holds more than its share before it gives up the rest: work does not move to and
+fro when another was only slow."""
 Turn = Callable[[], None]
 
 _ADD: Final = text(
@@ -161,10 +161,11 @@ class Leases:
         with self._autocommit() as connection:
             self._report(connection, pending=pending, lag=lag)
             held = _pairs(connection, _RENEW, given | {"names": names})
-            surplus = self._surplus(connection, held, began)
+            share = self._share(connection)
+            surplus = self._surplus(held, share, began)
             for name in surplus:
                 del held[name]
-            taken = self._take(connection, held, surplus)
+            taken = self._take(connection, held, 0 if surplus else share)
             with self._lock:
                 self._held = {name: (epoch, began + self.seconds) for name, epoch in {**held, **taken}.items()}
             if surplus:  # after this process has stopped that work
@@ -173,24 +174,22 @@ class Leases:
             _log.info("this process holds the lease %s now (epoch %d)", name, epoch)
         return list(taken)
 
-    def _take(self, connection: Connection, held: dict[str, int], surplus: list[str]) -> dict[str, int]:
-        """Take over leases that have expired: of those that are spread, up to the share of this process."""
+    def _take(self, connection: Connection, held: dict[str, int], share: int) -> dict[str, int]:
+        """Take over leases that have expired: of those that are spread, up to ``share``."""
         given = {"me": self.process.id, "seconds": self.seconds}
         single = [name for name in self._wanted - self._spread if name not in held]
-        shared = [name for name in self._spread if name not in held and name not in surplus]
+        spread = [name for name in self._spread if name not in held]
+        room = share - (len(self._spread) - len(spread))
         taken = _pairs(connection, _TAKE, given | {"names": single, "most": len(single)}) if single else {}
-        if shared and not surplus:
-            room = self._share(connection) - sum(name in self._spread for name in held)
-            if room > 0:
-                taken |= _pairs(connection, _TAKE, given | {"names": shared, "most": room})
-        if (single or shared) and not taken:
+        if spread and room > 0:
+            taken |= _pairs(connection, _TAKE, given | {"names": spread, "most": room})
+        if (single or spread) and not taken:
             connection.execute(_ADD, {"names": self.names()})
         return taken
 
-    def _surplus(self, connection: Connection, held: dict[str, int], now: float) -> list[str]:
-        """The spread leases to give up: those beyond the share of this process, once that has lasted."""
-        mine = sorted(name for name in held if name in self._spread)
-        surplus = mine[self._share(connection) :] if len(mine) > 1 else []
+    def _surplus(self, held: dict[str, int], share: int, now: float) -> list[str]:
+        """The spread leases to give up: those beyond ``share``, once that has lasted."""
+        surplus = sorted(name for name in held if name in self._spread)[share:]
         if not surplus:
             self._beyond_since = None
             return []
@@ -200,6 +199,8 @@ class Leases:
 
     def _share(self, connection: Connection) -> int:
         """How many of the spread leases this process holds at most: its part, rounded up."""
+        if not self._spread:
+            return 0
         working: int = connection.scalar(_WORKING, {"seconds": self.seconds}) or 1
         return -(-len(self._spread) // working)
 

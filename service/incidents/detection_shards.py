@@ -21,8 +21,8 @@ DETECTION: Final = "detection"
 """The lease of the first shard."""
 SHARDS: Final = 4
 """Of a service on PostgreSQL. All its processes must agree on the number."""
-_SPREAD: Final = ("outlier", "device_state", "nvlink", "host_checks", "nic", "throttle", "pcie", "error_drift")
-"""Detectors of the fleet that cost most, the most expensive first."""
+_FLEET: Final = tuple(name for name, detector in ARRAY_DETECTORS.items() if detector.feed is Feed.DEVICES)
+"""Detectors of the fleet, assigned to the shards in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,7 @@ class DetectionShard:
         """Whether it runs this detector of the fleet."""
         if name == "heartbeat":  # also reads the times of events
             return self.is_first
-        place = _SPREAD.index(name) if name in _SPREAD else zlib.crc32(name.encode())
-        return (place + 1) % self.count == self.index
+        return _FLEET.index(name) % self.count == self.index
 
     def has_job(self, job: str) -> bool:
         """Whether it runs the detectors of this job."""

@@ -13,8 +13,9 @@ import pytest
 
 from mainstay.detectors.finding import join_names
 from mainstay.detectors.hang import cli
-from mainstay.detectors.hang.analysis import LISTED, BlockingRank, HangDiagnosis
+from mainstay.detectors.hang.analysis import BlockingRank, HangDiagnosis
 from mainstay.detectors.hang.cli import analyze_hang
+from mainstay.detectors.hang.dump_checks import LISTED
 from mainstay.detectors.hang.flight_recorder import DumpError
 from tests.detectors.hang.test_flight_recorder import WORLD, dump, hung
 

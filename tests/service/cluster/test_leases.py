@@ -112,23 +112,27 @@ def held(leases: Leases) -> list[int]:
     return [number for number in range(4) if leases.epoch(f"shard-{number}") is not None]
 
 
+def renewed(*processes: Leases) -> list[list[int]]:
+    """The shards that each holds after it renewed its leases."""
+    for leases in processes:
+        leases.renew()
+    return [held(leases) for leases in processes]
+
+
 @pytest.mark.postgres
 def test_processes_share_the_leases_that_are_spread(two) -> None:
     first, second = two
     elect_shards(first)
-    first.renew()
-    first.renew()  # the first adds the rows
-    assert held(first) == [0, 1, 2, 3], "alone, a process works on all"
+    wait_until(lambda: renewed(first) == [[0, 1, 2, 3]])  # alone, a process works on all
     elect_shards(second)
 
     def spread() -> bool:
-        for leases in two:
-            leases.renew()
-        return [len(held(leases)) for leases in two] == [2, 2] and {*held(first), *held(second)} == {0, 1, 2, 3}
+        mine, theirs = renewed(*two)
+        return len(mine) == len(theirs) == 2 and {*mine, *theirs} == {0, 1, 2, 3}
 
     wait_until(spread)
     first.release()
-    wait_until(lambda: second.renew() is not None and held(second) == [0, 1, 2, 3])
+    wait_until(lambda: renewed(second) == [[0, 1, 2, 3]])
     first.process = Process(url="http://again", started_at=0.0)
     wait_until(spread)
 
@@ -138,9 +142,8 @@ def test_a_process_that_is_lost_leaves_its_share_to_the_others(two) -> None:
     first, second = two
     for leases in two:
         elect_shards(leases)
-        leases.renew()
-    wait_until(lambda: [leases.renew() for leases in two] != [] and len(held(second)) == len(held(first)) == 2)
-    wait_until(lambda: second.renew() is not None and held(second) == [0, 1, 2, 3])
+    wait_until(lambda: [len(shards) for shards in renewed(*two)] == [2, 2])
+    wait_until(lambda: renewed(second) == [[0, 1, 2, 3]])
     assert held(first) == [], "it holds nothing of what another works on now"
 
 

@@ -68,15 +68,7 @@ class GeneratedRun:
 
     def runs(self) -> list[RunningJob]:
         """Job ``k`` runs on the GPUs of two nodes."""
-        found = []
-        for job in range(self.jobs):
-            places = [
-                {"rank": r, "dp": r, "pp": 0, "tp": 0, "device": f"gpu{r % 4}",
-                 "node": f"n{(job + r // 4) % self.nodes:04d}"}
-                for r in range(RANKS)
-            ]  # fmt: skip
-            found.append(run_of(f"job-{job}", 0.0, {"ranks": places}))
-        return found
+        return [place_job(job, RANKS, first=job, per_node=4, nodes=self.nodes) for job in range(self.jobs)]
 
     def evaluate(self, count: int) -> list[Told]:
         """The findings of ``count`` shards, sorted."""
@@ -109,6 +101,16 @@ class GeneratedRun:
                 times = {"compute_time_seconds": seconds, "step_time_seconds": float(seconds.max())}
                 number, end = second // STEP_SECONDS, float(start + second)
                 stores.steps.write(checked(step_frame(number, times, end=end, ranks=RANKS, subject=f"job-{job}")))
+
+
+def place_job(job: int, ranks: int, *, first: int, per_node: int, nodes: int) -> RunningJob:
+    """A job of replicas whose ranks fill the nodes from number ``first`` on."""
+    places = [
+        {"rank": r, "dp": r, "pp": 0, "tp": 0, "device": f"gpu{r % per_node}",
+         "node": f"n{(first + r // per_node) % nodes:04d}"}
+        for r in range(ranks)
+    ]  # fmt: skip
+    return run_of(f"job-{job}", 0.0, {"ranks": places})
 
 
 def detectors_of(found: Sequence[Told]) -> set[str]:
