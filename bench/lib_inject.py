@@ -75,8 +75,8 @@ def _slow_product(factor: float, *, spin: bool) -> Act:
     def act(_: Benchmark, measure: Measure) -> BenchmarkReadings:
         original = gemm.multiply
 
-        def multiply(kind: str, n: int, device: Device) -> Callable[[], Any]:
-            return stretched(original(kind, n, device), factor, spin=spin)
+        def multiply(kind: str, shape: int | tuple[int, int, int], device: Device) -> Callable[[], Any]:
+            return stretched(original(kind, shape, device), factor, spin=spin)
 
         gemm.multiply = burn.multiply = multiply  # type: ignore[attr-defined]
         return measure()

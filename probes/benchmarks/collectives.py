@@ -97,7 +97,7 @@ def _operation(
     before = float((rank - 1) % world)
 
     def gather() -> None:
-        _either("all_gather_single", "all_gather_into_tensor")(out, part)
+        gather_into(out, part)
 
     def scatter() -> None:
         _either("reduce_scatter_single", "reduce_scatter_tensor")(piece, whole)
@@ -126,6 +126,11 @@ def _operation(
             raise RuntimeError(f"{name} over {world} ranks left wrong numbers with rank {rank}")
 
     return work, check
+
+
+def gather_into(out: torch.Tensor, part: torch.Tensor) -> None:
+    """All-gather of equal parts, one after another along the first axis of ``out``."""
+    _either("all_gather_single", "all_gather_into_tensor")(out, part)
 
 
 def _either(newer: str, older: str) -> Callable[..., Any]:

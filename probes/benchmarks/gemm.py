@@ -81,19 +81,26 @@ class Gemm(Benchmark):
         return readings
 
 
-def multiply(kind: str, n: int, device: Device) -> Callable[[], torch.Tensor]:
-    """The product of two seeded n x n matrices in a number format, as a function without arguments."""
+def multiply(kind: str, shape: int | tuple[int, int, int], device: Device) -> Callable[[], torch.Tensor]:
+    """The product of two seeded matrices in a number format, as a function without arguments.
+
+    Args:
+        kind: a number format of ``gemm``.
+        shape: n for n x n times n x n; (m, k, n) for m x k times k x n.
+        device: where the matrices are.
+    """
     import torch
 
+    m, k, n = (shape, shape, shape) if isinstance(shape, int) else shape
     if device.kind == "cuda":
         torch.set_float32_matmul_precision("high" if kind == "tf32" else "highest")
-    random = torch.Generator().manual_seed(n)
+    random, sizes = torch.Generator().manual_seed(n), ((m, k), (k, n))
     if kind == "int8":
         left, right = (
-            torch.randint(-100, 100, (n, n), generator=random, dtype=torch.int8).to(device.label) for _ in "lr"
+            torch.randint(-100, 100, size, generator=random, dtype=torch.int8).to(device.label) for size in sizes
         )
         return lambda: int8_matmul(left, right)
-    left, right = (torch.randn(n, n, generator=random).to(device.label) for _ in "lr")
+    left, right = (torch.randn(size, generator=random).to(device.label) for size in sizes)
     if kind == "fp8":
         return _scaled(left, right)
     dtypes = {"fp64": torch.float64, "bf16": torch.bfloat16, "fp16": torch.float16}

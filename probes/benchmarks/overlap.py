@@ -30,6 +30,8 @@ class Overlap(RankBenchmark):
     defects: ClassVar[tuple[Defect, ...]] = (Defect.GPU_LINK, Defect.COMPUTE, Defect.HOST_CPU)
     tier: ClassVar[SuiteTier] = SuiteTier.STANDARD
     gpu_sizes: ClassVar[Sizes] = {"size": 8192, "mebibytes": 256}
+    exchange: ClassVar[bool] = False
+    """All-to-all instead of all-reduce."""
 
     @dataclass(frozen=True, kw_only=True)
     class Config(RankBenchmark.Config):
@@ -60,16 +62,30 @@ class Overlap(RankBenchmark):
 
         where = Device(kind="cuda", model="", index=rank) if backend == "nccl" else Device(kind="cpu", model="")
         work = multiply("bf16" if backend == "nccl" else "fp32", self.config.size, where)
-        tensor = torch.ones((self.config.mebibytes << 20) // 4, device=where.label)
+        world = dist.get_world_size()
+        tensor = torch.ones((self.config.mebibytes << 20) // 4 // world * world, device=where.label)
 
         def compute(calls: int) -> None:
             for _ in range(calls):
                 work()
 
+        received = torch.empty_like(tensor)
+
         def communicate() -> Any:
+            if self.exchange:
+                return dist.all_to_all_single(received, tensor, async_op=True)
             return dist.all_reduce(tensor, async_op=True)
 
         return _timed(compute, communicate, self.config.budget_seconds, where, clock)
+
+
+class OverlapAllToAll(Overlap):
+    """The same beside an all-to-all, as in a mixture of experts: every pair of ranks exchanges a part."""
+
+    name: ClassVar[str] = "overlap_all_to_all"
+    catches: ClassVar[str] = "an all-to-all that slows down, or is slowed down by, the arithmetic beside it"
+    tier: ClassVar[SuiteTier] = SuiteTier.DEEP
+    exchange: ClassVar[bool] = True
 
 
 def hidden(compute: float, communicate: float, both: float) -> float:

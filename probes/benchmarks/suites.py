@@ -20,17 +20,21 @@ from mainstay.probes.benchmarks.dcgm import Dcgm, DcgmDeep
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.deterministic import Deterministic
 from mainstay.probes.benchmarks.disk import Disk
+from mainstay.probes.benchmarks.expert_parallel import ExpertParallel
 from mainstay.probes.benchmarks.gemm import Gemm
 from mainstay.probes.benchmarks.host_memory import HostMemory
 from mainstay.probes.benchmarks.launch import Launch
+from mainstay.probes.benchmarks.layer_gemm import LayerGemm
 from mainstay.probes.benchmarks.memory import Memory
+from mainstay.probes.benchmarks.models import ModelBert, ModelLlama, ModelLstm, ModelResnet
 from mainstay.probes.benchmarks.nccl_tests import NcclTests
 from mainstay.probes.benchmarks.numa_copy import NumaCopy
 from mainstay.probes.benchmarks.nvbandwidth import NvBandwidth
-from mainstay.probes.benchmarks.overlap import Overlap
+from mainstay.probes.benchmarks.overlap import Overlap, OverlapAllToAll
 from mainstay.probes.benchmarks.peer import Peer
 from mainstay.probes.benchmarks.perftest import Perftest
 from mainstay.probes.benchmarks.result import Metric
+from mainstay.probes.benchmarks.sharded_matmul import ShardedMatmul
 from mainstay.probes.benchmarks.tcp import Tcp
 from mainstay.probes.benchmarks.train import Train, TrainCompiled
 
@@ -39,6 +43,7 @@ BENCHMARKS: Mapping[str, type[Benchmark]] = {
     for benchmark in (
         Deterministic,
         Gemm,
+        LayerGemm,
         Memory,
         HostMemory,
         Copy,
@@ -48,10 +53,17 @@ BENCHMARKS: Mapping[str, type[Benchmark]] = {
         Collectives,
         Peer,
         Overlap,
+        OverlapAllToAll,
+        ShardedMatmul,
         Tcp,
         Disk,
         Train,
         TrainCompiled,
+        ModelLlama,
+        ModelBert,
+        ModelResnet,
+        ModelLstm,
+        ExpertParallel,
         NvBandwidth,
         NcclTests,
         Perftest,

@@ -25,8 +25,11 @@ from mainstay.probes.benchmarks.suites import BENCHMARKS, SUITES, TYPICAL
 pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("compiled")]
 
 ROOT = Path(__file__).resolve().parents[3]
-COMPILES = pytest.param("train_compiled", marks=pytest.mark.slow)
-EVERY = pytest.mark.parametrize("name", [COMPILES if name in COMPILES.values else name for name in sorted(BENCHMARKS)])
+SLOW = {"train_compiled", "expert_parallel", *(name for name in BENCHMARKS if name.startswith("model_"))}
+"""What compiles, or imports torch's compiler with its first optimizer."""
+EVERY = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in sorted(BENCHMARKS)]
+)
 KINDS = pytest.mark.parametrize("kind", ["cpu", "cuda"])
 UNITS = {"s": Better.LOWER, "B/s": Better.HIGHER, "FLOP/s": Better.HIGHER, "OP/s": Better.HIGHER, "Hz": Better.HIGHER,
          "ratio": Better.HIGHER, "": Better.EQUAL}  # fmt: skip
