@@ -26,6 +26,7 @@ from bench import lib_drifting_fleet as drifting
 from bench import lib_validator_fleet as synthetic
 from bench.lib_gpu_variability import BENCHMARKS, FOLDER, Gpu, is_healthy, load, slow_nodes, splits
 from bench.lib_similarity import distances
+from bench.lib_whole_nodes import whole_node_rows
 from bench.report import Row, publish, target_file
 from mainstay.detectors.base import Floats
 from mainstay.detectors.statistics.conformal import Mask
@@ -372,7 +373,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     file = target_file("validator", [one for one in arguments if one != "--quick"])
     rows = [*fleets(), *sessions(COHORTS_QUICK if quick else COHORTS), speed()]
     if FOLDER.is_dir():
-        rows = [row for name in BENCHMARKS for row in replay_rows(replay(name))] + [clocks(), *rows]
+        replayed = [row for name in BENCHMARKS for row in replay_rows(replay(name))]
+        rows = [*replayed, *whole_node_rows(BENCHMARKS, TIMES), clocks(), *rows]
     else:
         print(f"{FOLDER} is absent: set MAINSTAY_TEST_DATA; the replayed rows are left out")
     publish("validator", rows, file)

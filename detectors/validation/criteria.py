@@ -2,7 +2,7 @@
 
 Invariant: unknown is never healthy. Only a finite value can PASS, one that a criterion of the same benchmark, metric
 and cohort covers; all that is missing, broken, hung, unsupported or without a criterion is UNKNOWN with its reason. And
-a worse value never gets a better verdict.
+a worse value never gives its device a better verdict (``whole_node``: what its siblings measured may).
 
 Pure: results and criteria in, verdicts out. The clock is the data's.
 """
@@ -27,6 +27,7 @@ from mainstay.detectors.validation.verdict import (
     RunVerdict,
     SuiteVerdict,
 )
+from mainstay.detectors.validation.whole_node import relax_whole_node
 from mainstay.probes.benchmarks.result import (
     BenchmarkResult,
     BenchmarkState,
@@ -111,7 +112,7 @@ def judge(
         criteria={(c.benchmark, c.metric): c for c in criteria if c.cohort == cohort},
         refused={(r.benchmark, r.metric): r.reason for r in refused if r.cohort == cohort},
     )
-    verdicts = [verdict for result in results for verdict in _judge_result(result, known)]
+    verdicts = relax_whole_node([verdict for result in results for verdict in _judge_result(result, known)])
     absent = sorted(set(expected) - {result.benchmark for result in results})
     verdicts += [_unknown(name, "", WHOLE, "the benchmark is missing from the result") for name in absent]
     overall = worst(verdict.verdict for verdict in verdicts)
