@@ -283,12 +283,16 @@ class CheckpointWriter(PeriodicThread):
             outcome = self._ask(order)
         except (ArenaError, OSError) as error:
             outcome = WriteResult(problem=str(error))
-        if outcome.problem:
+        if outcome.problem and not (final and self._is_durable(config, rank, epoch)):  # its slot was reused since
             self._store.degraded[_subject(rank)] = f"epoch {epoch} was not written: {outcome.problem}"
             return
         self._store.degraded.pop(_subject(rank), None)
         if outcome.nbytes:
             self._node.meter.add_transfer("disk_write", outcome.nbytes, outcome.seconds)
+
+    def _is_durable(self, config: DiskConfig, rank: int, epoch: int) -> bool:
+        parts = RunDirectory(self._directory / config.run).parts(epoch)
+        return any(part.rank == rank and holds(config.returns, epoch, part.generation) for part in parts)
 
 
 def _subject(rank: int) -> str:

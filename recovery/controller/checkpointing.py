@@ -196,7 +196,10 @@ class CheckpointManager:
             log.warning("step %d is on disk: continue from it with --resume %s", epoch, self._job.state.run)
 
     async def write(self, nodes: list[NodeMember], epoch: int, seconds: float) -> list[str]:
-        """Have ``epoch`` written by the agents of ``nodes``; what went wrong. No rank may train meanwhile."""
+        """Have ``epoch`` written by the agents of ``nodes``; what went wrong.
+
+        No rank may train meanwhile, unless its part is on disk already: then this waits for what completes the step.
+        """
         self.saved.clear()
         here = [node for node in nodes if node.alive]
         orphans = self._orphans(here, epoch)

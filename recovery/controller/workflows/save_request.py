@@ -85,6 +85,8 @@ class SaveRequests:
 
         try:
             await job.until(lambda: saved() or job.state.over, SAVE_SECONDS)
+            if saved():  # all parts are there: have whoever wrote the last one finish the manifest too
+                await self._checkpoints.write(job.members.alive(), step, SAVE_SECONDS)
         finally:
             self._writing = None
         if saved():
