@@ -23,7 +23,8 @@ PARTS = (
     "hangs",  # who holds up a job, simulated and replayed
     "failslow",  # slow ranks, simulated and replayed
     "comm",  # slow links, simulated
-    "numeric_anomalies",  # NaN, spikes, digests, slowdowns of the whole job, replayed
+    "numeric_anomalies",  # NaN, spikes, digests, replayed
+    "job_pace",  # slowdowns of a whole job, in uneven healthy runs and in published ones
     "smd",  # machines with many signals, replayed
     "detect_engine",  # a tick of 80,000 GPUs against river
     "sdk_overhead",  # what the signals cost a step, live

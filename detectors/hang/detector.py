@@ -24,7 +24,7 @@ from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.detectors.hang.groups import GroupLabels
 from mainstay.detectors.hang.messages import HangVerdict, verdict
 from mainstay.detectors.hang.timeout import HangTimeoutConfig, HangTimeoutModel
-from mainstay.detectors.hang.wait_graph import localize_hang
+from mainstay.detectors.hang.wait_graph import StallKind, localize_hang, still_in_phase
 from mainstay.detectors.series import draw_series
 from mainstay.probes.core_types import GROUP_KINDS, RecommendedAction, Severity, StepPhase
 
@@ -303,8 +303,19 @@ class HangDetector(ArrayDetector):
         frozen = silent | self._frozen(t)
         if not place.culprits and frozen.any():
             place = localize_hang(progress, self._ranks(samples, frozen), inside)
-        said = verdict(place, progress, samples, quiet=quiet, limit=limit, phase=self._phase, most=self.config.blamed)
+        kept = self._kept_in_phase()
+        if place.stall is StallKind.UNCLEAR and kept.any():
+            place = still_in_phase(self._ranks(samples, kept))
+        said = verdict(
+            place, progress, samples, quiet=quiet, limit=limit, phase=self._phase, kept=kept, most=self.config.blamed
+        )
         return self._say(said, t, limit)
+
+    def _kept_in_phase(self) -> Bools:
+        """Ranks still in the phase, such as a checkpoint, from which others have returned; none while all are in it."""
+        kept: Bools = self.rows["phase"] == self._phase
+        returned = self.rows["phase"] == StepPhase.TRAIN
+        return kept if self._phase is not StepPhase.TRAIN and returned.any() else np.zeros_like(kept)
 
     def _silent(self, t: float) -> Bools:
         """Ranks that stopped reporting with the standstill, while others report.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mainstay.detectors.base import Samples
+from mainstay.detectors.base import Bools, Samples
 from mainstay.detectors.finding import Cause, FindingKind, join_names
 from mainstay.detectors.hang.wait_graph import GroupProgress, HangCulprit, HangLocalization, StallKind
 from mainstay.probes.core_types import StepPhase
@@ -36,6 +36,8 @@ class _Case:
     samples: Samples
     how_long: str
     numbers: dict[str, float]
+    phase: StepPhase
+    kept: Bools
 
 
 def verdict(
@@ -46,9 +48,13 @@ def verdict(
     quiet: float,
     limit: float,
     phase: StepPhase,
+    kept: Bools,
     most: int,
 ) -> HangVerdict:
-    """Describe a hang localization; up to ``most`` culprits are blamed one by one."""
+    """Describe a hang localization; up to ``most`` culprits are blamed one by one.
+
+    ``kept`` [E] are the ranks that are still in ``phase`` while others have returned to training.
+    """
     where = "" if phase is StepPhase.TRAIN else f" in phase {phase.name.lower()}"
     case = _Case(
         place=place,
@@ -56,6 +62,8 @@ def verdict(
         samples=samples,
         how_long=f"nothing was completed{where} for {quiet:.1f} s (limit {limit:.1f} s)",
         numbers={"quiet_seconds": quiet, "limit_seconds": limit, "phase": float(phase)},
+        phase=phase,
+        kept=kept,
     )
     if 0 < len(place.culprits) <= most:
         return _blame(case)
@@ -68,7 +76,7 @@ def verdict(
 
 def _blame(case: _Case) -> HangVerdict:
     row_of = {entity.rank: row for row, entity in enumerate(case.samples.entities)}
-    rows = {row_of[c.rank]: _of_rank(case, c) for c in case.place.culprits if c.rank in row_of}
+    rows = {row_of[c.rank]: _of_rank(case, c, row_of[c.rank]) for c in case.place.culprits if c.rank in row_of}
     sure = all(c.sure for c in case.place.culprits)
     many = len(rows) > 0.5 * len(case.samples.entities)  # most of a job at fault is likelier a fault of its reports
     # 0.95: the graph of waiting is a proof but for lost or stuck reports; 0.6: the lag rule is a likelihood.
@@ -76,8 +84,8 @@ def _blame(case: _Case) -> HangVerdict:
     return HangVerdict(rows=rows, confidence=confidence)
 
 
-def _of_rank(case: _Case, c: HangCulprit) -> tuple[str, dict[str, float]]:
-    entity = next(e for e in case.samples.entities if e.rank == c.rank)
+def _of_rank(case: _Case, c: HangCulprit, row: int) -> tuple[str, dict[str, float]]:
+    entity = case.samples.entities[row]
     where = f" on {entity.node}" if entity.node else ""
     kind = "" if c.group is None else case.progress.kinds[c.group]
     waits = f"{c.waiting} rank{'s' if c.waiting != 1 else ''} wait{'s' if c.waiting == 1 else ''} for it in {kind}"
@@ -85,7 +93,10 @@ def _of_rank(case: _Case, c: HangCulprit) -> tuple[str, dict[str, float]]:
     numbers = {"waiting_ranks": float(c.waiting), **case.numbers}
     behind = {"behind_entered": c.behind_entered, "behind_completed": c.behind_completed}
     numbers |= {name: value for name, value in behind.items() if np.isfinite(value)}
-    return f"Rank {c.rank}{where} {_why(c, kind)}; {tail}.", numbers
+    why = _why(c, kind)
+    if case.kept[row] and c.stall is not StallKind.SILENT:
+        why = f"has not returned from phase {case.phase.name.lower()}, which others have left"
+    return f"Rank {c.rank}{where} {why}; {tail}.", numbers
 
 
 def _why(c: HangCulprit, kind: str) -> str:

@@ -1,8 +1,8 @@
 """How long a job may go without completing a collective: learned by phase from the gaps of the healthy job.
 
 Training: ``max(4 s, 3 x p99.9)`` of the gaps (reference 3.2). Other phases may be long and silent, so their limit is
-``5 x p99`` of the longest gap of each past phase (reference, fault 8), never below a floor, and until some phases
-are known only the time-out at which the collective library itself would give up.
+``5 x p99`` of the longest gap of each past phase (reference, fault 8), never below a floor. Until some phases are
+known, it is the time-out at which the collective library itself would give up; of a checkpoint, ten minutes.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class HangTimeoutConfig:
     """Seconds: a first compilation and a recompilation have nothing in common."""
     masked_unlearned: float = 1800.0
     """Seconds: the time-out of gloo and of DeepSpeed, longer than NCCL's ten minutes."""
+    checkpoint_unlearned: float = 600.0
+    """Seconds, or more where a checkpoint seen took long: terabytes at a gigabyte per second and node need minutes."""
     learn_failure_runs: int = 3
     idle_factor: float = 3.0
     idle_least: float = 60.0
@@ -123,6 +125,8 @@ class HangTimeoutModel:
         limits = self.limits
         known = self._masked_phases[phase]
         if len(known) < limits.learn_failure_runs:
+            if phase is StepPhase.CHECKPOINT:
+                return max(limits.checkpoint_unlearned, limits.masked_factor * max(known, default=0.0))
             return limits.masked_unlearned
         least = limits.compile_least if phase in {StepPhase.COMPILE, StepPhase.WARM_UP} else limits.masked_least
         return max(least, limits.masked_factor * float(np.quantile(known, 0.99, method="higher")))

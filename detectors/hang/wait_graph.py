@@ -41,6 +41,7 @@ class StallKind(StrEnum):
     FROZEN = "frozen"  # culprits entered what others completed, and did not complete it: noncomm_hang
     TRANSPORT = "transport"  # every rank of a group entered, none left: comm_hang
     CIRCLE = "circle"  # ranks wait for one another: an order of calls that cannot be served
+    PHASE = "phase"  # culprits are still in a phase that the others left: noncomm_hang
     UNCLEAR = "unclear"
 
 
@@ -124,6 +125,18 @@ def localize_hang(progress: GroupProgress, silent: Ints | None = None, inside: I
     whole = _Table(progress, nobody if silent is None else silent)
     whole.culprits(inside)
     return whole.without_sinks(synchronous=inside is not None)
+
+
+def still_in_phase(ranks: Ints) -> HangLocalization:
+    """Blame ranks that are still in a phase that the others left, where no counter shows who waits for whom."""
+    nan = float("nan")
+    culprits = [
+        HangCulprit(
+            rank=int(rank), stall=StallKind.PHASE, group=None, behind_entered=nan, behind_completed=nan, waiting=0
+        )
+        for rank in np.sort(ranks)
+    ]
+    return HangLocalization(stall=StallKind.PHASE, culprits=tuple(culprits))
 
 
 def find_frozen(progress: GroupProgress, blamed: Sequence[int]) -> list[HangCulprit]:

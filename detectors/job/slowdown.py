@@ -1,28 +1,36 @@
-"""A job that as a whole became slower, with no rank to blame: a change point in its step times.
+"""A job that as a whole became slower: a lasting rise of its step times that its work does not explain.
 
-The series is the log of the median over ranks of the step time, in training steps only. A one-sided CUSUM finds a
-lasting shift, Bayesian change-point detection (``mainstay.detectors.statistics.bocpd``) says when it began and is a
-second way to find it; neither speaks before *verification*, as in Greyhound (ATC'25): after dropping outliers (|z| > 3)
-the level since the change lies at least 5 % above the level before, five samples or more belong to it, and the last
-three are all slow. Real jobs spike singly dozens of times a day and almost never three times in a row; Unicron's rule
-(one step above 1.1 times the mean) fires at each.
+The series is the log of the median step time over the ranks that train, less what the work of the slowest replica
+explains (``expected_pace``). A one-sided CUSUM (Page 1954) suspects a lasting rise. The detector reports it when
+*verified*, as in Greyhound (ATC'25): without outliers (|z| > 3), five samples or more lie ``verify`` above the level
+before, clear of noise, and the last three are all slow. Real jobs spike singly dozens of times a day and almost never
+three times in a row; Unicron's rule (one step above 1.1 times the mean) fires at each.
 
-The level before follows slowly while nothing is suspected, so day and night pass; a level that has lasted for
-``accept`` samples is taken as the new normal, and the finding ends saying so.
+Many jobs swing: with the time of day, the neighbors, the data. So a level that the job rose to before is not new: block
+medians of thousands of samples are kept, and a rise must exceed them. Until enough are known, it must be larger.
+
+Whose compute rose is read from the ranks' own times: a rank or node that alone became slow is named, and all ranks are
+called alike only where all of them are. A run that later becomes faster for long was slow at its start: information.
 """
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass
 
 import numpy as np
 
-from mainstay.detectors.base import ArrayDetector, DetectorState, DetectorStatus, Feed, Samples
+from mainstay.detectors.base import ArrayDetector, DetectorState, DetectorStatus, Feed, Floats, Samples
 from mainstay.detectors.entity_state import NORMAL_MAD, EntityState, median
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind, Series
-from mainstay.detectors.statistics.bocpd import Bocpd
-from mainstay.probes.core_types import StepPhase
+from mainstay.detectors.job.expected_pace import SIGNALS, ExpectedPace, work_of
+from mainstay.detectors.job.rank_share import describe_share
+from mainstay.detectors.straggler.compute_time import ComputeTime
+from mainstay.probes.core_types import Severity, StepPhase
+
+_BLOCK = 16
+"""Samples of a block: its median spreads a third as much as one sample."""
+_TRIALS = (5, 8, 12, 20, 32, 50)
+"""Lengths of the new level that are tried: a rise may come while a smaller one is still suspected."""
 
 
 class SlowdownDetector(ArrayDetector):
@@ -30,13 +38,21 @@ class SlowdownDetector(ArrayDetector):
 
     name = "slowdown"
     kinds = frozenset({FindingKind.JOB_SLOWDOWN})
-    signals = ("step_time_seconds", "step_phase")
+    signals = ("step_time_seconds", *ComputeTime.signals)
     feed = Feed.STEPS
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Config:
         verify: float = 1.05
-        """Least slowdown said: Greyhound's 10 % misses what two days of training would notice."""
+        """Least slowdown said: Greyhound's 10 % misses what two days of training would notice..."""
+        verify_new: float = 1.07
+        """...and until ``known_blocks`` are known: swings of five per cent are common, and the first is no fault."""
+        known_blocks: int = 192
+        """About three thousand samples: whole periods of most swings."""
+        blocks: int = 512
+        """Blocks remembered: eight thousand samples, several hours of a large job."""
+        sure: float = 5.0
+        """Standard errors by which a rise must be clear of noise."""
         h: float = 8.0
         """Score that makes a suspicion: at k = 1 once in exp(2k(h + 1.17k)) / 2k^2 = 4.6e7 independent samples
         (Siegmund), a year of 1 s steps."""
@@ -49,17 +65,17 @@ class SlowdownDetector(ArrayDetector):
         samples: int = 5
         """Of the new level, before the first finding."""
         in_a_row: int = 3
-        """And so many of the last, all slower than half of ``verify``."""
+        """And so many of the last, all slower than half of what is verified."""
         apart: int = 10
-        """Least samples between two changes."""
-        sure: float = 0.9
-        """Probability of a recent change by Bocpd, as in Greyhound."""
+        """Least samples from the end of a finding to the next."""
         skip: int = 5
         """First samples, after a start or a rollback, that are not looked at."""
         learn: int = 20
         """Samples of the first level: as many as the reference leaves out as warm-up."""
         window: int = 64
         """Samples of the level before."""
+        fitted: int = 256
+        """Samples from which the work's share in the pace is learned."""
         floor: float = 0.004
         """0.4 %, least noise: timers and clock boost alone move a step by this much."""
         limit: float = 0.1
@@ -68,53 +84,60 @@ class SlowdownDetector(ArrayDetector):
         """Samples after which an unverified suspicion becomes the level."""
         accept: int = 500
         """Samples after which a slow level is the new normal."""
+        repeated: int = 2
+        """Slowdowns that ended, from which on their level is one of the job's own."""
+        start_blocks: int = 16
+        """Blocks in a row that must all be faster than the start for it to have been slow."""
         drawn: int = 64
 
     config: Config
 
     def reset(self) -> None:
         super().reset()
-        self._level: list[float] = []
-        """Samples of the level before, newest last."""
-        self._recent: list[tuple[float, float]] = []
-        """Step and sample, to verify and to draw."""
-        self._skip = self.config.skip
-        self._last = -1
-        self._scale = (0.0, 1.0)
-        self._clear()
+        config = self.config
+        self._expected, self._compute = ExpectedPace(), ComputeTime()
+        wide = 2 + len(SIGNALS)
+        self._calm, self._blocks = np.full((config.fitted, wide), np.nan), np.full((config.blocks, wide), np.nan)
+        self._recent = self._block = self._start = np.zeros((0, wide))
+        """[n, 5] step, log seconds and work of the slowest replica: of the level before, of the last samples, of a
+        block that grows, of whole blocks (the count of samples at their end instead of a step), and of the first level
+        until it is judged."""
+        self._skip, self._last, self._count, self._depth = config.skip, -1, 0, 0
         self._finding_now: Finding | None = None
-        self._lasted = 0
-        self._since_change = self.config.apart
+        self._lasted = self._ended_before = 0
+        self._clear(config.apart)
 
-    def _clear(self) -> None:
-        self._score, self._suspected = 0.0, 0
-        self._bocpd = Bocpd(longest=2 * self.config.window)
+    def _clear(self, since_end: int) -> None:
+        self._score, self._suspected, self._since_end = 0.0, 0, since_end
 
     def _rows(self) -> EntityState:
-        return EntityState()
+        rows, lead = EntityState(), (self.config.drawn,)
+        ComputeTime.fields(rows)
+        return rows.field("own", np.nan, np.float64, lead).field("work", np.nan, np.float64, (len(SIGNALS), *lead))
 
     def _held(self, row: int) -> list[FindingKind]:
         del row
         return []
 
+    # What it says of itself
+
     @property
-    def noise(self) -> float:
-        """Spread of the log step time within its level; NaN while learning."""
-        if len(self._level) < self.config.learn:
-            return float("nan")
-        middle = statistics.median(self._level)
-        return max(NORMAL_MAD * statistics.median(abs(x - middle) for x in self._level), self.config.floor)
+    def _learning(self) -> bool:
+        return self._depth < self.config.learn
 
     def status(self) -> DetectorStatus:
-        if not self._recent:
+        if not len(self._recent):
             return DetectorStatus(state=DetectorState.IDLE, reason="No step times are reported.")
-        if len(self._level) < self.config.learn:
+        if self._learning:
             return DetectorStatus(state=DetectorState.LEARNING, reason="Still learning how long a step takes.")
-        numbers = {"usual_seconds": float(np.exp(statistics.median(self._level))), "noise": self.noise}
-        if self.noise > self.config.limit:
-            why = f"Step times differ by {self.noise:.0%} from step to step."
+        noise, usual = self._level()[1], float(np.exp(median(self._calm[-self.config.window :, 1])))
+        numbers = {"usual_seconds": usual, "noise": noise}
+        if noise > self.config.limit:
+            why = f"Step times differ by {noise:.0%} from step to step."
             return DetectorStatus(state=DetectorState.ABSTAINING, reason=why, numbers=numbers)
         return DetectorStatus(state=DetectorState.ACTIVE, numbers=numbers)
+
+    # One step
 
     def _follow(self, samples: Samples) -> list[Finding]:
         found = super()._follow(samples)
@@ -128,103 +151,168 @@ class SlowdownDetector(ArrayDetector):
         if step <= self._last:
             self._skip = self.config.skip  # rolled back: the first steps are slow for their own reasons
         self._last = step
-        x = self._pace(samples, k)
-        if not np.isfinite(x):
+        pace = self._observe(samples, k, step)
+        if pace is None:
             return []
+        time, job = float(samples.t[k]), Entity(job=samples.entities[0].job)
+        if self._learning:
+            self._learn(pace)
+            self._start = self._calm[-self._depth :]
+            return []
+        if self._finding_now:
+            return self._watch_end(time)
+        return self._watch_begin(pace, time, job) or self._watch_start(time, job)
+
+    def _observe(self, samples: Samples, k: int, step: int) -> Floats | None:
+        """Take one step in; None where it is skipped, or too few ranks train and report to speak for the job."""
+        seconds, phase = samples.signal(k, "step_time_seconds"), samples.signal(k, "step_phase")
+        own = self._compute.seconds(self.rows, samples, k)
+        trains = ~(np.isfinite(phase) & (phase != StepPhase.TRAIN))
+        seconds[~(seconds > 0.0) | ~trains] = np.nan
+        if np.count_nonzero(np.isfinite(seconds)) * 4 < len(seconds) or not len(seconds):
+            return None  # fewer than a quarter: a part of the job is no judge of the whole
+        works, largest = work_of(samples, k, trains)
+        pace: Floats = np.concatenate(([float(step), float(np.log(median(seconds)))], largest))
+        if not np.isfinite(self._residuals(pace)):
+            return None  # its work is missing
         if self._skip > 0:
             self._skip -= 1
-            return []
-        self._recent = [*self._recent[1 - self.config.drawn :], (float(step), x)]
-        if len(self._level) < self.config.learn:
-            self._level.append(x)
-            self._scale = (statistics.median(self._level), self.noise)
-            return []
-        time, job = float(samples.t[k]), samples.entities[0].job
-        return self._watch_end(time) if self._finding_now else self._watch_begin(x, time, job)
+            return None
+        at = self._count % self.config.drawn
+        self.rows["own"][at], self.rows["work"][:, at] = np.log(own), works
+        self._recent = _append(self._recent, pace, self.config.drawn)
+        self._count += 1
+        return pace
 
-    def _pace(self, samples: Samples, k: int) -> float:
-        """Log of the median step time over the ranks that train; NaN where too few say."""
-        seconds, phase = (samples.signal(k, name) for name in self.signals)
-        with np.errstate(invalid="ignore"):
-            seconds[~(seconds > 0.0) | (np.isfinite(phase) & (phase != StepPhase.TRAIN))] = np.nan
-        if np.count_nonzero(np.isfinite(seconds)) * 4 < len(seconds) or not len(seconds):
-            return float("nan")  # fewer than a quarter: a part of the job is no judge of the whole
-        return float(np.log(median(seconds)))
+    def _residuals(self, paces: Floats) -> Floats:
+        """[...] log seconds less what the work explains, of [..., 5]."""
+        residuals: Floats = paces[..., 1] - self._expected.expected(paces[..., 2:])
+        return residuals
 
-    def _watch_begin(self, x: float, time: float, job: str | None) -> list[Finding]:
+    def _level(self) -> tuple[float, float]:
+        """Middle and noise of the level before."""
+        before = self._residuals(self._calm[-min(self._depth, self.config.window) :])
+        middle = float(median(before))
+        return middle, max(NORMAL_MAD * float(median(np.abs(before - middle))), self.config.floor)
+
+    def _learn(self, pace: Floats) -> None:
+        self._calm = _append(self._calm, pace, self.config.fitted)
+        self._depth += 1
+        if self._depth % _BLOCK == 0 or self._depth == self.config.learn:
+            self._fit()
+
+    def _fit(self) -> None:
+        known = self._calm[np.isfinite(self._calm[:, 0])]
+        self._expected.fit(known[:, 1], known[:, 2:])
+
+    @property
+    def _least(self) -> float:
+        """Least rise said, in log units."""
         config = self.config
-        middle, noise = statistics.median(self._level), self.noise
-        least = float(np.log(config.verify))
-        drift = min(max(1.0, least / 2 / noise), config.k_most)
-        move = float(np.clip((x - middle) / noise, -config.clip, config.clip)) - drift
-        self._score = max(0.0, self._score + move)
+        known = np.isfinite(self._blocks[-config.known_blocks, 0])
+        return float(np.log(config.verify if known else config.verify_new))
+
+    # It becomes slower
+
+    def _watch_begin(self, pace: Floats, time: float, job: Entity) -> list[Finding]:
+        config = self.config
+        middle, noise = self._level()
+        drift = min(max(1.0, self._least / 2 / noise), config.k_most)
+        z = (float(self._residuals(pace)) - middle) / noise
+        self._score = max(0.0, self._score + float(np.clip(z, -config.clip, config.clip)) - drift)
         self._suspected = self._suspected + 1 if self._score > 0.0 else 0
-        self._since_change += 1
-        filtered = statistics.median(value for _, value in self._recent[-3:])  # a single spike never enters
-        self._bocpd.update(np.array([(filtered - self._scale[0]) / self._scale[1]]))
-        if noise <= config.limit and self._since_change >= config.apart:
-            onset = self._onset()
-            if onset is not None and self._verified(onset, middle, noise):
-                return [self._begin(onset, middle, time, job)]
+        self._since_end += 1
+        if noise <= config.limit and self._score >= config.h and self._since_end >= config.apart:
+            samples = self._verified(middle, noise)
+            if samples:
+                return [self._begin(samples, middle, time, job)]
+        self._block = _append(self._block, pace, _BLOCK)
+        if len(self._block) == _BLOCK:
+            self._remember(self._block)
         if self._suspected > config.give_up:
-            self._level = [value for _, value in self._recent[-config.learn :]]
-            self._restart()
+            self._adopt(self._recent[-config.learn :])
+            self._clear(config.apart)
         elif self._score <= config.h / 4:
-            self._level = [*self._level[1 - config.window :], x]
+            self._learn(pace)
         return []
 
-    def _onset(self) -> int | None:
-        """How many samples the new level has, by whichever test found one."""
-        config = self.config
-        length = int(self._bocpd.run_length()[0])
-        recent = float(self._bocpd.changed_within(config.give_up)[0])
-        if config.samples <= length <= config.give_up and recent > config.sure:
-            return min(length + 1, len(self._recent))  # the filter is late by one
-        if self._score >= config.h and self._suspected >= config.samples:
-            return min(self._suspected, len(self._recent))
-        return None
+    def _verified(self, middle: float, noise: float) -> int:
+        """How many samples the new level has; 0 where none is slow enough, and new to the job."""
+        config, least = self.config, self._least
+        for samples in (n for n in (*_TRIALS, self._suspected) if config.samples <= n <= self._suspected):
+            since = self._residuals(self._recent[-samples:])
+            kept = since[np.abs(since - float(median(since))) <= config.outlier * noise]
+            if len(kept) < config.samples or not (since[-config.in_a_row :] - middle >= least / 2).all():
+                continue
+            error = config.sure * noise / np.sqrt(len(kept))
+            known = self._known_level(self._count - samples) - noise / 4  # the error of a block's median
+            if float(kept.mean()) >= max(middle + max(least, error), known + max(np.log(config.verify) / 2, error)):
+                return samples
+        return 0
 
-    def _verified(self, samples: int, middle: float, noise: float) -> bool:
-        config = self.config
-        least = np.log(config.verify)
-        since = np.array([value for _, value in self._recent[-samples:]])
-        centre = float(median(since))
-        kept = since[np.abs(since - centre) <= config.outlier * noise]
-        if len(kept) < config.samples:
-            return False
-        return bool(float(kept.mean()) - middle >= least and (since[-config.in_a_row :] - middle >= least / 2).all())
+    def _known_level(self, before: int) -> float:
+        """The slowest level that the job rose to before that sample; minus infinity where it never rose."""
+        level = self._residuals(self._blocks[self._blocks[:, 0] <= before])
+        risen = level[level - np.fmin.accumulate(level) >= np.log(self.config.verify) / 2]
+        return float(risen.max(initial=-np.inf))
 
-    def _begin(self, samples: int, middle: float, time: float, job: str | None) -> Finding:
+    def _remember(self, paces: Floats) -> None:
+        block = median(paces.T)
+        block[0] = self._count
+        self._blocks, self._block = _append(self._blocks, block, self.config.blocks), self._block[:0]
+
+    def _adopt(self, paces: Floats) -> None:
+        """These become the level; what the work explains is learned from earlier ones too."""
+        self._calm = np.concatenate((self._calm, paces))[-self.config.fitted :]
+        self._depth = len(paces)
+        self._fit()
+
+    def _begin(self, samples: int, middle: float, time: float, job: Entity) -> Finding:
         since = self._recent[-samples:]
-        ratio = float(np.exp(median(np.array([value for _, value in since])) - middle))
-        steps = tuple(step for step, _ in self._recent)
+        ratio = float(np.exp(median(self._residuals(since)) - middle))
+        usual = float(np.exp(middle + median(self._expected.expected(since[:, 2:]))))
+        steps = tuple(self._recent[:, 0].tolist())
         series = Series(
             name="step_time_seconds",
             unit="s",
             x=steps,
-            y=tuple(float(np.exp(value)) for _, value in self._recent),
+            y=tuple(np.exp(self._recent[:, 1]).tolist()),
             x_is="step",
-            threshold=float(np.exp(middle)) * self.config.verify,
-            peers=(float(np.exp(middle)),) * len(steps),
+            threshold=usual * float(np.exp(self._least)),
+            peers=(usual,) * len(steps),
         )
+        who = describe_share(self.rows.entities, self._own_rise(len(since)), float(np.log(ratio)))
         evidence = Evidence(
-            summary=f"Steps take {np.exp(middle) * ratio:.3g} s since step {since[0][0]:.0f}, {ratio - 1:.0%} longer "
-            f"than the {np.exp(middle):.3g} s before; all ranks alike.",
-            numbers={"ratio": ratio, "usual_seconds": float(np.exp(middle)), "since_step": since[0][0]},
+            summary=f"Steps take {usual * ratio:.3g} s since step {since[0, 0]:.0f}, {ratio - 1:.0%} longer "
+            f"than the {usual:.3g} s before{who}.",
+            numbers={"ratio": ratio, "usual_seconds": usual, "since_step": float(since[0, 0])},
             series=(series,),
         )
-        self._lasted = 0
-        self._finding_now = self._finding(FindingKind.JOB_SLOWDOWN, Entity(job=job), time, evidence, confidence=0.9)
+        self._lasted, self._slow = 0, since
+        self._finding_now = self._finding(FindingKind.JOB_SLOWDOWN, job, time, evidence, confidence=0.9)
         return self._finding_now
+
+    def _own_rise(self, samples: int) -> Floats:
+        """[R] by how much each rank's own compute rose with the new level, log; NaN where it is not known."""
+        known = min(self._count, self.config.drawn)
+        order = (self._count - known + np.arange(known)) % self.config.drawn
+        own = self.rows["own"][order] - self._expected.expected(np.moveaxis(self.rows["work"][:, order], 0, -1))
+        rise: Floats = median(own[-samples:].T) - median(own[:-samples].T)
+        return rise
+
+    # It ends
 
     def _watch_end(self, time: float) -> list[Finding]:
         config = self.config
         self._lasted += 1
-        now = np.array([value for _, value in self._recent[-config.samples :]])
-        if float(median(now)) - statistics.median(self._level) <= np.log(config.verify) / 2:
+        now = self._residuals(self._recent[-config.samples :])
+        if float(median(now)) - self._level()[0] <= np.log(config.verify) / 2:
+            self._ended_before += 1
+            if self._ended_before >= config.repeated:
+                self._remember(self._slow)
             return [self._end(time, "Steps take as long as before again.")]
         if self._lasted >= config.accept:
-            self._level = [value for _, value in self._recent]
+            self._adopt(self._recent)
             summary = f"Steps have been slow for {config.accept} samples: that is now taken as usual."
             return [self._end(time, summary)]
         return []
@@ -232,10 +320,33 @@ class SlowdownDetector(ArrayDetector):
     def _end(self, time: float, summary: str) -> Finding:
         assert self._finding_now is not None
         entity, self._finding_now = self._finding_now.entity, None
-        self._restart()
+        self._block = self._block[:0]
+        self._clear(0)
         return self._ended(FindingKind.JOB_SLOWDOWN, entity, time, summary)
 
-    def _restart(self) -> None:
-        self._clear()
-        self._since_change = 0
-        self._scale = (statistics.median(self._level), self.noise)
+    # It was slow from the start
+
+    def _watch_start(self, time: float, job: Entity) -> list[Finding]:
+        """Information, begun and ended at once: the start was slow if the run has long been faster since."""
+        config = self.config
+        if self._count % _BLOCK or not len(self._start):
+            return []
+        since, least = self._residuals(self._blocks[-config.start_blocks :]), float(np.log(config.verify))
+        faster = float(median(self._residuals(self._start))) - since
+        if float(median(faster)) < least or not (faster >= least / 2).all():
+            return []
+        now = float(np.exp(median(self._blocks[-config.start_blocks :, 1])))
+        ratio = float(np.exp(median(faster)))
+        self._start = self._start[:0]
+        samples = config.start_blocks * _BLOCK
+        evidence = Evidence(
+            summary=f"The run started slowly: its first steps took {ratio * now:.3g} s, {ratio - 1:.0%} longer than "
+            f"the {now:.3g} s of the last {samples} samples.",
+            numbers={"ratio": ratio, "usual_seconds": now},
+        )
+        said = self._finding(FindingKind.JOB_SLOWDOWN, job, time, evidence, severity=Severity.INFO, confidence=0.9)
+        return [said, said.ended(time, "The run is faster than it was at its start.")]
+
+
+def _append(paces: Floats, pace: Floats, most: int) -> Floats:
+    return np.concatenate((paces[max(0, len(paces) + 1 - most) :], pace[None]))

@@ -21,6 +21,7 @@ from mainstay.detectors.job.mesh import rows_by_label
 from mainstay.detectors.straggler.compute_time import nodes_of
 from mainstay.detectors.straggler.noise import noise_of
 from mainstay.detectors.straggler.normalize import PeerTable
+from mainstay.detectors.straggler.slow_nodes import common_nodes
 from mainstay.probes.core_types import Severity, StepPhase
 
 _KIND = FindingKind.CPU_CONTENTION
@@ -193,21 +194,12 @@ class ContentionDetector(ArrayDetector):
 
     def _name_nodes(self, wanted: Bools, time: float) -> list[Finding]:
         """Findings about nodes of which most ranks wait; their ranks are taken out of ``wanted``."""
-        rows, found = self.rows, list[Finding]()
-        nodes = self._neighbors()[1].lines
-        for number in np.unique(self._node_of[rows["hot"]]):
-            places = nodes[number]
-            node = rows.entities[int(places[0])].node
-            hot = int(np.count_nonzero(rows["hot"][places]))
-            if node is None:
-                continue
-            entity = Entity(node=node)
-            many = hot >= 2 and 2 * hot >= len(places)
-            if many or (entity in self._said and hot):
-                wanted[places] = False
-                if entity not in self._said:
-                    self._said[entity] = node
-                    found.append(self._say_node(entity, places, time))
+        found, named = list[Finding](), [entity.node for entity in self._said if entity.node is not None]
+        for node, places in common_nodes(self.rows["hot"], self.rows.entities, self._node_of, named).items():
+            wanted[places] = False
+            if node not in named:
+                self._said[Entity(node=node)] = node
+                found.append(self._say_node(Entity(node=node), places, time))
         return found
 
     def _over(self, entity: Entity, time: float) -> Finding:

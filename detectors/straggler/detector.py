@@ -26,15 +26,15 @@ import numpy as np
 
 from mainstay.detectors.base import ArrayDetector, DetectorState, DetectorStatus, Feed, Floats, Samples
 from mainstay.detectors.entity_state import EntityState, median
-from mainstay.detectors.finding import Finding, FindingKind
+from mainstay.detectors.finding import Entity, Finding, FindingKind
 from mainstay.detectors.job.mesh import JobMesh
 from mainstay.detectors.straggler.compute_time import ComputeTime, has_noisier_neighbor, nodes_of
 from mainstay.detectors.straggler.config import StragglerConfig
-from mainstay.detectors.straggler.messages import StragglerCase, evidence_of, status_of
+from mainstay.detectors.straggler.messages import StragglerCase, evidence_of, node_evidence, status_of, weight_of
 from mainstay.detectors.straggler.noise import drift_of, noise_of, pool_of
 from mainstay.detectors.straggler.normalize import NORMALISERS, Normalizer, PeerLayout, layout_of
 from mainstay.detectors.straggler.normalize import Rows as Pool
-from mainstay.probes.core_types import Severity
+from mainstay.detectors.straggler.slow_nodes import Rows, common_nodes
 
 _PAIR = 2
 _OWN = len(NORMALISERS)
@@ -71,10 +71,13 @@ class StragglerDetector(ArrayDetector):
         self._mesh: JobMesh | None = None
         self._layout: PeerLayout | None = None
         self._pool = self._nodes = np.zeros(0, np.intp)
+        self._named: dict[str, Entity] = {}
+        """Node to the entity of the finding about it; findings about its ranks end."""
 
     def _rows(self) -> EntityState:
         rows = EntityState().field("seen", 0, np.int64).field("missing", 0, np.int64)
-        rows.field("state", fill=False, dtype=np.bool_).field("pair", fill=False, dtype=np.bool_)
+        for name in ("state", "said", "pair"):
+            rows.field(name, fill=False, dtype=np.bool_)
         ComputeTime.fields(rows)
         for name in ("score", "sum"):
             rows.field(name, 0.0, np.float64, (_WAYS,))
@@ -87,9 +90,6 @@ class StragglerDetector(ArrayDetector):
         for name in ("x", "scores", "core_wait"):
             rows.field(name, np.nan, np.float64, lead)
         return rows
-
-    def _held(self, row: int) -> list[FindingKind]:
-        return [FindingKind.STRAGGLER] if self.rows["state"][row] else []
 
     # What it says of itself
 
@@ -104,11 +104,8 @@ class StragglerDetector(ArrayDetector):
         if self._judge is None:
             return "still learning this job's noise"
         if not self._sigmas[self._judge] <= self.config.sigma_limit:
-            limit = self.config.sigma_limit
-            return (
-                f"compute times of equal ranks differ by {self._sigmas[self._judge]:.1%} from step to step "
-                f"(limit {limit:.0%})"
-            )
+            noise, limit = self._sigmas[self._judge], self.config.sigma_limit
+            return f"compute times of equal ranks differ by {noise:.1%} from step to step (limit {limit:.0%})"
         return None
 
     def status(self) -> DetectorStatus:
@@ -129,6 +126,8 @@ class StragglerDetector(ArrayDetector):
             return []
         before = self._pairs()
         found = super()._follow(samples)
+        for node in sorted(self._named.keys() - {entity.node for entity in samples.entities}):
+            found.append(self._over(self._named.pop(node), float(samples.t[0]), "It left the fleet."))
         members = self._members(samples)
         self.rows["pair"] = np.zeros(len(samples.entities), dtype=np.bool_)
         for rows in members:
@@ -141,10 +140,8 @@ class StragglerDetector(ArrayDetector):
         return found
 
     def _pairs(self) -> set[frozenset[object]]:
-        entities = self.rows.entities
-        return {
-            frozenset(entities[r] for r in m) for m in self._groups[1] if len(m) == _PAIR and max(m) < len(entities)
-        }
+        entities, members = self.rows.entities, self._groups[1]
+        return {frozenset(entities[r] for r in m) for m in members if len(m) == _PAIR and max(m) < len(entities)}
 
     def _forget(self, rows: list[int]) -> None:
         for name in ("seen", "score", "sum", "count"):
@@ -185,8 +182,8 @@ class StragglerDetector(ArrayDetector):
         seconds = self._compute.seconds(rows, samples, k)
         valid = np.isfinite(seconds)
         back = valid & (rows["missing"] >= config.missing_steps)
-        rows["seen"] = np.where(back, np.minimum(rows["seen"], config.skip_steps - config.settle_steps), rows["seen"])
-        rows["seen"] = rows["seen"] + valid
+        seen = np.where(back, np.minimum(rows["seen"], config.skip_steps - config.settle_steps), rows["seen"])
+        rows["seen"] = seen + valid
         rows["missing"] = np.where(valid, 0, rows["missing"] + 1)
         x = np.where((rows["seen"] > config.skip_steps) & (self._settling == 0), np.log(seconds), np.nan)
         self._settling = max(0, self._settling - 1)
@@ -204,9 +201,8 @@ class StragglerDetector(ArrayDetector):
     def _residuals(self, x: Floats, work: Floats) -> Floats:
         assert self._layout is not None
         own = x - self.rows["first"]
-        return np.concatenate(
-            (self._normalizer.residuals(self._layout, x, work), (own - drift_of(own)[..., None])[None])
-        )
+        own -= drift_of(own)[..., None]
+        return np.concatenate((self._normalizer.residuals(self._layout, x, work), own[None]))
 
     # Learning
 
@@ -250,8 +246,7 @@ class StragglerDetector(ArrayDetector):
         if self._learned_at[way]:
             return
         self._learned_at[way] = self._ticks
-        known = np.isfinite(residuals)
-        middle, reach = median(residuals.T), 3.0 * rows["sigma"][way]
+        known, middle, reach = np.isfinite(residuals), median(residuals.T), 3.0 * rows["sigma"][way]
         believed = np.clip(residuals, middle - reach, middle + reach)  # a spike in a short warm-up is no offset
         rows["count"][way] = known.sum(axis=0)
         rows["sum"][way] = np.where(known, believed, 0.0).sum(axis=0)
@@ -318,16 +313,35 @@ class StragglerDetector(ArrayDetector):
     def _decide(self, time: float) -> list[Finding]:
         if self._judge is None or self.abstains is not None:
             return []
-        rows, config = self.rows, self.config
-        score, here = rows["score"][self._judge], rows["missing"] == 0
+        rows, config, here = self.rows, self.config, self.rows["missing"] == 0
+        score = rows["score"][self._judge]
         begins = ~rows["state"] & (score >= config.h) & here
         begins[begins] = [self._convinced(int(row)) for row in np.flatnonzero(begins)]
         ends = rows["state"] & (score <= config.h_off) & here
         rows["state"] = (rows["state"] | begins) & ~ends
-        changed = np.flatnonzero(begins | ends)
-        ranks = [rows.entities[int(row)].rank or 0 for row in changed]
-        order = changed[np.lexsort((ranks, -score[changed]))]
-        return [self._say(int(row), time, active=bool(begins[row])) for row in order]
+        return self._report(time) if (begins | ends).any() else []
+
+    def _report(self, time: float) -> list[Finding]:
+        """Ranks one by one, or their node where most of its ranks are slow: then findings about ranks end."""
+        rows, entities = self.rows, self.rows.entities
+        nodes = common_nodes(rows["state"], entities, self._nodes, self._named) if self._nodes.any() else {}
+        found = [self._over(self._named.pop(node), time) for node in sorted(self._named.keys() - nodes.keys())]
+        for node in sorted(nodes.keys() - self._named.keys()):
+            slow = nodes[node][rows["state"][nodes[node]]]
+            self._named[node] = Entity(job=entities[slow[0]].job, node=node)
+            found.append(self._say(slow, self._named[node], time, len(nodes[node])))
+        wanted = rows["state"] & ~np.isin(np.arange(len(entities)), [r for places in nodes.values() for r in places])
+        changed = np.flatnonzero(wanted != rows["said"])
+        rows["said"] = wanted
+        ranks = [entities[int(row)].rank or 0 for row in changed]
+        for row in changed[np.lexsort((ranks, -rows["score"][self._judge or 0][changed]))]:
+            why = "Its node is named instead." if rows["state"][row] else None
+            found.append(self._say([row], entities[row], time) if wanted[row] else self._over(entities[row], time, why))
+        return found
+
+    def _over(self, entity: Entity, time: float, why: str | None = None) -> Finding:
+        who = f"Node {entity.node}" if entity.rank is None else f"Rank {entity.rank}"
+        return self._ended(FindingKind.STRAGGLER, entity, time, why or f"{who} computes as fast as its peers again.")
 
     def _convinced(self, row: int) -> bool:
         """A pair's slow side must be slow by its own history too, or a peer that became faster would accuse it."""
@@ -354,28 +368,19 @@ class StragglerDetector(ArrayDetector):
         offset = float(self._offset(way)[0][row])
         return float(np.exp((float(median(recent)) - offset) * self._layout.scale[row]))
 
-    def _say(self, row: int, time: float, *, active: bool) -> Finding:
-        entity = self.rows.entities[row]
-        if not active:
-            return self._ended(
-                FindingKind.STRAGGLER, entity, time, f"Rank {entity.rank} computes as fast as its peers again."
-            )
-        case = self._case(row)
-        confidence = 0.8 if self.rows["pair"][row] else 0.95  # a pair's direction rests on its history alone
-        severity = Severity.WARNING
-        if case.contended:  # the contention test speaks louder: the device may be sound
-            severity, confidence = Severity.INFO, 0.3
-        evidence = evidence_of(case)
+    def _say(self, slow: Sequence[int] | Rows, entity: Entity, time: float, size: int = 1) -> Finding:
+        """About a rank, or a node of ``size`` ranks of which these are slow."""
+        cases = [self._case(int(row)) for row in slow]
+        evidence = evidence_of(cases[0]) if entity.rank is not None else node_evidence(cases, size)
+        severity, confidence = weight_of(cases, pair=bool(self.rows["pair"][slow].any()))
         return self._finding(FindingKind.STRAGGLER, entity, time, evidence, confidence=confidence, severity=severity)
 
     def _case(self, row: int) -> StragglerCase:
-        assert self._judge is not None
-        assert self._layout is not None
+        assert self._judge is not None and self._layout is not None  # noqa: PT018
         rows, way, order = self.rows, self._judge, self._order()
         x, onset, slowdown = rows["x"][order, row], float(rows["onset"][way, row]), self._slowdown(row)
         shares = median(rows["core_wait"][self._steps >= onset].T)
-        own = float(np.nan_to_num(shares[row]))
-        wait = own - float(np.nan_to_num(median(np.delete(shares, row))))
+        wait = float(np.nan_to_num(shares[row])) - float(np.nan_to_num(median(np.delete(shares, row))))
         return StragglerCase(
             entity=rows.entities[row],
             way=way,

@@ -2,7 +2,8 @@
 
 - **stage_imbalance**: one pipeline stage constantly takes longer than the others in every replica (vocabulary head).
 - **sequence_imbalance**: whoever got the longest sequences is slow, another one each step. A slow rank also gives
-  equal slowness forward and backward, so the identity of the worst rank has to move about as well.
+  equal slowness forward and backward, so what lasts of a rank's deviation is taken off, most ranks must vary, and the
+  identity of the worst has to move about as well. Where ranks report their work, it must explain the deviation.
 - **gc_jitter**: now this rank, now that one collects garbage while all wait (collect at the same step instead).
 
 Never blame: severity info, entity the job. Source of the three: "Understanding Stragglers in Large Model Training"
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mainstay.detectors.base import ArrayDetector, DetectorState, DetectorStatus, Feed, Floats, Samples
-from mainstay.detectors.entity_state import EntityState, median
+from mainstay.detectors.entity_state import EntityState, median, robust_sigma
 from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
 from mainstay.detectors.straggler.compute_time import AssignedWork
 from mainstay.probes.core_types import Severity, StepPhase
@@ -27,10 +28,12 @@ _SIGNALS = (
     "forward_seconds",
     "backward_seconds",
     "gc_seconds",
+    "tokens",
+    "sequence_squares",
     "step_phase",
     AssignedWork.signal,
 )
-_WHOLE, _FORWARD, _BACKWARD, _GC = range(4)
+_WHOLE, _FORWARD, _BACKWARD, _GC, _TOKENS, _SQUARES = range(6)
 _STAGE, _SEQUENCE, _GARBAGE = FindingKind.STAGE_IMBALANCE, FindingKind.SEQUENCE_IMBALANCE, FindingKind.GC_JITTER
 _SEVERAL = 3
 """Ranks, or stages with ranks, from which a middle says who stands out."""
@@ -62,6 +65,8 @@ class ImbalanceDetector(ArrayDetector):
         spread_off: float = 0.03
         correlation: float = 0.9
         """Of forward and backward deviations: work does both longer (0.99 in a real job), hiccups one of them."""
+        explained: float = 0.7
+        """Correlation of the deviation with that of the reported work: half of the variance."""
         entropy: float = 0.7
         """Of the worst rank's identity, as a share of what chance would give: one slow rank gives near 0."""
         jitter: float = 0.03
@@ -81,7 +86,7 @@ class ImbalanceDetector(ArrayDetector):
 
     def _rows(self) -> EntityState:
         rows = EntityState().field("seen", 0, np.int64)
-        return rows.field("seconds", np.nan, np.float64, (4, self.config.remembered))
+        return rows.field("seconds", np.nan, np.float64, (6, self.config.remembered))
 
     def _held(self, row: int) -> list[FindingKind]:
         del row
@@ -115,11 +120,11 @@ class ImbalanceDetector(ArrayDetector):
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         values = np.array([samples.signal(k, name) for name in _SIGNALS])
-        phase = values[4]
-        seconds = values[:4]
+        phase = values[6]
+        seconds = values[:6]
         seconds[:3] *= self._assigned.scale(samples, k)
         seconds[:, np.isfinite(phase) & (phase != StepPhase.TRAIN)] = np.nan
-        seconds[:3][~(seconds[:3] > 0.0)] = np.nan
+        seconds[~(seconds > 0.0) & (np.arange(6) != _GC)[:, None]] = np.nan
         rows = self.rows
         rows["seen"] = rows["seen"] + np.isfinite(seconds[:3]).any(axis=0)
         seconds[:, rows["seen"] <= self.config.skip_steps] = np.nan
@@ -220,14 +225,16 @@ class _Steps:
     def sequence(self, held: bool) -> tuple[Evidence | None, bool]:
         forward, backward = (self._deviations(self.seconds[part]) for part in (_FORWARD, _BACKWARD))
         own = self._deviations(self.seconds[_FORWARD] + self.seconds[_BACKWARD])
+        own -= median(own.T)  # what lasts is a rank's own: its device, its role
         known = np.isfinite(own)
         if np.count_nonzero(known.any(axis=1)) < self.config.least_steps:
             return None, False
-        spread = 1.4826 * float(median(np.abs(own[known])))
+        spread = float(median(robust_sigma(own.T)))
         correlation = _correlation(forward[known], backward[known])
         wandering, chance = _entropy(own)
         least = self.config.spread_off if held else self.config.spread
         holds = spread >= least and correlation >= self.config.correlation and wandering >= self.config.entropy * chance
+        holds = holds and self._explained(own)
         if not holds:
             return Evidence(summary="Ranks of a role take nearly the same time again, or no longer by turns."), False
         top = np.nanmax(np.where(known, own, -np.inf), axis=1)
@@ -239,6 +246,12 @@ class _Steps:
         )
         numbers = {"spread": spread, "correlation": correlation, "entropy": wandering / chance, "speedup_at_most": gain}
         return Evidence(summary=summary, numbers=numbers), True
+
+    def _explained(self, own: Floats) -> bool:
+        """Whether the work that ranks report varies with their time; also where none is reported."""
+        work = [self._deviations(self.seconds[part]) for part in (_TOKENS, _SQUARES)]
+        told = [part for part in work if np.isfinite(part).any()]
+        return not told or max(_correlation(own, part) for part in told) >= self.config.explained
 
     def garbage(self, held: bool) -> tuple[Evidence | None, bool]:
         collected = self.seconds[_GC]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mainstay.detectors.base import DetectorState, DetectorStatus, Floats
-from mainstay.detectors.finding import Entity, Evidence, Series
+from mainstay.detectors.entity_state import median
+from mainstay.detectors.finding import Entity, Evidence, Series, join_names
 from mainstay.detectors.series import draw_series
 from mainstay.detectors.straggler.normalize import NORMALISERS
+from mainstay.probes.core_types import Severity
 
-_AGAINST = ("ranks of the same role", "the rest of its replica tells", "its tokens and sequence lengths tell")
+_AGAINST = ("ranks of the same role", "the rest of the replica tells", "the tokens and sequence lengths tell")
 assert len(_AGAINST) == len(NORMALISERS)
 
 
@@ -61,6 +64,31 @@ def evidence_of(case: StragglerCase) -> Evidence:
             "core_wait": case.core_wait,
         },
         series=_series(case),
+    )
+
+
+def weight_of(cases: Sequence[StragglerCase], *, pair: bool) -> tuple[Severity, float]:
+    """Severity and confidence: less of a pair, whose direction rests on its history alone.
+
+    Where most cases may be contention, that test speaks louder: the device may be sound.
+    """
+    if 2 * sum(case.contended for case in cases) >= len(cases):
+        return Severity.INFO, 0.3
+    return Severity.WARNING, 0.8 if pair else 0.95
+
+
+def node_evidence(cases: Sequence[StragglerCase], size: int) -> Evidence:
+    """Of a node with ``size`` ranks of which the cases are slow."""
+    first, slowdown = cases[0], float(median(np.array([case.slowdown for case in cases])))
+    since = min(case.onset for case in cases)
+    ranks = sorted((case.entity.rank or 0, case.slowdown) for case in cases)
+    return Evidence(
+        summary=f"{len(cases)} of {size} ranks on {first.entity.node} ({join_names([rank for rank, _ in ranks], 8)}) "
+        f"compute {slowdown - 1:.1%} longer than {_AGAINST[first.way]} since step {since:.0f}: look at what the node's "
+        "ranks share, such as power or cooling.",
+        numbers={"ratio": slowdown, "ranks": float(len(cases)), "since_step": since}
+        | {f"ratio of rank {rank}": ratio for rank, ratio in ranks},
+        series=_series(first),
     )
 
 

@@ -198,7 +198,7 @@ class Normalizer:
         if np.isfinite(work).any():
             for line, rows in enumerate(lines):
                 kept = _some(np.stack((x[:, rows], work[0][:, rows], work[1][:, rows])))
-                cost = _cost(np.exp(kept[0]), kept[1:])
+                cost = fit_cost(np.exp(kept[0]), kept[1:])
                 if cost is not None:
                     self.costs[line] = cost
 
@@ -250,16 +250,21 @@ def _slope(y: Floats, u: Floats) -> float | None:
     return float(np.clip(slope, 0.0, 4.0))  # a stage four times as sensitive as the others is no pipeline stage
 
 
-def _cost(seconds: Floats, work: Floats) -> Floats | None:
-    """Seconds fixed, a token and a square; least relative error, robust. None where there is too little."""
+def fit_cost(seconds: Floats, work: Floats) -> Floats | None:
+    """Seconds fixed and for a unit of each kind of ``work`` [C, n]; least relative error, robust.
+
+    None where there is too little.
+    """
     if len(seconds) < _FIT_LEAST:
         return None
-    columns = np.stack((np.ones_like(seconds), work[0], work[1]))
+    columns = np.stack((np.ones_like(seconds), *work))
     size = np.maximum(np.abs(columns).mean(axis=1), 1e-300)[:, None]
     design = (columns / size / seconds).T
     keep = np.ones(len(seconds), np.bool_)
-    cost = np.zeros(3)
-    ridge = 1e-6 * np.eye(3)  # tokens that never vary are no different from the fixed part: share it, do not explode
+    cost = np.zeros(len(columns))
+    ridge = 1e-6 * np.eye(
+        len(columns)
+    )  # tokens that never vary are no different from the fixed part: share it, do not explode
     for _ in range(_ROUNDS):
         part = design[keep]
         scale = float((part**2).mean())

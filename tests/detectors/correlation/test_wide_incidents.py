@@ -233,3 +233,13 @@ def test_findings_of_one_depth_are_ordered_by_severity_time_and_confidence() -> 
     assert rank_causes([plain, sure, early, grave]) == (grave, early, sure, plain)
     assert rank_causes([mild, replace(early, severity=Severity.WARNING)])[0].time == 99.0
     assert finding_order(plain) < finding_order(replace(plain, active=False))
+
+
+def test_a_power_brake_of_a_rack_and_the_nodes_that_it_slows_are_one_incident() -> None:
+    brakes = [on(node, 100.0 + node) for node in range(3)]
+    slow = [finding(K.STRAGGLER, 130.0 + node, node=f"n{node}", job="j") for node in range(3)]
+    (decision,) = correlate([*brakes, *slow], (), RACKS)
+    assert decision.title == "3 nodes of rack r0: power_brake happened."
+    (alone,) = correlate(slow, (), RACKS)
+    assert (alone.title, alone.node) == ("3 nodes of rack r0: straggler happened.", None)
+    assert sizes_of_incidents(*slow[:2]) == [1, 1], "two may be chance"

@@ -186,6 +186,24 @@ def test_a_rank_that_hangs_in_a_checkpoint_is_told_once_checkpoints_are_known() 
     assert "in phase checkpoint" in found[0].evidence.summary
 
 
+@pytest.mark.parametrize("waits", [True, False], ids=["in a collective", "unseen by counters"])
+def test_half_of_the_ranks_never_return_from_the_first_checkpoint(waits: bool) -> None:
+    """No checkpoint is known yet: ten minutes, and the finding names who has not returned."""
+    line = Simulator(SHAPE, 4).run(20, pauses=((8, StepPhase.CHECKPOINT, 12.0),))
+    data = samples(line, float(line.steps[-1].max()), 4)
+    start, stop, _ = line.phases[-1]
+    inside = int(np.searchsorted(data.t, 1.7e9 + (start + stop) / 2))
+    x = np.concatenate([data.x[: inside + 1], np.repeat(data.x[inside : inside + 1], 700, axis=0)])
+    t = np.concatenate([data.t[: inside + 1], data.t[inside] + 1.0 + np.arange(700)])
+    x[inside + 4 :, 0, 8:] = StepPhase.TRAIN
+    x[inside + 1 :, 1] = 0.0
+    x[inside + 4 :, 1, 8:] = np.arange(1.0, 698.0)[:, None] if waits else 0.0
+    found = findings_of(replace(data, t=t, x=x))
+    assert culprits(found) == list(range(8))
+    assert 600.0 <= found[0].time - 1.7e9 - start <= 615.0
+    assert "Rank 0 on node-0 has not returned from phase checkpoint" in found[0].evidence.summary
+
+
 def test_nobody_heard_at_all_is_unknown_and_no_hang() -> None:
     data = job(5)
     detector = HangDetector()

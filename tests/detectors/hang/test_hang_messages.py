@@ -40,7 +40,16 @@ def verdict_on(
         pairwise=np.zeros(2, np.bool_),
         depth=np.arange(2),
     )
-    return verdict(place, progress, samples, quiet=6.2, limit=4.0, phase=phase, most=most)
+    return verdict(
+        place,
+        progress,
+        samples,
+        quiet=6.2,
+        limit=4.0,
+        phase=phase,
+        kept=np.zeros(len(samples.entities), np.bool_),
+        most=most,
+    )
 
 
 def culprit(

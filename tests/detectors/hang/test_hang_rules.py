@@ -267,7 +267,16 @@ def test_how_sure_it_is_of_whom(
         for rank in range(culprits)
     )
     place = HangLocalization(stall=StallKind.BEHIND, culprits=blamed)
-    found = verdict(place, progress, samples, quiet=6.0, limit=4.0, phase=StepPhase.TRAIN, most=most)
+    found = verdict(
+        place,
+        progress,
+        samples,
+        quiet=6.0,
+        limit=4.0,
+        phase=StepPhase.TRAIN,
+        kept=np.zeros(len(samples.entities), np.bool_),
+        most=most,
+    )
     assert (found.kind, found.confidence, sorted(found.rows)) == (kind, confidence, [*range(culprits)] * (kind is None))
     if found.rows:
         text, numbers = found.rows[0]

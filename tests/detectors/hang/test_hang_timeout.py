@@ -45,7 +45,10 @@ def test_limit_of_training(seen: tuple[int, int], gap: float, counted: bool, wai
 @pytest.mark.parametrize(
     ("phase", "longest", "limit"),
     [
-        (StepPhase.CHECKPOINT, [30.0] * 2, 1800.0),
+        (StepPhase.CHECKPOINT, [], 600.0),
+        (StepPhase.CHECKPOINT, [30.0] * 2, 600.0),
+        (StepPhase.CHECKPOINT, [300.0], 1500.0),
+        (StepPhase.EVALUATE, [30.0] * 2, 1800.0),
         (StepPhase.CHECKPOINT, [30.0] * 3, 150.0),
         (StepPhase.CHECKPOINT, [10.0] * 3, 60.0),
         (StepPhase.EVALUATE, [13.0, 12.0, 14.0], 70.0),
@@ -61,7 +64,7 @@ def test_limit_of_a_phase_that_may_be_silent(phase: StepPhase, longest: list[flo
     for seconds in longest:
         known.learn_masked_phase(phase, seconds)
     assert known.limit(phase, 0.5, counted=True, waiting=True) == pytest.approx(limit)
-    other = StepPhase.EVALUATE if phase is not StepPhase.EVALUATE else StepPhase.CHECKPOINT
+    other = StepPhase.EVALUATE if phase is not StepPhase.EVALUATE else StepPhase.COMPILE
     assert known.limit(other, 0.5, counted=True, waiting=True) == 1800.0
 
 

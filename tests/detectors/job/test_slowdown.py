@@ -11,8 +11,7 @@ from bench.lib_pace import pace_of
 from mainstay.detectors.base import DetectorState, Samples
 from mainstay.detectors.finding import Entity, Finding, FindingKind
 from mainstay.detectors.job.slowdown import SlowdownDetector
-from mainstay.detectors.statistics.bocpd import Bocpd
-from mainstay.probes.core_types import StepPhase
+from mainstay.probes.core_types import Severity, StepPhase
 from tests.data import DATA, needs
 
 ONSET = 100
@@ -59,7 +58,7 @@ def delay(data: Samples, finding: Finding) -> int:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
-    ("by", "noise", "within"), [(0.10, 0.005, 7), (0.10, 0.02, 10), (0.3, 0.02, 7), (0.07, 0.01, 10)]
+    ("by", "noise", "within"), [(0.10, 0.005, 7), (0.10, 0.02, 10), (0.3, 0.02, 7), (0.09, 0.01, 10)]
 )
 def test_a_lasting_slowdown_is_said_in_few_steps(seed: int, by: float, noise: float, within: int) -> None:
     data = job(series(seed, noise=noise, by=by))
@@ -134,8 +133,8 @@ def exact(*stretches: tuple[int, float], ranks: int = 4) -> Samples:
     ("stretches", "told"),
     [
         (((60, 2.0), (30, 2.4)), [(64, True)]),  # four steps make the score, five the level
-        (((60, 2.0), (30, 2.11)), [(64, True)]),
-        (((60, 2.0), (30, 2.09)), []),  # below 5 %
+        (((60, 2.0), (30, 2.15)), [(64, True)]),
+        (((60, 2.0), (30, 2.13)), []),  # below 7 %
         (((25, 2.0), (30, 2.4)), [(29, True)]),  # five steps are skipped, twenty are learned
         (((24, 2.0), (31, 2.4)), [(29, True)]),
         (((100, 2.0), (30, 2.4), (20, 2.0)), [(104, True), (132, False)]),  # three of the last five
@@ -151,17 +150,22 @@ def test_when_a_slowdown_is_told_and_ends(
     assert [(int(f.time), f.active) for f in findings_of(exact(*stretches))] == told
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(2.11, [274.0]), (2.09, [])])
+def test_five_per_cent_are_enough_once_it_is_known_how_the_job_swings(seconds: float, told: list[float]) -> None:
+    config = SlowdownDetector.Config(known_blocks=15)
+    assert [f.time for f in SlowdownDetector(config).update(exact((270, 2.0), (30, seconds)))] == told
+    assert SlowdownDetector(config).update(exact((230, 2.0), (30, seconds))) == []
+
+
 def test_a_slowdown_is_told_with_its_numbers() -> None:
     (found,) = findings_of(exact((60, 2.0), (30, 2.4)))
-    assert found.evidence.summary == (
-        "Steps take 2.4 s since step 60, 20% longer than the 2 s before; all ranks alike."
-    )
+    assert found.evidence.summary == ("Steps take 2.4 s since step 60, 20% longer than the 2 s before.")
     assert found.evidence.numbers == {
         "ratio": pytest.approx(1.2), "usual_seconds": pytest.approx(2.0), "since_step": 60.0
     }  # fmt: skip
     (line,) = found.evidence.series
     assert (line.x, line.y) == (tuple(range(5, 65)), pytest.approx([2.0] * 55 + [2.4] * 5))
-    assert (line.threshold, line.peers) == (pytest.approx(2.1), pytest.approx([2.0] * 60))
+    assert (line.threshold, line.peers) == (pytest.approx(2.14), pytest.approx([2.0] * 60))
 
 
 def test_a_fast_step_takes_the_suspicion_away() -> None:
@@ -182,7 +186,7 @@ def test_a_quarter_of_the_ranks_and_twenty_steps_are_enough(ranks: int, steps: i
     data.x[:, 0, ranks:6], data.x[:, 0, 6:] = np.nan, (0.0, -1.0)
     detector = SlowdownDetector()
     detector.update(data)
-    assert (detector.status().state.value, len(detector._level) >= number) == (state, True)
+    assert (detector.status().state.value, detector._depth >= number) == (state, True)
 
 
 def test_step_times_that_differ_too_much_are_not_judged() -> None:
@@ -200,64 +204,10 @@ def test_a_job_that_leaves_is_no_longer_slow() -> None:
     assert (ended.active, ended.evidence.summary) == (False, "The job left the fleet and is no longer watched.")
 
 
-def test_bocpd_finds_the_change_and_its_time() -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(0.0, 1.0, (60, 3))
-    x[40:, 1] += 6.0
-    bocpd = Bocpd(3, longest=50)
-    for row in x[:40]:
-        bocpd.update(row)
-    assert (bocpd.run_length() >= 39).all()
-    for row in x[40:]:
-        bocpd.update(row)
-    assert list(bocpd.run_length()) == [49, 20, 49]
-    assert bocpd.changed_within(25)[1] > 0.99
-    assert bocpd.changed_within(25)[0] < 0.2
-    np.testing.assert_allclose(bocpd.mass.sum(axis=1), 1.0)
-
-
-def test_bocpd_skips_what_is_missing() -> None:
-    rng = np.random.default_rng(1)
-    x = rng.normal(0.0, 1.0, 80)
-    bocpd, twin = Bocpd(longest=100), Bocpd(2, longest=100)
-    for value in x:
-        bocpd.update(np.array([value]))
-        twin.update(np.array([value, np.nan]))
-    assert bocpd.run_length()[0] >= 79
-    np.testing.assert_allclose(twin.mass[0], bocpd.mass[0])
-    assert twin.mass[1, 0] == 1.0
-
-
-def test_bocpd_agrees_with_the_posterior_computed_naively() -> None:
-    """All partitions of six samples, weighed by hazard and by Normal-Gamma marginal likelihoods."""
-    from itertools import pairwise, product
-    from math import lgamma, log, pi
-
-    x = np.array([0.1, -0.4, 0.3, 4.0, 4.4, 3.9])
-    bocpd = Bocpd(longest=20)
-    prior = bocpd.prior
-
-    def marginal(run: np.ndarray) -> float:
-        n, mean = len(run), float(run.mean())
-        kappa, alpha = prior.kappa + n, prior.alpha + n / 2
-        beta = prior.beta + ((run - mean) ** 2).sum() / 2 + prior.kappa * n * mean**2 / (2 * kappa)
-        gain = lgamma(alpha) - lgamma(prior.alpha) + prior.alpha * log(prior.beta) - alpha * log(beta)
-        return float(gain + (log(prior.kappa) - log(kappa)) / 2 - n / 2 * log(2 * pi))
-
-    weight = np.zeros(7)
-    for cuts in product([False, True], repeat=6):  # a change before each sample, also before the first
-        places = [0, *[i for i in range(1, 6) if cuts[i]], 6]
-        logs = sum(marginal(x[a:b]) for a, b in pairwise(places))
-        logs += sum(log(prior.hazard) if cut else log(1 - prior.hazard) for cut in cuts)
-        weight[places[-1] - places[-2]] += np.exp(logs)
-    for value in x:
-        bocpd.update(np.array([value]))
-    np.testing.assert_allclose(bocpd.mass[0, 1:7], (weight / weight.sum())[1:], rtol=1e-6)
-
-
 @needs("step-times")
 @pytest.mark.parametrize("name", ["bert_h100", "gpt3_15b_a100lts", "mixtral8x7b_h100_dev"])
 def test_real_jobs_without_a_slow_stretch_are_left_alone(name: str) -> None:
     with np.load(DATA / "step-times" / f"{name}.npz") as data:
         seconds = data["iteration_time"]
-    assert findings_of(pace_of(seconds[np.isfinite(seconds)])) == []
+    found = findings_of(pace_of(seconds[np.isfinite(seconds)]))
+    assert [f for f in found if f.severity is not Severity.INFO] == []

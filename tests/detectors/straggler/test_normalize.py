@@ -14,11 +14,11 @@ from mainstay.detectors.straggler.normalize import (
     PeerLayout,
     PeerTable,
     _against_others,
-    _cost,
     _inliers,
     _shared,
     _slope,
     _some,
+    fit_cost,
     layout_of,
     scale_of,
 )
@@ -162,7 +162,7 @@ def test_what_lies_beyond_three_deviations_is_left_out() -> None:
 def test_seconds_fixed_a_token_and_a_square(count: int) -> None:
     rng = np.random.default_rng(0)
     work = rng.uniform(1.0, 2.0, (2, count))
-    found = _cost(1.0 + 2.0 * work[0] + 3.0 * work[1], work)
+    found = fit_cost(1.0 + 2.0 * work[0] + 3.0 * work[1], work)
     assert (found is None) is (count == 15)
     if found is not None:
         assert found.tolist() == pytest.approx([1.0, 2.0, 3.0], rel=0.01)

@@ -34,11 +34,11 @@ CASE = StragglerCase(
     ("case", "who", "against", "more"),
     [
         (CASE, "Rank 3 on n1", "ranks of the same role", ""),
-        (replace(CASE, way=1, entity=Entity(rank=0)), "Rank 0", "the rest of its replica tells", ""),
+        (replace(CASE, way=1, entity=Entity(rank=0)), "Rank 0", "the rest of the replica tells", ""),
         (
             replace(CASE, way=2, contended=True),
             "Rank 3 on n1",
-            "its tokens and sequence lengths tell",
+            "the tokens and sequence lengths tell",
             " It also waits for a core in 25% of its time: see the contention, not the device.",
         ),
     ],

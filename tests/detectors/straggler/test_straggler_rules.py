@@ -189,9 +189,9 @@ def test_places_of_the_remembered_steps(ticks: int, at: int, order: list[int]) -
     assert (detector._at, list(detector._order())) == (at, order)
 
 
-def judged(scores: list[float], *, ratio: float = 1.1, state: bool = False, missing: int = 0) -> StragglerDetector:
+def judged(scores: list[float], *, ratio: float = 1.1, **fields: float) -> StragglerDetector:
     """Ranks on nodes of their own that are ``ratio`` times slower since step 5 than before."""
-    detector = of_ranks(len(scores), state=state, missing=missing, onset=5.0)
+    detector = of_ranks(len(scores), **{"onset": 5.0, "state": False, "missing": 0} | fields)
     detector._judge, detector._sigmas[0], detector._ticks = 0, 0.02, 8
     detector._steps[:8] = np.arange(8)
     detector.rows["score"][0] = scores
@@ -203,7 +203,7 @@ def judged(scores: list[float], *, ratio: float = 1.1, state: bool = False, miss
 def test_ranks_begin_at_twelve_the_slowest_first_and_end_at_three() -> None:
     begins = judged([11.9, 12.0, 15.0, 12.0])._decide(1.0)
     assert [(f.entity.rank, f.active) for f in begins] == [(2, True), (1, True), (3, True)]
-    ends = judged([3.1, 3.0, 0.0, 15.0], state=True)._decide(1.0)
+    ends = judged([3.1, 3.0, 0.0, 15.0], state=True, said=True)._decide(1.0)
     assert [(f.entity.rank, f.active) for f in ends] == [(1, False), (2, False)]
     assert ends[0].evidence.summary == "Rank 1 computes as fast as its peers again."
     assert judged([15.0, 0.0], missing=1)._decide(1.0) == []
@@ -243,7 +243,7 @@ def test_the_case_of_an_accused_rank() -> None:
     assert case.steps.tolist() == [*range(8)]
     assert case.expected[:5].tolist() == [0.0] * 5
     assert case.expected[7] == pytest.approx(-np.log(1.1) - 0.01 * scale_of(np.array([3]))[0])
-    found = detector._say(0, 1.0, active=True)
+    found = detector._say([0], Entity(job="demo", rank=0), 1.0)
     assert (found.severity, found.confidence) == ("info", 0.3)
     detector.rows["core_wait"][:8, 0] = 0.07 + 0.049
     assert not detector._case(0).contended
@@ -252,6 +252,6 @@ def test_the_case_of_an_accused_rank() -> None:
     slower = judged([15.0, 9.0, 2.0], ratio=1.2)
     slower.rows["core_wait"][:8] = [0.16, 0.07, 0.07]
     assert not slower._case(0).contended
-    assert slower._say(0, 1.0, active=True).confidence == 0.95
+    assert slower._say([0], Entity(job="demo", rank=0), 1.0).confidence == 0.95
     slower.rows["pair"][:], slower.rows["count"][0] = True, 10**6
-    assert slower._say(0, 1.0, active=True).confidence == 0.8
+    assert slower._say([0], Entity(job="demo", rank=0), 1.0).confidence == 0.8
