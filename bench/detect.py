@@ -1,7 +1,7 @@
 """Everything that is claimed of judging runs, in one table: runs the benches of the parts one after the other.
 
 ``python -m bench.detect [--json FILE]``: half an hour. Each part can be run alone (``make bench-hangs``…) and keeps its
-own results; a part that cannot run here is a row with the reason.
+own results; a part that cannot run here is a row with the reason. ``bench.judgment`` plays generated runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bench import lib_runs
 from bench.report import RESULTS, Row, publish, target_file
 
 PARTS = (
@@ -62,7 +61,6 @@ def main() -> None:
     for name in PARTS:
         rows += part(name)
         print(f"bench.{name}: done", flush=True)
-    rows += lib_runs.rows()
     publish("detect", rows, file)
 
 

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bench.lib_mesh import regular
 from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity
-from mainstay.detectors.job.mesh import JobMesh, rows_by_label
+from mainstay.detectors.job.mesh import JobMesh, regular, rows_by_label
 
 START = 1.7e9
 PATTERNS = ("rings", "pipeline", "all_to_all", "hierarchical")

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from bench.lib_mesh import regular
 from mainstay.detectors.base import Floats, Samples
 from mainstay.detectors.finding import Entity, Finding
-from mainstay.detectors.job.mesh import JobMesh
+from mainstay.detectors.job.mesh import JobMesh, regular
 from mainstay.detectors.straggler.detector import StragglerDetector
 from mainstay.probes.core_types import Severity
 

@@ -14,11 +14,11 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from bench.lib_mesh import regular
 from bench.lib_pace import CURVES, curve
 from bench.report import Row, publish, target_file
 from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity, Finding, FindingKind
+from mainstay.detectors.job.mesh import regular
 from mainstay.detectors.job.numeric_anomalies import NumericAnomalyDetector
 
 SEED = 3

@@ -60,6 +60,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "policy": ("mainstay.detectors.policy.cli:policy", "analysis", "Show, test, and upload XID policies."),
     "record": ("mainstay.detectors.recording.cli:record", "recordings", "Record telemetry."),
     "replay": ("mainstay.detectors.recording.cli:replay", "recordings", "Run detectors on a recording."),
+    "generate": (
+        "mainstay.detectors.generator.cli:generate_command",
+        "recordings",
+        "Generate a recording of a training run with a known fault.",
+    ),
     "select": ("mainstay.detectors.selector.cli:select", "analysis", "Choose benchmarks for nodes."),
     "analyze-hang": (
         "mainstay.detectors.hang.cli:analyze_hang",

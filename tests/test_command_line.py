@@ -14,10 +14,10 @@ from tests.commands import run_here
 ROOT = Path(__file__).resolve().parents[1]
 FROZEN = {
     "accept-gpu", "ack", "agent", "analyze-hang", "backup", "checkpoint", "cluster", "completion", "config", "criteria",
-    "demo", "devices", "doctor", "drain", "findings", "incidents", "job", "jobs", "localize", "login", "node", "nodes",
-    "notifications", "plan", "policy", "record", "relay", "replay", "replay-job", "report", "restore", "run", "select",
-    "serve", "silence", "silences", "simulate", "status", "superbench", "team", "token", "undrain", "up", "user",
-    "validate", "worker",
+    "demo", "devices", "doctor", "drain", "findings", "generate", "incidents", "job", "jobs", "localize", "login",
+    "node", "nodes", "notifications", "plan", "policy", "record", "relay", "replay", "replay-job", "report", "restore",
+    "run", "select", "serve", "silence", "silences", "simulate", "status", "superbench", "team", "token", "undrain",
+    "up", "user", "validate", "worker",
 }  # fmt: skip
 
 

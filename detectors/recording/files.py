@@ -64,3 +64,8 @@ def read_fleet(path: Path) -> FleetInfo:
         ValueError: it is not one; the message names the field.
     """
     return msgspec.json.decode(path.read_bytes(), type=FleetInfo)
+
+
+def write_fleet(path: Path, fleet: FleetInfo) -> None:
+    """The same file."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(fleet), indent=1) + b"\n")

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bench.lib_mesh import regular
-from bench.lib_recording import InMemoryRecording, write
 from mainstay.detectors.base import Samples
 from mainstay.detectors.cli_errors import parse_since
 from mainstay.detectors.finding import Entity, Finding, FindingKind
 from mainstay.detectors.gpu.device_state import DeviceStateDetector
+from mainstay.detectors.job.mesh import regular
 from mainstay.detectors.recording import files
 from mainstay.detectors.recording.cli import replay as command
+from mainstay.detectors.recording.in_memory import InMemoryRecording, write
 from mainstay.detectors.recording.model import DeviceInfo, FleetInfo, JobInfo, NodeInfo, Recording
 from mainstay.detectors.recording.reader import RecordingDirectory, RecordingError
 from mainstay.detectors.recording.recorder import record

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from bench.lib_hangs import Shape
-from bench.lib_mesh import regular
 from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity, FindingKind
 from mainstay.detectors.hang.detector import HangDetector, JobActivity
 from mainstay.detectors.hang.groups import GroupLabels, _repaired
 from mainstay.detectors.hang.messages import verdict
 from mainstay.detectors.hang.wait_graph import INNERMOST_FIRST, HangCulprit, HangLocalization, StallKind
-from mainstay.detectors.job.mesh import JobMesh
+from mainstay.detectors.job.mesh import JobMesh, regular
 from mainstay.probes.core_types import GROUP_KINDS, StepPhase
 
 NAN, INF = np.nan, np.inf

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.lib_mesh import regular
-from mainstay.detectors.job.mesh import JobMesh, mesh_of, rows_by_label
+from mainstay.detectors.job.mesh import JobMesh, mesh_of, regular, rows_by_label
 
 
 def ranks_of(mesh: JobMesh, kind: str) -> list[list[int]]:

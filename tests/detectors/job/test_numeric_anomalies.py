@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.lib_mesh import regular
 from mainstay.detectors.base import DetectorState, Samples
 from mainstay.detectors.finding import Cause, Entity, Finding, FindingKind
+from mainstay.detectors.job.mesh import regular
 from mainstay.detectors.job.numeric_anomalies import NumericAnomalyDetector
 from mainstay.detectors.job.spikes import SpikeDetectorState
 from mainstay.probes.core_types import Severity

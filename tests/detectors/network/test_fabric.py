@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.lib_mesh import regular
 from mainstay.detectors.finding import Cause, Entity, Finding, FindingKind
+from mainstay.detectors.job.mesh import regular
 from mainstay.detectors.network.fabric import (
     ENOUGH,
     GAIN,

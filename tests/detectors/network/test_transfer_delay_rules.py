@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.lib_mesh import regular
 from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity, FindingKind
-from mainstay.detectors.job.mesh import JobMesh
+from mainstay.detectors.job.mesh import JobMesh, regular
 from mainstay.detectors.network.fabric import ComponentKind, FaultHypothesis
 from mainstay.detectors.network.transfer_delay_config import DelaysConfig
 from mainstay.detectors.network.transfer_delay_limits import DelayThresholds

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from bench.lib_comm import START, Network, network, simulate, slow, spoil
-from bench.lib_mesh import regular
 from mainstay.detectors.base import DetectorState, Samples
 from mainstay.detectors.finding import Entity, Finding, FindingKind
+from mainstay.detectors.job.mesh import regular
 from mainstay.detectors.network.transfer_delay_config import DelaysConfig
 from mainstay.detectors.network.transfer_delay_limits import DelayThresholds
 from mainstay.detectors.network.transfer_delay_noise import calibrate

@@ -12,7 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from mainstay.detectors.recording import files, recorder
-from mainstay.detectors.recording.recorder import RecordingSource, Tables, append_frame
+from mainstay.detectors.recording import tables as table_files
+from mainstay.detectors.recording.recorder import RecordingSource, append_frame
+from mainstay.detectors.recording.tables import Tables
 from mainstay.probes.frame import Axis, Frame, FrameError, encode
 from mainstay.probes.signals import Catalog, SignalSource, catalog
 from tests.service.run_frames import PAIR, PROGRESS, RANK, make_frame
@@ -87,7 +89,7 @@ def test_a_frame_of_another_shape_is_refused(tmp_path: Path) -> None:
 
 
 def test_rows_are_written_once_enough_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorder, "_ROWS", 3)
+    monkeypatch.setattr(table_files, "_ROWS", 3)
     with Tables(tmp_path) as tables:
         for count, held in ((2, 2), (1, 0), (2, 2)):
             tables.add_columns(files.STEPS, {"time": np.full(count, 1.5), "rank": [7] * count, "job": ["j"] * count})

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.lib_recording import InMemoryRecording
 from mainstay.detectors.base import Feed, Samples
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.detectors.recording import replay
+from mainstay.detectors.recording.in_memory import InMemoryRecording
 from mainstay.detectors.recording.model import FleetInfo
 from mainstay.probes.core_types import Event, EventKind, Severity
 from mainstay.probes.signals import SignalSource

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.lib_mesh import regular
 from mainstay.detectors.base import Floats
+from mainstay.detectors.job.mesh import regular
 from mainstay.detectors.straggler.normalize import (
     Normalizer,
     PeerLayout,

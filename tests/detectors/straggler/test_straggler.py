@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.lib_mesh import regular
 from mainstay.detectors.base import DetectorState, Samples
 from mainstay.detectors.finding import Entity, Finding, FindingKind
+from mainstay.detectors.job.mesh import regular
 from mainstay.detectors.straggler.detector import StragglerDetector
 from mainstay.probes.core_types import Severity, StepPhase
 from tests.data import DATA

@@ -1,6 +1,6 @@
-"""A training run made from a seed: steps, progress, transfers and GPU telemetry of every rank, healthy until a fault.
+"""A training run made from a seed: steps, progress, transfers, GPUs, and hosts of every rank, healthy until a fault.
 
-``World(...)`` draws a healthy run; a fault of ``faults.py`` writes itself into the drawn arrays and says what is true;
+``World(...)`` draws a healthy run; a fault of ``catalog.FAULTS`` changes the drawn arrays and says what is true;
 ``recording()`` turns the whole into what a service would have recorded. Noise has the size of that in published traces:
 own compute varies by half a percent from step to step with some memory, now and then a step takes longer, sequences of
 varying length move the work between replicas by some ten percent. None of it uses a detector's own model.
@@ -8,20 +8,21 @@ varying length move the work between replicas by some ten percent. None of it us
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bench.lib_mesh import regular
-from bench.lib_recording import InMemoryRecording
 from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity
-from mainstay.detectors.job.mesh import JobMesh, rows_by_label
+from mainstay.detectors.generator.progress import Stop, progress_of
+from mainstay.detectors.job.mesh import JobMesh, regular, rows_by_label
+from mainstay.detectors.recording.in_memory import InMemoryRecording
 from mainstay.detectors.recording.model import DeviceInfo, FleetInfo, JobInfo, NodeInfo
-from mainstay.probes.core_types import Event, StepPhase
+from mainstay.probes.core_types import Event, EventKind, StepPhase
 from mainstay.probes.signals import SignalSource
-from tests.scenarios.runs.progress import Stop, progress_of
 
 Floats = npt.NDArray[np.float64]
 JOB = "run"
@@ -34,23 +35,40 @@ _WARM_UP = 3
 _NVLINK, _NETWORK = 300e9, 45e9
 """Bytes a second inside a node and between nodes (400 Gbit/s, nine tenths of it)."""
 _PAIR_BYTES = 2.0**26
-_AFTER_SECONDS = 45.0
-"""How long a run that stopped is watched."""
+_BOOT_SECONDS = 30.0
+"""A node that says nothing for longer has booted."""
 STEP_SIGNALS = (
     "step_time_seconds", "compute_time_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds",
     "data_wait_seconds", "communication_wait_seconds", "run_delay_seconds", "gc_seconds", "tokens",
-    "sequence_squares", "loss", "gradient_norm", "nonfinite_values", "parameters_digest", "step_phase",
+    "sequence_squares", "micro_batches", "loss", "gradient_norm", "nonfinite_values", "parameters_digest", "step_phase",
 )  # fmt: skip
 GPU_SIGNALS = (
     "gpu_utilization_ratio", "gpu_power_watts", "gpu_temperature_celsius", "gpu_sm_clock_hertz",
     "gpu_throttle_hardware_thermal_nanoseconds_total", "gpu_throttle_software_thermal_nanoseconds_total",
-    "gpu_throttle_power_brake_nanoseconds_total", "gpu_ecc_uncorrected_total",
+    "gpu_throttle_power_brake_nanoseconds_total", "gpu_ecc_uncorrected_total", "gpu_pcie_width", "gpu_pcie_width_max",
 )  # fmt: skip
+HOST_SIGNALS = (
+    "cpu_utilization_ratio", "memory_used_ratio", "disk_used_ratio", "uptime_seconds", "clock_synchronized",
+    "clock_error_seconds", "oom_kills_total",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A device or host signal that is not as usual in steps ``[first, last)``: from ``low`` evenly to ``high``."""
+
+    signal: str
+    first: int
+    last: int
+    rows: npt.NDArray[np.int64]
+    """Of ranks for a GPU signal, of nodes for a host signal."""
+    low: float
+    high: float
 
 
 @dataclass(kw_only=True)
 class World:
-    """One job on ``dp x pp x tp`` ranks, eight to a node, four nodes to a leaf switch."""
+    """One job on ``dp x pp x tp`` ranks, eight to a node, at most four nodes to a leaf switch, two switches or more."""
 
     dp: int = 8
     pp: int = 2
@@ -77,9 +95,17 @@ class World:
     """[2, pair] sender and receiver."""
     transfer: Floats = field(init=False)
     """[step, pair] seconds."""
-    gpu: dict[str, tuple[int, int, npt.NDArray[np.int64], float]] = field(default_factory=dict)
-    """Device faults: signal → (from step, to step, ranks, value)."""
+    changes: list[Change] = field(default_factory=list)
     stop: Stop | None = None
+    after: float = 45.0
+    """Seconds for which a run that stopped is watched."""
+    dark: list[tuple[str, int, float]] = field(default_factory=list)
+    """Nodes whose daemon says nothing: node, from the beginning of which step, seconds."""
+    absent: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Rows of ranks that have left the job since step ``since``."""
+    clock: Floats = field(init=False)
+    """[rank] seconds by which its clock is ahead since step ``since``."""
+    since: int = 0
     events: list[Event] = field(default_factory=list)
     missing: float = 0.0
     """Share of samples that are lost."""
@@ -90,7 +116,11 @@ class World:
 
     def __post_init__(self) -> None:
         self.rng = np.random.default_rng(self.seed)
-        self.mesh = regular(JOB, dp=self.dp, pp=self.pp, tp=self.tp, ranks_per_node=RANKS_PER_NODE, leaf_nodes=4)
+        ranks = self.dp * self.pp * self.tp
+        leaf = min(4, max(1, ranks // RANKS_PER_NODE // 2))
+        self.mesh = regular(JOB, dp=self.dp, pp=self.pp, tp=self.tp, ranks_per_node=RANKS_PER_NODE, leaf_nodes=leaf)
+        self.nodes = tuple(dict.fromkeys(self.mesh.nodes))
+        self.clock = np.zeros(ranks)
         shape = (self.steps, self.mesh.size)
         self.phase = np.full(self.steps, float(StepPhase.TRAIN))
         self.phase[:_WARM_UP] = float(StepPhase.WARM_UP)
@@ -106,6 +136,7 @@ class World:
             "gc_seconds": np.zeros(shape),
             "tokens": tokens,
             "sequence_squares": tokens**2 / 4.0,
+            "micro_batches": np.full(shape, np.nan),
             "nonfinite_values": np.zeros(shape),
         }
         self._values(shape)
@@ -173,6 +204,27 @@ class World:
         down = np.concatenate(ways, axis=1).astype(np.int64) if ways else np.zeros((2, 0), np.int64)
         return np.concatenate([down, down[::-1]], axis=1)
 
+    # what a fault writes
+
+    def slow(self, step: int, rows: Sequence[int] | npt.NDArray[np.int64], factor: float | Floats) -> None:
+        """Own compute from ``step`` on, times a number or [step, 1 or row]."""
+        for name in ("forward_seconds", "backward_seconds"):
+            self.own[name][step:, rows] *= factor
+
+    def change(
+        self, signal: str, step: int, rows: npt.NDArray[np.int64], low: float, high: float | None = None
+    ) -> None:
+        """A device or host signal from ``step`` on."""
+        end = low if high is None else high
+        self.changes.append(Change(signal=signal, first=step, last=self.steps, rows=rows, low=low, high=end))
+
+    def happen(self, kind: EventKind, step: int, row: int, *, device: str | None = None, **data: Any) -> None:
+        """An event of a rank's process, or of its node's device, a moment after ``step`` began."""
+        begin = float(self.times()[1][step - 1])
+        owner = {"job": JOB, "rank": row} if device is None else {"device": device}
+        number = f"generated-{len(self.events)}"
+        self.events.append(Event(id=number, time=begin + 0.3, kind=kind, node=self.mesh.nodes[row], data=data, **owner))
+
     # what it becomes
 
     def busy(self) -> Floats:
@@ -197,7 +249,7 @@ class World:
         )
         held.by_step[JOB] = cut
         held.by_pair[JOB] = self._transfers(ends, done)
-        over = ends[done - 1] + (_AFTER_SECONDS if self.stop else 0.0)
+        over = ends[done - 1] + (self.after if self.stop else 0.0)
         t = np.arange(np.ceil(START), np.ceil(over))
         x, signals = progress_of(self, ends, t)
         entities = self._entities()
@@ -205,6 +257,7 @@ class World:
             entities=entities, groups=(JOB,) * len(entities), signals=signals, t=t, x=x, mesh=self.mesh
         )
         held.by_source[SignalSource.GPU] = self._devices(ends, t)
+        held.by_source[SignalSource.HOST] = self._hosts(ends, t)
         return held
 
     def _entities(self) -> tuple[Entity, ...]:
@@ -233,6 +286,7 @@ class World:
         chance = np.random.default_rng(self.seed + 1)
         lost = chance.random((done, self.mesh.size)) < self.missing
         x = np.where(lost[:, None], np.nan, cut.x)
+        x[self.since :, :, self.absent] = np.nan
         status = np.flatnonzero(chance.random(self.mesh.size) < self.stuck)
         for name in ("compute_time_seconds", "forward_seconds", "backward_seconds"):
             row = STEP_SIGNALS.index(name)
@@ -265,26 +319,55 @@ class World:
             "gpu_temperature_celsius": np.round(62.0 + chance.standard_normal(shape)),
             "gpu_sm_clock_hertz": np.full(shape, 1.755e9),
         }
+        usual |= dict.fromkeys(("gpu_pcie_width", "gpu_pcie_width_max"), np.full(shape, 16.0))
         x = np.stack([usual.get(name, np.zeros(shape)) for name in GPU_SIGNALS], axis=1).astype(np.float32)
-        for name, (first, last, ranks, value) in self.gpu.items():
-            within = (t >= ends[max(first - 1, 0)]) & (t < ends[min(last, self.steps) - 1])
-            x[np.ix_(within, np.array([GPU_SIGNALS.index(name)]), ranks)] = value
-        return self._gpus(t, x, chance)
-
-    def _gpus(self, t: Floats, x: npt.NDArray[np.float32], chance: np.random.Generator) -> Samples:
-        lost = chance.random((len(t), self.mesh.size)) < self.missing
-        kept = np.where(lost[:, None], np.float32(np.nan), x)
         entities = tuple(
             Entity(node=node, device=device) for node, device in zip(self.mesh.nodes, self.mesh.devices, strict=True)
         )
-        return Samples(entities=entities, groups=("h100",) * len(entities), signals=GPU_SIGNALS, t=t, x=kept)
+        told = Samples(entities=entities, groups=("h100",) * len(entities), signals=GPU_SIGNALS, t=t, x=x)
+        return self._heard(told, ends, chance)
+
+    def _hosts(self, ends: Floats, t: Floats) -> Samples:
+        """The machines, with steady load, an uptime of weeks, and a disciplined clock."""
+        chance = np.random.default_rng(self.seed + 5)
+        shape = (len(t), len(self.nodes))
+        usual = {
+            "cpu_utilization_ratio": 0.3 + 0.02 * chance.random(shape),
+            "memory_used_ratio": 0.4 + 0.005 * chance.random(shape),
+            "disk_used_ratio": np.full(shape, 0.5),
+            "uptime_seconds": np.broadcast_to(1e6 + t[:, None] - t[0], shape).copy(),
+            "clock_synchronized": np.ones(shape),
+            "clock_error_seconds": 1e-3 * chance.random(shape),
+        }
+        for node, step, seconds in self.dark:
+            booted = self._begin(step, ends) + seconds
+            if seconds > _BOOT_SECONDS:
+                usual["uptime_seconds"][t >= booted, self.nodes.index(node)] = t[t >= booted] - booted
+        x = np.stack([usual.get(name, np.zeros(shape)) for name in HOST_SIGNALS], axis=1).astype(np.float32)
+        entities = tuple(Entity(node=node, device="host") for node in self.nodes)
+        told = Samples(entities=entities, groups=("pod",) * len(entities), signals=HOST_SIGNALS, t=t, x=x)
+        return self._heard(told, ends, chance)
+
+    def _begin(self, step: int, ends: Floats) -> float:
+        return float(ends[step - 1]) if step else START
+
+    def _heard(self, told: Samples, ends: Floats, chance: np.random.Generator) -> Samples:
+        """With the changes written in, and without what was lost."""
+        for change in (change for change in self.changes if change.signal in told.signals):
+            within = np.flatnonzero((told.t >= self._begin(change.first, ends)) & (told.t < ends[change.last - 1]))
+            values = np.linspace(change.low, change.high, len(within), dtype=np.float32)[:, None, None]
+            told.x[np.ix_(within, np.array([told.signals.index(change.signal)]), change.rows)] = values
+        lost = chance.random((len(told.t), len(told.entities))) < self.missing
+        for node, step, seconds in self.dark:
+            passed = told.t - self._begin(step, ends)
+            lost |= ((passed >= 0.0) & (passed < seconds))[:, None] & np.array([e.node == node for e in told.entities])
+        return replace(told, x=np.where(lost[:, None], np.float32(np.nan), told.x))
 
     def _fleet(self, ends: Floats) -> FleetInfo:
         above = dict(zip(self.mesh.nodes, self.mesh.switches, strict=True))
-        index = {axis: self.mesh.on(axis) for axis in self.mesh.axes}
-        ranks = tuple(
-            {"rank": r, "node": self.mesh.nodes[r], "device": self.mesh.devices[r]}
-            | {axis: int(place[r]) for axis, place in index.items()}
+        index = [dict(zip(self.mesh.axes, map(int, places), strict=True)) for places in self.mesh.index.T]
+        ranks: tuple[dict[str, int | str | None], ...] = tuple(
+            {"rank": r, "node": self.mesh.nodes[r], "device": self.mesh.devices[r], **index[r]}
             for r in range(self.mesh.size)
         )
         return FleetInfo(
@@ -295,6 +378,7 @@ class World:
             devices=tuple(
                 DeviceInfo(node=node, id=str(device), model="H100")
                 for node, device in zip(self.mesh.nodes, self.mesh.devices, strict=True)
-            ),
+            )
+            + tuple(DeviceInfo(node=node, id="host", model="server") for node in self.nodes),
             jobs=(JobInfo(id=JOB, ranks=ranks),),
         )

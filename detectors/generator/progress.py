@@ -9,7 +9,7 @@ operation by operation until no rank can move.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,6 @@ import numpy.typing as npt
 from mainstay.detectors.job.mesh import WORLD, JobMesh
 from mainstay.probes.core_types import GROUP_KINDS, StepPhase
 from mainstay.probes.signals import SignalSource, names
-
-if TYPE_CHECKING:
-    from tests.scenarios.runs.world import World
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -41,6 +38,22 @@ class Stop:
     """Kind and label of the group whose next operation all begin and no rank ends."""
     silent: bool = False
     """The stopped ranks' processes say nothing any more either."""
+
+
+class Run(Protocol):
+    """What progress needs of a ``World``, whose fields are documented there."""
+
+    mesh: JobMesh
+    steps: int
+    seed: int
+    phase: Floats
+    pauses: Floats
+    stop: Stop | None
+    missing: float
+    skew: float
+    clock: Floats
+    absent: Ints
+    since: int
 
 
 def schedule(mesh: JobMesh) -> tuple[str, ...]:
@@ -85,10 +98,11 @@ def _broken(mesh: JobMesh, plan: tuple[str, ...], at: int, stop: Stop) -> tuple[
 def counts(plan: tuple[str, ...], done: Ints, kind: str) -> Ints:
     """How many of the first ``done`` operations are of this kind."""
     mine = np.cumsum([0, *(one == kind for one in plan)])
-    return (done // len(plan)) * mine[-1] + mine[done % len(plan)]
+    total: Ints = (done // len(plan)) * mine[-1] + mine[done % len(plan)]
+    return total
 
 
-def progress_of(world: World, ends: Floats, t: Floats) -> tuple[Floats, tuple[str, ...]]:
+def progress_of(world: Run, ends: Floats, t: Floats) -> tuple[Floats, tuple[str, ...]]:
     """[second, signal, rank] and the names of the signals."""
     plan = schedule(world.mesh)
     chance = np.random.default_rng(world.seed + 4)
@@ -98,21 +112,23 @@ def progress_of(world: World, ends: Floats, t: Floats) -> tuple[Floats, tuple[st
     stop, halt = world.stop, halt_time(world, begins)
     first = 0 if stop is None else stop.step * len(plan) + int(_HALT * len(plan))
     final = None if stop is None else settle(world.mesh, plan, first, stop)
+    since = begins[world.since]
     for k, second in enumerate(t):
-        now = second + late
+        now = second + late + world.clock * (second >= since)
         if final is not None and second >= halt:
             _fill(x[k], plan, *final, now - halt)
         else:
             _moving(x[k], plan, begins, world.pauses, now, chance=chance)
-        step = np.minimum(np.searchsorted(ends, now, side="right"), world.steps - 1)
+        step = np.minimum(np.searchsorted(ends, now, side="right"), world.steps - 1 if stop is None else stop.step)
         x[k, SIGNALS.index("progress_phase")] = world.phase[step]
     if stop is not None and stop.silent:
         x[np.ix_(t >= halt, np.ones(len(SIGNALS), np.bool_), np.isin(world.mesh.ranks, stop.ranks))] = np.nan
+    x[np.ix_(t >= since, np.arange(len(SIGNALS)), world.absent)] = np.nan
     lost = chance.random((len(t), world.mesh.size)) < world.missing
     return np.where(lost[:, None], np.nan, x), SIGNALS
 
 
-def halt_time(world: World, begins: Floats) -> float:
+def halt_time(world: Run, begins: Floats) -> float:
     """Unix time at which the run stops; never, for one that does not."""
     if world.stop is None:
         return float("inf")
