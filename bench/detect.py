@@ -24,7 +24,7 @@ PARTS = (
     "comm",  # slow links, simulated
     "numeric_anomalies",  # NaN, spikes, digests, replayed
     "job_pace",  # slowdowns of a whole job, in uneven healthy runs and in published ones
-    "smd",  # machines with many signals, replayed
+    "machines",  # machines with many signals, replayed
     "detect_engine",  # a tick of 80,000 GPUs against river
     "sdk_overhead",  # what the signals cost a step, live
 )

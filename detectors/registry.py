@@ -14,6 +14,7 @@ from mainstay.detectors.hang.detector import HangDetector
 from mainstay.detectors.hang.stalled_collective import StalledCollectiveDetector
 from mainstay.detectors.host.checks import HostDetector
 from mainstay.detectors.host.heartbeat import HeartbeatDetector
+from mainstay.detectors.host.host_anomaly import HostAnomalyDetector
 from mainstay.detectors.host.memory_bit_flips import MemoryBitFlipDetector
 from mainstay.detectors.host.memory_leak import MemoryDetector
 from mainstay.detectors.job.numeric_anomalies import NumericAnomalyDetector
@@ -50,6 +51,7 @@ ARRAY_DETECTORS: dict[str, type[ArrayDetector]] = {
     "throttle": ThrottleDetector,  # GPUs: clocks held down by heat or a power brake
     "host_checks": HostDetector,  # hosts: disks, memory, clock, fabric manager, stuck processes
     "memory_leak": MemoryDetector,  # hosts: memory that leaks
+    "host_anomaly": HostAnomalyDetector,  # hosts: signals that together are not as usual
     "nic": NicDetector,  # network ports: rate, errors, congestion
     "hang": HangDetector,  # one for each job: rows are ranks
     "contention": ContentionDetector,  # one for each job: rows are ranks

@@ -36,6 +36,15 @@ class Tail:
             return self.start - self.scale * float(np.log(ratio))
         return self.start + self.scale / self.shape * (float(ratio**-self.shape) - 1.0)
 
+    def log_rate(self, score: Floats) -> Floats:
+        """The inverse: logarithm of how many clusters a sample pass each score [T]; +inf below ``start``."""
+        excess = np.maximum(score - self.start, 0.0) / self.scale
+        if abs(self.shape) >= 1e-6:
+            with np.errstate(divide="ignore"):  # beyond the end of a short tail: never
+                excess = np.log(np.maximum(1.0 + self.shape * excess, 0.0)) / self.shape
+        rate: Floats = np.where(score < self.start, np.inf, np.log(self.rate) - excess)
+        return rate
+
 
 def tail(score: Floats, *, quantile: float = 0.98, apart: int = 30) -> Tail:
     """The tail of a healthy score.

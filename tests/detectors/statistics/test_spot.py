@@ -111,3 +111,13 @@ def test_a_shape_stays_below_one() -> None:
 )
 def test_a_threshold_by_the_formula_and_by_its_limit(shape: float, rate: float, threshold: float) -> None:
     assert Tail(start=1.0, rate=0.1, shape=shape, scale=2.0).threshold(rate) == pytest.approx(threshold, rel=1e-9)
+
+
+@pytest.mark.parametrize("shape", [-0.2, 0.0, 0.3])
+def test_the_rate_of_a_threshold_is_the_one_asked_for(shape: float) -> None:
+    learned = Tail(start=1.0, rate=0.02, shape=shape, scale=2.0)
+    rates = np.array([0.02, 1e-3, 1e-6])
+    thresholds = np.array([learned.threshold(rate) for rate in rates])
+    np.testing.assert_allclose(learned.log_rate(thresholds), np.log(rates))
+    assert learned.log_rate(np.array([0.5]))[0] == np.inf
+    assert Tail(start=0.0, rate=1.0, shape=-0.5, scale=1.0).log_rate(np.array([3.0]))[0] == -np.inf

@@ -1,0 +1,191 @@
+"""A node whose signals together are not as usual: none may be far off, but they no longer go with each other.
+
+Each minute the means of a host's signals, less the median of its cohort's in that minute (what all do together is no
+anomaly), are scored by the node's own past in two views, level and unrest (``statistics.node_models``). How rare a
+score is for a healthy node is learned from all nodes (``fdr.Tails``). Two of three minutes beyond the threshold begin a
+finding. The threshold follows a budget of findings a day for the whole fleet and is tightened when there are more
+(``statistics.alarm_budget``); true ones count as well.
+
+It says that something changed, never what is broken: always information, which opens no incident. A job that begins or
+ends on one node of a cohort changes it, too. A change that stays is the node's usual state after some days.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, log
+
+import numpy as np
+
+from mainstay.detectors.base import ArrayDetector, Bools, DetectorState, DetectorStatus, Floats, Samples
+from mainstay.detectors.entity_state import EntityState, median
+from mainstay.detectors.finding import Evidence, Finding, FindingKind, join_names
+from mainstay.detectors.host.checks import host_name
+from mainstay.detectors.series import Drawn
+from mainstay.detectors.statistics.alarm_budget import AlarmBudget
+from mainstay.detectors.statistics.fdr import Tails
+from mainstay.detectors.statistics.hysteresis import Hysteresis, HysteresisConfig
+from mainstay.detectors.statistics.node_models import VIEWS, NodeModels
+from mainstay.probes.core_types import Severity
+
+_MINUTE, _MINUTES_A_DAY = 60.0, 1440.0
+_UPTIME = "uptime_seconds"
+LEAST: dict[str, float] = {
+    # Deviation below which a signal does not vary: shares as they are, all others as logarithms of 1 + value.
+    "cpu_utilization_ratio": 0.02,
+    "memory_used_ratio": 0.01,
+    "load_1m": 0.1,
+    "processes_blocked": 0.2,
+    "disk_read_bytes_total": 0.2,
+    "disk_write_bytes_total": 0.2,
+    "network_receive_bytes_total": 0.2,
+    "network_transmit_bytes_total": 0.2,
+    "context_switches_total": 0.1,
+}
+_SIGNALS = tuple(LEAST)
+_LOGGED = np.array([not name.endswith("_ratio") for name in _SIGNALS])[:, None]
+
+
+class HostAnomalyDetector(ArrayDetector):
+    """Says ``signal_outlier`` of a host, with the signals that contribute most. Entities are hosts."""
+
+    name = "host_anomaly"
+    kinds = frozenset({FindingKind.SIGNAL_OUTLIER})
+    signals = (*_SIGNALS, _UPTIME)
+    settling_seconds = 6 * 3600.0  # a new process learns for four hours before its silence means anything
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Config:
+        learned_minutes: int = 240
+        """Minutes of a node before it is judged: with nine signals some thirty samples a correlation's direction."""
+        memory_minutes: float = 14_400.0
+        """Over which a node's usual state is averaged: ten days, so that a slow drift is learned."""
+        least_peers: int = 3
+        """Others of the cohort, below which a node is compared with its own past alone."""
+        findings_a_day: float = 2.0
+        """That begin in the whole fleet, true ones included: more are not looked at."""
+        tail_start: float = 3.0
+        """Deviations of a node's distance from which the tail of all nodes is fitted..."""
+        tail_end: float = 12.0
+        """...and beyond which one counts no more."""
+        calm: float = 2.0
+        """Deviations below which a node is as usual."""
+        calm_minutes: int = 10
+        """Minutes in a row as usual that end a finding."""
+        boot_grace_seconds: float = 600.0
+
+    config: Config
+
+    def reset(self) -> None:
+        c = self.config
+        self._models = NodeModels(np.array([*LEAST.values()]), memory=c.memory_minutes, learned=c.learned_minutes)
+        self._latch = Hysteresis("unusual", HysteresisConfig(needed=2, of_last=3, calm=c.calm_minutes))
+        self._drawn = Drawn("distance")
+        self._tails = Tails(len(VIEWS), threshold=c.tail_start, censor=c.tail_end, memory=c.memory_minutes)
+        self._budget = AlarmBudget(rate=c.findings_a_day / _MINUTES_A_DAY)
+        self._minute = np.nan
+        super().reset()
+
+    def _rows(self) -> EntityState:
+        lead = (len(_SIGNALS),)
+        rows = EntityState().field("sum", 0.0, lead=lead).field("count", 0, np.int32, lead=lead)
+        rows.field("over", fill=False, dtype=np.bool_, lead=(len(VIEWS),))
+        self._models.declare(rows)
+        return self._drawn.declare(self._latch.declare(rows))
+
+    def _held(self, row: int) -> list[FindingKind]:
+        return [*self.kinds] if self._latch.on(self.rows)[row] else []
+
+    def status(self) -> DetectorStatus:
+        if not self.rows.entities:
+            return DetectorStatus(state=DetectorState.IDLE)
+        learned = int(np.count_nonzero(self.rows["age"] >= self.config.learned_minutes))
+        numbers = {"nodes": float(len(self.rows.entities)), "learned": float(learned)}
+        numbers["tightened"] = exp(-self._budget.shift)
+        if not learned:
+            return DetectorStatus(
+                state=DetectorState.LEARNING,
+                reason=f"No node has {self.config.learned_minutes} minutes of samples yet.",
+                numbers=numbers,
+            )
+        return DetectorStatus(state=DetectorState.ACTIVE, numbers=numbers)
+
+    def _tick(self, samples: Samples, k: int) -> list[Finding]:
+        t = float(samples.t[k])
+        minute = t // _MINUTE
+        before, self._minute = self._minute, minute
+        found = self._judge(samples, t) if np.isfinite(before) and minute != before else []
+        x = np.stack([samples.signal(k, name) for name in _SIGNALS])
+        x[:, samples.signal(k, _UPTIME) < self.config.boot_grace_seconds] = np.nan
+        known = np.isfinite(x)
+        self.rows["sum"] += np.where(known, x, 0.0)
+        self.rows["count"] += known
+        return found
+
+    def _judge(self, samples: Samples, t: float) -> list[Finding]:
+        """Score the minute that is over."""
+        rows = self.rows
+        x = self._residuals(samples)
+        scores = self._models.update(rows, x)
+        chance = self._chance(scores)
+        self._drawn.note(rows, t, np.fmax.reduce(scores, axis=0))
+        self._budget.pass_samples(1)
+        judged = np.isfinite(chance)
+        level = self._budget.log_rate - log(max(int(np.count_nonzero(judged)), 1) * len(VIEWS))
+        with np.errstate(invalid="ignore"):
+            rare: Bools = judged & (chance <= exp(level))
+            usual: Bools = judged & (scores < self.config.calm).all(axis=0)
+        changed = self._latch.step(rows, rare, usual)
+        if self._latch.on(rows)[changed].any():
+            self._budget.note_alarm()  # nodes that change in one minute are one cause
+        return [self._say(int(row), x[:, row], scores[:, row], float(chance[row]), t) for row in changed]
+
+    def _residuals(self, samples: Samples) -> Floats:
+        """[S, E] means of the minute less the cohort's median; an own past has no cohort where that is too small."""
+        rows = self.rows
+        x: Floats = np.where(rows["count"] > 0, rows["sum"] / np.maximum(rows["count"], 1), np.nan)
+        rows["sum"], rows["count"] = np.zeros_like(rows["sum"]), np.zeros_like(rows["count"])
+        x = np.where(_LOGGED, np.log1p(np.maximum(x, 0.0)), x)
+        for members in self._members(samples):
+            values = x[:, members]
+            enough = np.count_nonzero(np.isfinite(values), axis=1) > self.config.least_peers
+            x[:, members] = values - np.where(enough, median(values), 0.0)[:, None]
+        return x
+
+    def _chance(self, scores: Floats) -> Floats:
+        """[E] chance of a healthy node to score as high in its rarer view; NaN where it is not judged."""
+        chance = np.full(scores.shape, np.nan)
+        for view, score in enumerate(scores):
+            over = score >= self.config.tail_start
+            self._tails.note(view, int(np.isfinite(score).sum()), score[over & ~self.rows["over"][view]])
+            self.rows["over"][view] = over
+            chance[view] = np.where(np.isfinite(score), 1.0, np.nan)
+            at = np.flatnonzero(over)
+            chance[view, at] = self._tails.p(np.full(len(at), view), score[at])
+        return np.asarray(chance.min(axis=0))
+
+    def _say(self, row: int, x: Floats, scores: Floats, chance: float, t: float) -> Finding:
+        (kind,), entity = self.kinds, self.rows.entities[row]
+        if not self._latch.on(self.rows)[row]:
+            return self._ended(kind, entity, t, f"The signals of {host_name(entity)} are as usual again.")
+        parts = self._models.culprits(self.rows, x, row)
+        order = np.argsort(-parts, kind="stable")[:3]
+        names = [_SIGNALS[i] for i in order]
+        view = VIEWS[int(np.argmax(scores))]
+        # What the budget expects of healthy nodes against this one: at the threshold as likely as not.
+        expected = chance * len(self.rows.entities) * len(VIEWS) / self._budget.rate
+        numbers = {"distance": float(scores.max()), "chance": chance}
+        numbers |= {name: float(parts[i]) for name, i in zip(names, order, strict=True)}
+        return self._finding(
+            kind,
+            entity,
+            t,
+            Evidence(
+                summary=f"The signals of {host_name(entity)} together differ from their usual {view}, "
+                f"most of all {join_names(names)}.",
+                numbers={name: float(f"{value:.4g}") for name, value in numbers.items()},
+                series=self._drawn.series(self.rows, row, unit="1", threshold=self.config.tail_start),
+            ),
+            severity=Severity.INFO,
+            confidence=round(min(0.9, max(0.3, 1.0 - 0.5 * expected)), 3),
+        )

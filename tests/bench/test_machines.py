@@ -1,0 +1,77 @@
+"""What is chosen is chosen on the other machines, and alarms by a budget are those of the plain threshold or fewer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bench.lib_events import Verdict, alarms
+from bench.lib_machine_scores import Machine, Scores, mean_rank, online, rarest, surprise
+from bench.lib_multivariate import status
+from bench.machines import GAIN, Measured, Outcome, across, best_alarms, best_rank, left_out, within_budget
+from mainstay.detectors.statistics.alarm_budget import LOWEST
+from mainstay.detectors.statistics.spot import tail
+
+
+def healthy_and(test: np.ndarray) -> Scores:
+    return Scores(np.random.default_rng(0).exponential(1.0, 10_000), test)
+
+
+def test_without_adaptation_alarms_are_those_of_the_tails_threshold() -> None:
+    scores = healthy_and(1.5 * np.random.default_rng(1).exponential(1.0, 10_000))
+    rate = 1 / 1440
+    plain = alarms(scores.test, tail(status(scores.healthy)).threshold(rate))
+    np.testing.assert_array_equal(within_budget(scores, rate, 0.0), plain)
+    adapted = within_budget(scores, rate, GAIN)
+    assert len(adapted) < len(plain) / 2
+    assert len(adapted) <= rate * len(scores.test) + 1 - LOWEST / GAIN
+
+
+def test_surprise_keeps_the_order_and_says_how_rare_a_score_is() -> None:
+    scores = healthy_and(np.array([0.1, 1.0, 4.6, 8.0, 12.0]))
+    made = surprise(scores).test
+    assert (np.diff(made) > 0).all()
+    np.testing.assert_allclose(made[:3], scores.test[:3], atol=0.4)  # exponential: minus the logarithm is the score
+
+
+def test_the_rarest_view_decides_and_the_mean_rank_takes_all() -> None:
+    calm, loud = healthy_and(np.zeros(40)), healthy_and(np.repeat([0.0, 9.0], 20))
+    np.testing.assert_array_equal(rarest([calm, loud]).test, surprise(loud).test)
+    assert mean_rank([calm, loud])[-1] == pytest.approx(mean_rank([loud])[-1] / 2)
+
+
+def outcome(found: int, false: int) -> Outcome:
+    verdict = Verdict(events=4, delays=(1,) * found, false=false)
+    return Outcome(verdict=verdict, days=10.0, raised=found + false)
+
+
+def measured(name: str, good: float, *, found: int) -> Measured:
+    made = {("a", 1.0, GAIN): outcome(found, 4), ("b", 1.0, GAIN): outcome(4, 9), ("a", 0.5, GAIN): outcome(1, 1)}
+    return Measured(name=name, day=288, vus={"single": 0.5, "two views": good}, alarms=made)
+
+
+def test_a_choice_never_sees_the_machine_that_it_is_reported_on() -> None:
+    group = [measured("m1", 0.9, found=3), measured("m2", 0.51, found=3), measured("m3", 0.51, found=3)]
+    other = [measured("o1", 0.9, found=0)]
+    assert all(s.out not in s.others and len(s.others) == 3 for s in left_out(group, [*group, *other]))
+    assert all(s.others == (other[0],) for s in across(group, other))
+
+
+def test_an_ensemble_needs_its_margin_and_alarms_their_allowance() -> None:
+    assert best_rank([measured("m1", 0.51, found=3)]) == "single"
+    assert best_rank([measured("m1", 0.53, found=3)]) == "two views"
+    assert best_alarms([measured("m1", 0.5, found=3)]) == ("a", 1.0, GAIN), "b raises more than is allowed"
+    assert best_alarms([measured("m1", 0.5, found=0)]) == ("a", 0.5, GAIN)
+
+
+def test_the_live_model_scores_machines_of_unlike_length_as_it_scores_one() -> None:
+    rng = np.random.default_rng(2)
+    parts = [(rng.normal(size=(n, 4)), rng.normal(size=(200, 4))) for n in (900, 700)]
+    both = [
+        Machine(name=f"m{k}", day=288, train=train, test=test, labels=np.zeros(200, np.bool_), culprits=[])
+        for k, (train, test) in enumerate(parts)
+    ]
+    alone, together = online([both[0]])[0], online(both)
+    for view, scores in alone.items():
+        np.testing.assert_allclose(together[0][view].test, scores.test, rtol=1e-6, atol=1e-9)
+        assert len(together[1][view].healthy) == 700 - 480
