@@ -33,7 +33,7 @@ _LIMIT_SECONDS = 1800.0
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """A shared data set (no folder: a simulated one), the bench that judges it, and which of its claims are the columns: claim, or none."""
+    """A data set (no folder: a simulated one), the bench that judges it, and which of its claims are the columns."""
 
     name: str
     folder: str

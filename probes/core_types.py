@@ -138,6 +138,8 @@ class EventKind(StrEnum):
     LINK_UP = "link_up"  # data: link, since_down (s); steady_seconds: up without a break, of links if no device
     NODE_STOPPING = "node_stopping"  # the daemon ends in order. data: reason (stopped | shutdown)
     NODE_STARTED = "node_started"  # the daemon began. data: uptime (s since boot), boot_id
+    # Written by the service, of a report with another boot id. data: boot_id, away (s unheard); if told: booted_at
+    NODE_REBOOTED = "node_rebooted"
     HEALTH_REPORT = (
         "health_report"  # another monitor says. data: source, check, fatal, healthy, message, recommended_action, codes
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
+from mainstay.recovery.recovery_plan import NOTHING_POSSIBLE
 from mainstay.recovery.strategy_choice import StrategyDecision, StrategyOption
 
 
@@ -26,7 +27,8 @@ def show_decision(made: StrategyDecision, console: Console) -> None:
     for option in made.options:
         if not option.feasible:
             console.print(f"{', then '.join(option.strategies)}: {option.reason}", highlight=False, markup=False)
-    console.print(made.explanation if made.chosen else "Nothing brings the job back automatically.", markup=False)
+    nothing = made.explanation.startswith(NOTHING_POSSIBLE)  # its reasons are above
+    console.print(NOTHING_POSSIBLE if nothing else made.explanation, markup=False)
 
 
 def _row(option: StrategyOption) -> list[str]:

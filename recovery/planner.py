@@ -14,7 +14,13 @@ import msgspec
 import xxhash
 
 from mainstay.recovery.planner_input import FailureCase, PlannerInput
-from mainstay.recovery.recovery_plan import Alternative, RecoveryPlan, RestoreSource, RestoreStrategyName
+from mainstay.recovery.recovery_plan import (
+    NOTHING_POSSIBLE,
+    Alternative,
+    RecoveryPlan,
+    RestoreSource,
+    RestoreStrategyName,
+)
 from mainstay.recovery.strategies import STRATEGIES
 from mainstay.recovery.strategies.restore_strategy import RestoreStrategy
 
@@ -26,7 +32,11 @@ def plan_recovery(situation: PlannerInput, strategies: Sequence[RestoreStrategy]
         A plan whose alternatives are sorted best first, infeasible ones last by name; ``chosen`` is None if nothing is
         feasible. The same situation gives the same plan, its id included.
     """
-    case = FailureCase(situation)
+    return plan_case(FailureCase(situation), strategies)
+
+
+def plan_case(case: FailureCase, strategies: Sequence[RestoreStrategy] = STRATEGIES) -> RecoveryPlan:
+    """``plan_recovery`` of a situation that is indexed already."""
     alternatives = tuple(sorted((strategy.price(case) for strategy in strategies), key=_order))
     best = alternatives[0] if alternatives and alternatives[0].feasible else None
     return RecoveryPlan(
@@ -69,7 +79,7 @@ def _identify(case: FailureCase) -> str:
 def _explain(alternatives: tuple[Alternative, ...], best: Alternative | None) -> str:
     if best is None:
         reasons = " ".join(f"{a.strategy}: {a.reason}" for a in alternatives)
-        return f"Nothing brings the job back automatically, an operator is needed. {reasons}"
+        return f"{NOTHING_POSSIBLE} {reasons}"
     kept = [restore.source for restore in best.restores].count(RestoreSource.LIVE)
     keep = f"{kept} of {len(best.restores)} ranks keep what they hold"
     text = f"{best.strategy}: {best.reason} It takes {_price(best)}; {keep}."

@@ -205,14 +205,17 @@ class FailureCase:
         absent = gone | away
         self.survivors = tuple([rank for rank in range(len(situation.ranks)) if rank not in absent])
         self._roles: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        self._homes: dict[tuple[int, int], Counter[str]] = {}
+        self._copies: dict[tuple[int, int, int], dict[int, dict[str, list[int]]]] = {}
         self._slots = _ByRank(slot for slot in situation.slots if slot.verified and slot.node not in self.lost)
         self._disk = _ByRank(held for held in situation.disk if held.node not in self.lost)
         living = [row for row in situation.parity if row.node not in self.lost]
         self.has_parity = bool(living)
         """Whether a living node keeps any."""
         self._rows: dict[int, dict[tuple[int, ...], dict[int, list[HeldParity]]]] = {}
+        wanted = frozenset(self.failed)
         for row in living:
-            for rank in frozenset(row.ranks):
+            for rank in wanted.intersection(row.ranks):
                 self._rows.setdefault(rank, {}).setdefault(row.ranks, {}).setdefault(row.epoch, []).append(row)
         self.live = {rank: epoch for rank, epoch in situation.live.items() if rank not in absent}
         """Survivor -> epoch that its own tensors hold."""
@@ -237,8 +240,22 @@ class FailureCase:
         """Verified slots of the rank on living nodes."""
         return self._slots[rank]
 
+    def copies(self, rank: int) -> dict[int, dict[str, list[int]]]:
+        """Epoch -> living node -> ranks whose verified slots there hold the rank's state, lowest first.
+
+        The node of the lowest rank comes first. Without replicas a rank's state is in its own slots alone.
+        """
+        place = self.situation.ranks[rank]
+        role = (place.pp, place.tp, -1 if self.situation.replicated else rank)
+        if role not in self._copies:
+            found = self._copies[role] = {}
+            for peer in self.peers(rank) if self.situation.replicated else [rank]:
+                for slot in sorted(self._slots[peer], key=attrgetter("node")):
+                    found.setdefault(slot.epoch, {}).setdefault(slot.node, []).append(peer)
+        return self._copies[role]
+
     def rows(self, rank: int) -> dict[tuple[int, ...], dict[int, list[HeldParity]]]:
-        """Group of the rank -> epoch -> its parity rows on living nodes."""
+        """Group of a failed rank -> epoch -> its parity rows on living nodes."""
         return self._rows.get(rank, {})
 
     def disk(self, rank: int) -> Sequence[HeldCheckpoint]:
@@ -261,7 +278,11 @@ class FailureCase:
             if not room:
                 self.unplaced = rank
                 return
-            self.node[rank] = node = self._best_home(rank, room)
+            node = self._best_home(rank, room)
+            homes = self._homes_of(rank)
+            homes[self.node[rank]] -= 1
+            homes[node] += 1
+            self.node[rank] = node
             if room is standbys:
                 self.warm.add(rank)
             _take(room, node)
@@ -293,8 +314,16 @@ class FailureCase:
 
     def _best_home(self, rank: int, room: dict[str, int]) -> str:
         """Away from one's own replicas first, so that the next node loss takes one copy; then where most is free."""
-        replicas = Counter(self.node[peer] for peer in self.peers(rank) if peer != rank)
-        return min(room, key=lambda node: (replicas[node], -room[node], node))
+        replicas, here = self._homes_of(rank), self.node[rank]
+        return min(room, key=lambda node: (replicas[node] - (node == here), -room[node], node))
+
+    def _homes_of(self, rank: int) -> Counter[str]:
+        """Node -> ranks of the same role on it: kept, because thousands of lost ranks ask."""
+        place = self.situation.ranks[rank]
+        role = place.pp, place.tp
+        if role not in self._homes:
+            self._homes[role] = Counter(self.node[peer] for peer in self.peers(rank))
+        return self._homes[role]
 
 
 def _take(room: dict[str, int], node: str) -> None:

@@ -10,6 +10,8 @@ import msgspec
 
 LISTED: Final = 2048
 """Restores of one alternative that an event lists."""
+NOTHING_POSSIBLE: Final = "Nothing brings the job back automatically, an operator is needed."
+"""The answer of a plan, or a decision, without a feasible strategy; the reasons follow."""
 
 
 class RestoreStrategyName(StrEnum):

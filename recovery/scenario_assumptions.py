@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from mainstay.recovery.cost_inputs import (
@@ -19,7 +19,7 @@ from mainstay.recovery.cost_model.failure_cost import Repair
 from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes
 from mainstay.recovery.cost_model.redundancy import RedundancyScheme
 from mainstay.recovery.cost_model.resources import ScalingSample
-from mainstay.recovery.planner_input import FailureCase, PlannerInput, RankPlacement
+from mainstay.recovery.planner_input import FailureCase, RankPlacement
 from mainstay.recovery.save_intervals import NODE_MTBF_HOURS
 
 DEFAULT_REPAIRS = tuple((each.share, each.seconds) for each in FailureOdds(worker_rate=0.0).repairs)
@@ -59,7 +59,7 @@ class ScenarioAssumptions:
     samples: tuple[ScalingSample, ...] = field(default_factory=tuple)
 
 
-def cost_inputs_of(situation: PlannerInput, assumptions: ScenarioAssumptions) -> CostInputs:
+def cost_inputs_of(case: FailureCase, assumptions: ScenarioAssumptions) -> CostInputs:
     """Workers are the ranks with equal dp and pp; one is lost with any of its ranks.
 
     A step is taken to be 1F1B with equal stages and a third of a slot each for forward, inputs and weights.
@@ -67,7 +67,7 @@ def cost_inputs_of(situation: PlannerInput, assumptions: ScenarioAssumptions) ->
     Raises:
         ValueError: numbers that contradict one another; the message names what.
     """
-    case = FailureCase(situation)
+    situation = case.situation
     shape = _shape(situation.ranks, assumptions.micro_batches)
     fault = assumptions.fault or (FaultKind.NODE if situation.lost_nodes else FaultKind.PROCESS)
     concerned = assumptions.concerns if fault in {FaultKind.SLOW, FaultKind.NOTICE} else case.failed
@@ -127,8 +127,9 @@ def _shape(ranks: tuple[RankPlacement, ...], micro_batches: int) -> IterationSha
     Raises:
         ValueError: they make none.
     """
-    dp, pp, tp = (len({getattr(place, axis) for place in ranks}) for axis in ("dp", "pp", "tp"))
-    if len({(place.dp, place.pp, place.tp) for place in ranks}) != dp * pp * tp or len(ranks) != dp * pp * tp:
+    cells = {(place.dp, place.pp, place.tp) for place in ranks}
+    dp, pp, tp = (len(set(axis)) for axis in zip(*cells, strict=True))
+    if len(cells) != dp * pp * tp or len(ranks) != dp * pp * tp:
         raise ValueError(f"ranks: {len(ranks)} ranks make no grid of dp {dp} x pp {pp} x tp {tp}")
     return IterationShape(dp=dp, pp=pp, micro_batches=micro_batches, tp=tp)
 
@@ -150,10 +151,13 @@ def _held(case: FailureCase, gone: int) -> RollbackCosts:
     """
     situation, ranks = case.situation, case.failed
     home = {rank: situation.ranks[rank].node for rank in ranks}
-    own = {rank: [slot.epoch for slot in case.slots(rank) if slot.node == home[rank]] for rank in ranks}
-    elsewhere = {rank: _elsewhere(case, rank, home[rank]) for rank in ranks}
-    parity = {rank: [e for rows in case.rows(rank).values() for e in rows] for rank in ranks}
-    disk = {rank: [held.epoch for held in case.disk(rank)] for rank in range(len(situation.ranks))}
+    own = [_newest(slot.epoch for slot in case.slots(rank) if slot.node == home[rank]) for rank in ranks]
+    elsewhere = [_newest(_elsewhere(case, rank, home[rank])) for rank in ranks]
+    parity = [_newest(e for rows in case.rows(rank).values() for e in rows) for rank in ranks]
+    disk: list[int | None] = [None] * len(situation.ranks)
+    for held in situation.disk:
+        if held.node not in case.lost:
+            disk[held.rank] = _newest((held.epoch, disk[held.rank] or held.epoch))
     return RollbackCosts(
         local_s=_age(case, own),
         peer_s=_age(case, elsewhere),
@@ -167,20 +171,25 @@ def _held(case: FailureCase, gone: int) -> RollbackCosts:
 def _elsewhere(case: FailureCase, rank: int, home: str) -> list[int]:
     """Epochs of the rank's slots on other nodes than its own, its replicas' among them."""
     return [
-        slot.epoch
-        for peer in (case.peers(rank) if case.situation.replicated else [rank])
-        for slot in case.slots(peer)
-        if peer != rank or slot.node != home
+        epoch
+        for epoch, copies in case.copies(rank).items()
+        if any(node != home or peer != rank for node, peers in copies.items() for peer in peers)
     ]
 
 
 def _borne(case: FailureCase) -> bool:
     """Whether each group of a code lost no more than it bears."""
-    return all(len({*row.ranks} & {*case.failed}) <= row.parity for row in case.situation.parity)
+    failed = frozenset(case.failed)
+    return all(len(failed.intersection(row.ranks)) <= row.parity for row in case.situation.parity)
 
 
-def _age(case: FailureCase, epochs: dict[int, list[int]]) -> float | None:
-    if not epochs or not all(epochs.values()):
+def _newest(epochs: Iterable[int]) -> int | None:
+    return max(epochs, default=None)
+
+
+def _age(case: FailureCase, newest: Sequence[int | None]) -> float | None:
+    """Seconds to repeat from the oldest of what each rank has; None where a rank has nothing."""
+    held = [epoch for epoch in newest if epoch is not None]
+    if not held or len(held) < len(newest):
         return None
-    oldest = min(max(found) for found in epochs.values())
-    return (max(0, case.newest - oldest) + 0.5) * case.situation.step_seconds
+    return (max(0, case.newest - min(held)) + 0.5) * case.situation.step_seconds

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from mainstay.recovery.cost_inputs import GONE, CostInputs, FaultKind
 from mainstay.recovery.cost_model.failure_cost import CostEstimate, RecoveryAction, Repair, action_threshold, price_over
 from mainstay.recovery.cost_model.iteration import slowed_rate
-from mainstay.recovery.recovery_plan import RecoveryStrategyName
+from mainstay.recovery.recovery_plan import NOTHING_POSSIBLE, RecoveryStrategyName
 from mainstay.recovery.strategies import WAYS
 from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, estimate_action
 
@@ -267,7 +267,7 @@ def _explain(
 ) -> str:
     if best is None:
         said = " ".join(f"{' + '.join(option.strategies)}: {option.reason}" for option in options)
-        return f"Nothing brings the job back automatically, an operator is needed. {said}"
+        return f"{NOTHING_POSSIBLE} {said}"
     p = cost_inputs.odds.confidence
     text = f"{_name(best)}: {best.reason} It is expected to cost {_cost(best)}."
     others = [option for option in options if option.feasible and option is not best]

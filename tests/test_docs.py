@@ -24,7 +24,8 @@ from rich.console import Console
 
 from docs.generate import command_page
 from docs.generate.__main__ import PAGES, ROOT, write_pages
-from mainstay.recovery.plan_cli import read_scenario, run_plan
+from mainstay.recovery.plan_cli import run_plan
+from mainstay.recovery.scenario_file import read_scenario
 from mainstay.recovery.simulate.traces import read_changes
 
 Commands = dict[tuple[str, ...], command_page.CommandReference]

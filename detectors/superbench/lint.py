@@ -20,9 +20,10 @@ from mainstay.detectors.finding import join_names
 from mainstay.detectors.superbench.baseline import EXACT
 from mainstay.detectors.superbench.binding import Bound
 from mainstay.detectors.superbench.diagnose import SuperBenchDiagnosis
-from mainstay.detectors.superbench.names import SHOWN, benchmark_of, counted, quoted, select, without_rank
+from mainstay.detectors.superbench.names import SHOWN, benchmark_of, counted, direction, quoted, select, without_rank
 from mainstay.detectors.superbench.results import Results
 from mainstay.detectors.superbench.rules import FIELDS, Function, RuleFile
+from mainstay.probes.benchmarks.result import Better
 
 _FACTORS: Final = np.array([0.1, 0.2, 0.3, 0.5, 0.8, 1.25, 2.0, 3.0, 5.0, 10.0])
 """An absolute limit must fire somewhere within a tenth and ten times the typical value, or it is not a limit."""
@@ -30,8 +31,6 @@ _CHANGES: Final = np.array([-0.5, -0.4, -0.3, -0.2, -0.1, -0.05, -0.02, 0.02, 0.
 """A relative limit must fire somewhere between half and twice the baseline."""
 _FEWEST: Final = 3
 """Nodes from which a median tells what is typical."""
-_HIGHER: Final = re.compile(r"(_bw|busbw|algbw|flops|iops|throughput)$")
-_LOWER: Final = re.compile(r"(_time|_lat|latency|overhead)$")
 _RANK: Final = re.compile(r":\\d[*+]?$")
 _GLOB: Final = re.compile(r"(?<![.\])}\\\w])\*")
 """A star with an unintended repetition: the author thought of a shell's pattern."""
@@ -153,9 +152,10 @@ def _relative(one: Bound, results: Results) -> Iterator[tuple[str, str]]:
 
 def _worse(names: Sequence[str]) -> Bools:
     """Which changes are for the worse, by the names of the metrics; all of them where names do not tell."""
-    if names and all(map(_HIGHER.search, names)):
+    found = set(map(direction, names))
+    if found == {Better.HIGHER}:
         return np.asarray(_CHANGES < 0)
-    if names and all(map(_LOWER.search, names)):
+    if found == {Better.LOWER}:
         return np.asarray(_CHANGES > 0)
     return np.ones(_CHANGES.shape, np.bool_)
 

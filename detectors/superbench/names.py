@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mainstay.detectors.cli_errors import InputError
+from mainstay.probes.benchmarks.result import Better
 
 LONGEST_ENTRY: Final = 1000
 """Characters of one entry: the longest published one has 60."""
@@ -35,6 +36,17 @@ def stripped(name: str) -> str:
     if ":" not in name:
         return name.split("/", maxsplit=1)[0]
     return name.strip(name.rpartition(":")[2]).strip(":")
+
+
+_HIGHER: Final = re.compile(r"(_bw|busbw|algbw|flops|iops)$|throughput", re.IGNORECASE)
+_LOWER: Final = re.compile(r"(_time|_lat|latency|overhead)$|steptime", re.IGNORECASE)
+
+
+def direction(metric: str) -> Better | None:
+    """Which way a metric improves, by its name without rank; None where the name does not tell."""
+    if _HIGHER.search(metric):
+        return Better.HIGHER
+    return Better.LOWER if _LOWER.search(metric) else None
 
 
 def by_benchmark(metrics: Sequence[str]) -> dict[str, list[int]]:

@@ -16,6 +16,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line, print_unfolded, read_json
+from mainstay.detectors.superbench.conversion import read_runs, unread_metrics
 from mainstay.detectors.validation.criteria import (
     FALSE_ALARMS,
     Criteria,
@@ -162,7 +163,7 @@ def fit(
     Parameters
     ----------
     files
-        Read results that `mainstay validate --output` wrote.
+        Read results that `mainstay validate --output` or SuperBench wrote (of SuperBench, one hardware model).
     output
         Write the criteria to this file.
     false_alarms
@@ -181,16 +182,18 @@ def fit(
     from mainstay.detectors.validation.validator import BestLimits, Validator
 
     _check_budget(false_alarms)
-    results = [read_json(file, SuiteResult) for file in files]
+    runs = [(file, result) for file in files for result in read_runs(file)]
+    results = [result for _, result in runs]
     samples = (
         sample
-        for result, session in zip(results, _sessions(sessions, files, results), strict=True)
+        for result, session in zip(results, _sessions(sessions, runs), strict=True)
         for sample in samples_of(
             result.benchmarks, cohort=result.cohort, time=result.finished_at, machine=result.host, session=session
         )
     )
     estimators: dict[str, type[LimitEstimator]] = {"auto": BestLimits, "cdf": Validator, "robust": RobustLimits}
     learned = learn_criteria(samples, false_alarms=false_alarms, estimator=estimators[method])
+    learned = msgspec.structs.replace(learned, refused=(*learned.refused, *unread_metrics(results)))
     if not learned.criteria:
         reason = learned.refused[0].reason if learned.refused else "the files hold no measurement"
         raise InputError(f"no criterion can be learned from {len(files)} files: {reason}")
@@ -215,14 +218,14 @@ def _show_learned(learned: Criteria, output: Path, busy: str) -> None:
         print(f"WARN: {ONE_SESSION}. Add runs of other hours or days; their spread is unknown.")
 
 
-def _sessions(by: str, files: Sequence[Path], results: Sequence[SuiteResult]) -> list[str]:
-    """The session of each file, by ``--sessions``; empty: unknown."""
-    hosts = [result.host for result in results]
+def _sessions(by: str, runs: Sequence[tuple[Path, SuiteResult]]) -> list[str]:
+    """The session of each run, by ``--sessions``; empty: unknown."""
+    hosts = [result.host for _, result in runs]
     if by in ("time", "day"):
-        return (by_time if by == "time" else by_day)(hosts, [result.finished_at for result in results])
+        return (by_time if by == "time" else by_day)(hosts, [result.finished_at for _, result in runs])
     if by == "folder":
-        return [f"{host}@{file.absolute().parent}" for host, file in zip(hosts, files, strict=True)]
-    return hosts if by == "machine" else [""] * len(files)
+        return [f"{result.host}@{file.absolute().parent}" for file, result in runs]
+    return hosts if by == "machine" else [""] * len(runs)
 
 
 @criteria.command
@@ -233,14 +236,14 @@ def check(files: list[Path], /, *, criteria: Path, as_json: AsJson = False) -> i
     Parameters
     ----------
     files
-        Read results that `mainstay validate --output` wrote.
+        Read results that `mainstay validate --output` or SuperBench wrote.
     criteria
         Read criteria that `mainstay criteria fit` wrote.
     as_json
-        Print only a JSON list, one entry per file, on standard output.
+        Print only a JSON list, one entry per run, on standard output.
     """
     known = read_json(criteria, Criteria)
-    judged = [judge_suite(read_json(file, SuiteResult), known) for file in files]
+    judged = [judge_suite(result, known) for file in files for result in read_runs(file)]
     _show(judged, as_json=as_json, document=judged)
     if len(judged) > 1 and not as_json:
         from mainstay.detectors.validation.criteria_files import slow_groups
@@ -267,7 +270,7 @@ def repeatability(files: list[Path], /, *, as_json: AsJson = False) -> int:
     """
     from mainstay.detectors.validation.criteria_files import repeats
 
-    found = repeats(read_json(file, SuiteResult) for file in files)
+    found = repeats(result for file in files for result in read_runs(file))
     if not found:
         raise InputError(f"the {len(files)} files hold no measurement")
     rows = [
@@ -299,7 +302,7 @@ def compare(*, before: Files, after: Files, false_alarms: float = FALSE_ALARMS, 
     from mainstay.detectors.validation.criteria_files import shifts
 
     _check_budget(false_alarms)
-    early, late = ([read_json(file, SuiteResult) for file in files] for files in (before, after))
+    early, late = ([result for file in files for result in read_runs(file)] for files in (before, after))
     found = shifts(early, late, false_alarms=false_alarms)
     if not found:
         raise InputError("the files hold no measurement to compare")

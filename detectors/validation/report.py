@@ -24,6 +24,9 @@ from mainstay.probes.core_types import Verdict
 
 _STYLES = {Verdict.PASS: "green", Verdict.WARN: "yellow", Verdict.UNKNOWN: "magenta", Verdict.FAIL: "bold red"}
 
+LISTED = 8
+"""Metrics left out that a report names; a native suite has fewer, a SuperBench file hundreds."""
+
 
 def render(judged: SuiteVerdict) -> RenderableType:
     """A suite's verdicts, with the verdict on the whole at the end, where the eye is when the command returns."""
@@ -59,7 +62,9 @@ def headline(judged: SuiteVerdict) -> Text:
     )
     text.append(f"{judged.reason[:1].upper()}{judged.reason[1:]}.")
     if judged.left_out:
-        text.append(f"\nLeft out: {'; '.join(f'{name} ({why})' for name, why in judged.left_out.items())}.")
+        told = [f"{name} ({why})" for name, why in judged.left_out.items()]
+        more = f"; and {len(told) - LISTED} more" if len(told) > LISTED else ""
+        text.append(f"\nLeft out: {'; '.join(told[:LISTED])}{more}.")
     return text
 
 

@@ -13,8 +13,8 @@ from mainstay.recovery.cost_inputs import FaultKind, ProgramCapability
 from mainstay.recovery.cost_model.allocation import Tenant
 from mainstay.recovery.cost_model.redundancy import RedundancyScheme
 from mainstay.recovery.cost_model.resources import ScalingSample
-from mainstay.recovery.plan_cli import Epochs, Grid, Groups, Scenario
 from mainstay.recovery.scenario_assumptions import ScenarioAssumptions
+from mainstay.recovery.scenario_file import Epochs, Grid, Groups, Scenario
 from mainstay.recovery.simulate import scenario as simulation
 
 _FORMS: Final = {
@@ -54,6 +54,12 @@ _ENTRIES: Final = (
 )
 
 
+_ABOUT: Final = """\
+`mainstay plan --scenario FILE` reads one JSON object, or TOML from a file that ends in `.toml`
+([node-loss.toml](../examples/node-loss.toml)). An unknown field, a key given twice, and values that contradict one
+another are errors."""
+
+
 def scenario_files(examples: Path) -> str:
     """Return the page of scenario files."""
     described = field_descriptions(planner_input.PlannerInput)
@@ -62,7 +68,7 @@ def scenario_files(examples: Path) -> str:
         for name in Scenario.__dataclass_fields__
     ]
     parts = [
-        "## Failure scenarios\n\n`mainstay plan --scenario FILE` reads one JSON object. An unknown field is an error.",
+        f"## Failure scenarios\n\n{_ABOUT}",
         table(("field", "form", "required", "description"), rows),
         "### Commented example",
         "JSON has no comments: remove the `//` lines, or download [node-loss.json](../examples/node-loss.json).",

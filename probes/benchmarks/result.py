@@ -8,8 +8,12 @@ No torch here: the control plane and the judges read these types.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
+
+RAW: Final = "raw"
+"""The unit of a value from another program that does not state one."""
 
 
 class BenchmarkState(StrEnum):
@@ -34,7 +38,7 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     unit: str
-    """``s``, ``B/s``, ``FLOP/s``, ``OP/s``, ``Hz``, ``ratio`` or, for a fingerprint, nothing: never prefixed."""
+    """``s``, ``B/s``, ``FLOP/s``, ``OP/s``, ``Hz``, ``ratio``, ``raw`` or, for a fingerprint, nothing: not prefixed."""
     better: Better
 
 
@@ -106,6 +110,8 @@ def format_value(value: float, unit: str) -> str:
     """A value for people: three significant digits and an SI prefix (``27.0 GB/s``, ``4.20 µs``)."""
     if unit == "":
         return f"{int(value):012x}" if value.is_integer() and value > 9 else f"{value:g}"
+    if unit == RAW:
+        return f"{value:.6g}"
     if unit == "ratio":
         return f"{value:.1%}"
     if unit == "s":

@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # commands import what they need when they run
 _clear = one_line("mainstay simulate", dict.fromkeys((InputError, ValueError), BAD_INPUT))
 
 
+_RUNS, _LEAST_RUNS, _FAILURES = 200, 5, 500_000
+"""Runs of each policy by default: fewer where they would follow more failures than that, which takes seconds."""
 _MORE = 1_000_000
 """A number of nodes above the limit of a scenario."""
 
@@ -56,8 +58,8 @@ class SimulateOptions:
     """Set the spare nodes."""
     days: float = 54.0
     """Set the length of a run."""
-    seeds: int = 200
-    """Set the runs of each policy; more runs narrow the interval."""
+    seeds: int | None = None
+    """Set the runs of each policy; more narrow the interval. The default is 200, or fewer for a large job."""
     seed: int = 0
     """Set the seed of the first run."""
     save_seconds: float | None = None
@@ -106,7 +108,7 @@ def simulate(
 
 def _scenario(options: SimulateOptions) -> Scenario:
     """Raises InputError for values that no run can have; the line begins with the option."""
-    from mainstay.recovery.simulate.scenario import Scenario, ScenarioError, SweepOver
+    from mainstay.recovery.simulate.scenario import Scenario, ScenarioError, SweepOver, expected_failures
 
     flags = {
         "iteration_s": "--step-seconds",
@@ -125,18 +127,22 @@ def _scenario(options: SimulateOptions) -> Scenario:
         )
     whole = options.mtbf_hours
     try:
-        return Scenario(
+        asked = Scenario(
             nodes=options.nodes, gpus_per_node=options.gpus, dp=gpus // ranks if options.dp is None else options.dp,
             pp=options.pp, tp=options.tp, micro_batches=options.micro_batches, iteration_s=options.step_seconds,
             mtbf_hours=options.node_mtbf_hours if whole is None else whole * min(options.nodes, _MORE),
-            repair_hours=options.repair_hours, spares=options.spares, days=options.days, seeds=options.seeds,
-            seed=options.seed,
+            repair_hours=options.repair_hours, spares=options.spares, days=options.days,
+            seeds=_RUNS if options.seeds is None else options.seeds, seed=options.seed,
             policies=_policies(options.save_seconds, options.restart_seconds, options.save_interval_seconds),
             sweep_over=SweepOver(options.sweep) if options.sweep else None,
         )  # fmt: skip
     except ScenarioError as error:
         flag = flags.get(error.field, "--" + error.field.replace("_", "-"))
         raise InputError(f"{flag}: {error.what}") from error
+    if options.seeds is not None:
+        return asked
+    affordable = int(_FAILURES / expected_failures(replace(asked, seeds=1, sweep_over=None)))
+    return replace(asked, seeds=min(_RUNS, max(_LEAST_RUNS, affordable)))
 
 
 def _policies(save: float | None, restart: float | None, every: float | None) -> tuple[SimulatedPolicy, ...]:

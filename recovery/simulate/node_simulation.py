@@ -11,7 +11,7 @@ replica of a stage is lost (the job then stands until a node is back, as if its 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -61,8 +61,10 @@ class _Run:
     outcome: NodeSimulationResult = field(default_factory=NodeSimulationResult)
     repairs: deque[float] = field(default_factory=deque)
     """When nodes come back, ascending: all repairs take the same time."""
-    missing: list[int] = field(default_factory=list)
+    missing: OrderedDict[int, None] = field(default_factory=OrderedDict)
     """Places without a node, the longest empty first."""
+    broken: Counter[int] = field(default_factory=Counter)
+    """Pipeline -> its places without a node, above 0; counted for the policies that leave pipelines out."""
     now: float = 0.0
     rate: float = 1.0
     """Of training, against the healthy job; 0: the job stands still."""
@@ -110,9 +112,10 @@ class _Run:
         if self.spares:
             self.spares -= 1
         else:
-            self.missing.append(place)
+            self.missing[place] = None
+            self._count(place, 1)
             self.outcome.waits += 1
-        self.rate = _rate(self.policy, self.scenario, self.missing)
+        self._set_rate()
         self.down_s = self.cadence.restart_s
 
     def back_until(self, at: float) -> None:
@@ -128,9 +131,19 @@ class _Run:
         self.until(at)
         stood = self.rate == 0.0
         self.settle(taken_back=False)  # at a step's end: nothing is repeated
-        del self.missing[0]
-        self.rate = _rate(self.policy, self.scenario, self.missing)
+        self._count(self.missing.popitem(last=False)[0], -1)
+        self._set_rate()
         self.down_s = self.cadence.restart_s if stood else max(self.down_s, self.policy.rejoin_s)
+
+    def _count(self, place: int, change: int) -> None:
+        if self.policy.without_spare is WithoutSpare.DROP:
+            for pipeline in broken_pipelines(self.scenario, [place]):
+                self.broken[pipeline] += change
+                if not self.broken[pipeline]:
+                    del self.broken[pipeline]
+
+    def _set_rate(self) -> None:
+        self.rate = _rate(self.policy, self.scenario, len(self.missing), len(self.broken))
 
 
 def follow_places(
@@ -153,15 +166,15 @@ def follow_places(
     return run.outcome
 
 
-def _rate(policy: SimulatedPolicy, scenario: Scenario, missing: list[int]) -> float:
-    """Of a job without the nodes of these places, against the healthy one; 0 if it stands still."""
+def _rate(policy: SimulatedPolicy, scenario: Scenario, missing: int, broken: int) -> float:
+    """Of a job without so many nodes and whole pipelines, against the healthy one; 0 if it stands still."""
     if not missing:
         return 1.0
     if policy.without_spare is WithoutSpare.WAIT:
         return 0.0
     if policy.without_spare is WithoutSpare.DROP:
-        return dropped_rate(scenario.shape, len(broken_pipelines(scenario, missing)))
-    workers = math.ceil(len(missing) * scenario.gpus_per_node / scenario.tp)
+        return dropped_rate(scenario.shape, broken)
+    workers = math.ceil(missing * scenario.gpus_per_node / scenario.tp)
     return spread_rate(scenario.shape, workers)
 
 

@@ -99,9 +99,9 @@ def simulate(scenario: Scenario, *, recorded: Recorded | None = None, progress: 
     points = [scenario, *(point for _, point in scenario.sweep())]
     count = _Count(scenario.seeds * len(points), progress)
     horizon_s = recorded.horizon_s if recorded else scenario.horizon_s
-    outcomes, failures = _runs(scenario, recorded, count)
     grid = np.linspace(0.0, horizon_s, POINTS + 1)[1:]
-    swept = [(value, _runs(point, recorded, count)[0]) for value, point in scenario.sweep()]
+    outcomes, failures = _runs(scenario, recorded, count, grid)
+    swept = [(value, _runs(point, recorded, count, grid)[0]) for value, point in scenario.sweep()]
     return Report(
         scenario=scenario,
         days=horizon_s / (24.0 * HOUR),
@@ -130,9 +130,12 @@ class _Count:
 
 
 def _runs(
-    scenario: Scenario, recorded: Recorded | None, count: _Count
+    scenario: Scenario, recorded: Recorded | None, count: _Count, grid: NDArray[np.float64]
 ) -> tuple[dict[PolicyName, list[NodeSimulationResult]], float]:
-    """Every policy that can be followed -> its runs, a seed each; and the mean number of failures."""
+    """Every policy that can be followed -> its runs, a seed each; and the mean number of failures.
+
+    A run keeps its useful seconds at the points of the grid alone: thousands of failures a run would fill the memory.
+    """
     followed = [policy for policy in scenario.policies if impossible(policy, scenario) is None]
     runs: dict[PolicyName, list[NodeSimulationResult]] = {policy.name: [] for policy in followed}
     horizon_s, failed = recorded.horizon_s if recorded else scenario.horizon_s, 0
@@ -140,7 +143,9 @@ def _runs(
         failures = _failures(scenario, recorded, np.random.default_rng((scenario.seed, number)))
         failed += len(failures)
         for policy in followed:
-            runs[policy.name].append(follow_places(scenario, policy, failures, horizon_s))
+            run = follow_places(scenario, policy, failures, horizon_s)
+            run.at_s, run.kept_s = grid.tolist(), np.interp(grid, run.at_s, run.kept_s).tolist()
+            runs[policy.name].append(run)
         count.one_more()
     return runs, failed / scenario.seeds
 
@@ -176,7 +181,7 @@ def _told(
         return PolicyReport(policy, cadence.interval_s, why, None, None, None, None, None, None, {}, ())
     found = _ettr(runs, horizon_s)
     gpu_hours = scenario.gpus / HOUR
-    curves = [np.interp(grid, run.at_s, run.kept_s) / grid for run in runs]
+    curves = [run.kept_s / grid for run in runs]
     return PolicyReport(
         policy=policy,
         interval_s=cadence.interval_s,

@@ -32,16 +32,14 @@ class PeerCopy(RecoveryStrategy):
 
     def _offers(self, case: FailureCase, rank: int) -> dict[int, RestoreOption]:
         """Per epoch the best source: on the same node, else the peer with the lowest number on the first node."""
-        here, best = case.node[rank], dict[int, tuple[bool, int, str]]()
-        for peer in case.peers(rank) if case.situation.replicated else [rank]:
-            for slot in case.slots(peer):
-                if peer != rank or slot.node != here:
-                    found = slot.node != here, peer, slot.node
-                    best[slot.epoch] = min(best.get(slot.epoch, found), found)
-        return {
-            epoch: RestoreOption(RestoreSource.PEER_COPY, from_rank=peer, from_nodes=(node,))
-            for epoch, (_, peer, node) in best.items()
-        }
+        here, offers = case.node[rank], dict[int, RestoreOption]()
+        for epoch, copies in case.copies(rank).items():
+            near = next((peer for peer in copies.get(here, ()) if peer != rank), None)
+            node = here if near is not None else next((node for node in copies if node != here), None)
+            if node is not None:
+                peer = copies[node][0] if near is None else near
+                offers[epoch] = RestoreOption(RestoreSource.PEER_COPY, from_rank=peer, from_nodes=(node,))
+        return offers
 
     def _missing(self, case: FailureCase, rank: int) -> str:
         if len(case.peers(rank)) == 1:

@@ -40,7 +40,7 @@ OF_NODES: Final = frozenset(
     {
         *(EventKind.XID, EventKind.SXID, EventKind.GPU_LOST, EventKind.GPU_EVENT, EventKind.KERNEL_FAULT),
         *(EventKind.LINK_DOWN, EventKind.LINK_UP, EventKind.HEALTH_REPORT, EventKind.PROBE_UNRESPONSIVE),
-        *(EventKind.NODE_STARTED, EventKind.NODE_STOPPING),
+        *(EventKind.NODE_STARTED, EventKind.NODE_STOPPING, EventKind.NODE_REBOOTED),
     }
 )
 """What only a node knows of itself; it may take the node out of service."""

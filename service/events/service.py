@@ -13,7 +13,15 @@ from mainstay.service.stream.changes import Topic, record_change
 
 
 def store(session: WriteSession, wakers: WakeupRegistry, events: Sequence[EventIn], *, now: float) -> set[str]:
-    """Store the events whose id is not known; returns their ids."""
+    """Store the events whose id is not known, and wake detection; returns their ids."""
+    new = record(session, events, now=now)
+    if new:
+        after_commit(session, lambda: wakers.wake("detection"))
+    return new
+
+
+def record(session: WriteSession, events: Sequence[EventIn], *, now: float) -> set[str]:
+    """Store the events whose id is not known; returns their ids. Detection reads them at its next tick."""
     rows = [event.model_dump(mode="json") | {"received_at": now, "judged_at": None} for event in events]
     new = repository.insert_new(session, rows)
     fresh = {event.id: event for event in events if event.id in new}
@@ -22,6 +30,4 @@ def store(session: WriteSession, wakers: WakeupRegistry, events: Sequence[EventI
     for event in fresh.values():
         told = {"id": event.id, "kind": event.kind, "node": event.node, "job": event.job, "rank": event.rank}
         record_change(session, Topic.EVENT, told)
-    if new:
-        after_commit(session, lambda: wakers.wake("detection"))
     return new

@@ -12,10 +12,13 @@ from typing import Final
 
 from sqlalchemy import select
 
-from mainstay.probes.core_types import HealthState
+from mainstay.probes.core_types import EventKind, HealthState
+from mainstay.probes.ids import uuid7
 from mainstay.service.common.db import AnySession, Database, WriteSession
 from mainstay.service.common.problem import NotFoundError
 from mainstay.service.common.rows import require_row
+from mainstay.service.events import service as events
+from mainstay.service.events.schemas import EventIn
 from mainstay.service.fleet import device_locations, repository
 from mainstay.service.fleet.directory import REPORTED
 from mainstay.service.fleet.lifecycle import NodeFacts, NodeTrigger
@@ -70,6 +73,15 @@ def report(session: WriteSession, name: str, said: NodeReportCreate, *, now: flo
 def report_all(session: WriteSession, reports: Mapping[str, NodeReportCreate], *, now: float) -> list[NodeRow]:
     """The same for many nodes: as many statements as for one."""
     known = {row.name: row for row in session.scalars(select(NodeRow).where(NodeRow.name.in_(reports)))}
+    events.record(
+        session,
+        [
+            _reboot(known[name], said, now)
+            for name, said in reports.items()
+            if name in known and _is_rebooted(known[name], said)
+        ],
+        now=now,
+    )
     rows = []
     for name, said in reports.items():
         row = known.get(name)
@@ -83,6 +95,19 @@ def report_all(session: WriteSession, reports: Mapping[str, NodeReportCreate], *
     for row in rows:
         record_change(session, Topic.NODE, {"id": row.name, "state": row.state, "reason": REPORTED})
     return rows
+
+
+def _is_rebooted(row: NodeRow, said: NodeReportCreate) -> bool:
+    """Whether a report names another boot; one that names none, as an exporter's, tells nothing."""
+    unknown = {"", "unknown"}
+    return row.boot_id != said.boot_id and row.boot_id not in unknown and said.boot_id not in unknown
+
+
+def _reboot(row: NodeRow, said: NodeReportCreate, now: float) -> EventIn:
+    data = {"boot_id": said.boot_id, "away": max(0.0, now - (row.last_seen_at or now))}
+    if said.booted_at is not None:
+        data["booted_at"] = said.booted_at
+    return EventIn(id=uuid7(), time=now, kind=EventKind.NODE_REBOOTED, node=row.name, data=data)
 
 
 def _describe(row: NodeRow, said: NodeReportCreate, now: float) -> None:

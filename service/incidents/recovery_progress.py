@@ -17,7 +17,7 @@ from mainstay.probes.core_types import Event, EventKind, Severity
 from mainstay.probes.ids import uuid7
 from mainstay.recovery.recovery_plan import RecoveryPlan
 from mainstay.service.common.db import WriteSession
-from mainstay.service.incidents import repository, stacks
+from mainstay.service.incidents import node_reboots, repository, stacks
 from mainstay.service.incidents.lifecycle import IncidentState, IncidentTrigger
 from mainstay.service.incidents.models import ActionRow, IncidentRow, PlanRow
 from mainstay.service.incidents.opening import open_incident
@@ -28,7 +28,9 @@ from mainstay.service.jobs.models import RecoveryRow
 
 
 def follow(context: Context, event: Event) -> None:
-    """Apply one event of a recovery; other kinds are not for us."""
+    """Apply one event of a recovery, or a reboot of a node; other kinds are not for us."""
+    if event.kind is EventKind.NODE_REBOOTED:
+        node_reboots.follow(context.session, event)
     handler = _HANDLERS.get(event.kind)
     if handler is not None and event.job is not None:
         handler(context, event, event.job)
@@ -36,7 +38,7 @@ def follow(context: Context, event: Event) -> None:
 
 def is_followed(event: Event) -> bool:
     """Whether ``follow`` may change an incident for the event."""
-    return event.kind in _HANDLERS and event.job is not None
+    return (event.kind in _HANDLERS and event.job is not None) or event.kind is EventKind.NODE_REBOOTED
 
 
 def _recovery_id(event: Event) -> str | None:

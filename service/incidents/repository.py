@@ -90,6 +90,13 @@ def live_of_job(session: AnySession, job: str, *, rank: int | None = None) -> In
     return next((row for row in rows if rank in row.ranks), rows[0] if rows else None)
 
 
+def live_of_node(session: AnySession, node: str) -> list[IncidentRow]:
+    """Incidents with a finding about the node that are not closed, oldest first."""
+    of_node = select(FindingRow.incident_id).where(FindingRow.node == node)
+    statement = select(IncidentRow).where(IncidentRow.id.in_(of_node), IncidentRow.state.in_(_LIVE))
+    return list(session.scalars(statement.order_by(IncidentRow.opened_at, IncidentRow.id)))
+
+
 def live_of_job_in(session: AnySession, job: str, state: IncidentState) -> list[IncidentRow]:
     """A job's incidents in one state, oldest first."""
     statement = select(IncidentRow).where(of_job(job), IncidentRow.state == state)

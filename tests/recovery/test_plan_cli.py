@@ -15,18 +15,19 @@ import msgspec
 import pytest
 from rich.console import Console
 
-import mainstay.recovery.plan_cli
+import mainstay.recovery.scenario_file
 from mainstay.recovery.cost_inputs import FaultKind
-from mainstay.recovery.plan_cli import read_scenario, run_plan, run_tiers
-from mainstay.recovery.planner_input import RankPlacement
+from mainstay.recovery.plan_cli import run_plan, run_tiers
+from mainstay.recovery.planner_input import FailureCase, RankPlacement
 from mainstay.recovery.recovery_plan import RecoveryPlan, RecoveryStrategyName, RestoreStrategyName
 from mainstay.recovery.scenario_assumptions import cost_inputs_of
+from mainstay.recovery.scenario_file import read_scenario
 from tests.stored import assert_stored
 
 
 def documented() -> dict[str, Any]:
     """The example of the module's own documentation, so that it stays true."""
-    text = mainstay.recovery.plan_cli.__doc__ or ""
+    text = mainstay.recovery.scenario_file.__doc__ or ""
     start = text.index("    {")
     value: dict[str, Any] = json.loads(text[start : text.index("\n    }", start) + 6])
     return value
@@ -98,15 +99,15 @@ def test_the_cost_inputs_follow_from_the_situation_and_the_assumptions(tmp_path:
     raw = documented() | {
         "cost_inputs": {"micro_batches": 16, "layers": 32, "schemes": [{"data": 2, "extra": 1, "every_s": 9}]}
     }
-    situation, assumptions = mainstay.recovery.plan_cli._read(write(tmp_path, raw))
+    situation, assumptions = mainstay.recovery.scenario_file.read_file(write(tmp_path, raw))
     assert assumptions is not None
-    cost_inputs = cost_inputs_of(situation, assumptions)
+    cost_inputs = cost_inputs_of(FailureCase(situation), assumptions)
     assert (cost_inputs.lost, cost_inputs.broken, cost_inputs.fault) == ((1, 1), 1, FaultKind.NODE)
     assert (cost_inputs.pool.standbys, cost_inputs.state_bytes) == (2, 48e9)
     assert (cost_inputs.held.local_s, cost_inputs.held.peer_s, cost_inputs.held.parity_losses) == (None, 2.0, 2)
     assert cost_inputs.held.disk_s == pytest.approx(200.5 * 4.0)
     assert cost_inputs.step_s == pytest.approx(4.0)
-    slow = cost_inputs_of(situation, replace(assumptions, fault=FaultKind.SLOW, concerns=(1,), speed=0.5))
+    slow = cost_inputs_of(FailureCase(situation), replace(assumptions, fault=FaultKind.SLOW, concerns=(1,), speed=0.5))
     assert (slow.lost, slow.speed) == ((0, 1), 0.5)
 
 
@@ -161,8 +162,37 @@ def test_the_grid_numbers_ranks_like_the_mesh(tmp_path: Path) -> None:
 
 
 def test_nothing_feasible_is_an_answer_with_its_own_exit_code(tmp_path: Path) -> None:
-    path = write(tmp_path, documented() | {"standbys": {}})
-    assert run_plan(path, console=Console(file=io.StringIO())) == 1
+    raw = documented() | {"standbys": {}}
+    del raw["cost_inputs"]
+    assert run_plan(write(tmp_path, raw), console=Console(file=io.StringIO())) == 1
+
+
+@pytest.mark.parametrize(
+    ("over", "chosen", "decided", "said"),
+    [
+        ({"standbys": {}}, None, ["drop_and_heal"], "drop_and_heal is possible"),
+        ({"ranks": {"dp": 2, "pp": 1, "tp": 2, "nodes": ["node-a", "node-b", "node-c", "node-d"]}, "slots": [],
+          "lost_nodes": ["node-b", "node-c"], "standbys": {"node-a": 2}, "parity": []},
+         "disk_restart", None, "Rank by rank, disk_restart is."),
+    ],
+)  # fmt: skip
+def test_plan_and_decision_give_one_answer(  # noqa: PLR0917 - parameters of the test
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    over: dict[str, Any],
+    chosen: str | None,
+    decided: list[str] | None,
+    said: str,
+) -> None:
+    path = write(tmp_path, documented() | over)
+    assert run_plan(path, as_json=True) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert (plan["chosen"], plan["decision"]["chosen"]) == (chosen, decided)
+    out = Console(file=io.StringIO(), width=500)
+    assert run_plan(path, console=out) == 0
+    for told in (plan["explanation"] + plan["decision"]["explanation"], out.file.getvalue()):  # type: ignore[attr-defined]
+        assert said in told
+        assert "operator is needed" not in told
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,8 @@ def result(host: str, ended: float) -> SuiteResult:
 )
 def test_which_runs_share_conditions(by: str, sessions: list[str]) -> None:
     files = [Path("/x/1.json"), Path("/y/2.json"), Path("/x/3.json")]
-    assert cli._sessions(by, files, [result("a", 100.0), result("a", 1900.0), result("b", 90_000.0)]) == sessions
+    results = [result("a", 100.0), result("a", 1900.0), result("b", 90_000.0)]
+    assert cli._sessions(by, list(zip(files, results, strict=True))) == sessions
 
 
 def test_verdicts_as_exit_codes_and_similarities_as_text() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.simulate.cli import SimulateOptions, simulate
+from mainstay.recovery.simulate.cli import SimulateOptions, _scenario, simulate
 
 SMALL: dict[str, Any] = {"nodes": 24, "dp": 6, "pp": 4, "days": 10.0, "seeds": 5, "node_mtbf_hours": 240.0}
 
@@ -142,3 +142,10 @@ def test_a_bad_trace_names_file_line_and_field(tmp_path, capsys) -> None:
     file.write_text("0,add,a\n1000,remove,a\n")
     assert simulate(**asked(trace=file, sweep="mtbf_hours")) == 2
     assert "how often nodes fail is recorded" in capsys.readouterr().err
+
+
+def test_a_large_job_gets_fewer_runs_unless_they_are_given() -> None:
+    job: dict[str, Any] = {"pp": 16, "tp": 8}
+    assert _scenario(SimulateOptions(**job)).seeds == 200
+    assert _scenario(SimulateOptions(nodes=100_000, **job)).seeds == 5
+    assert _scenario(SimulateOptions(nodes=100_000, seeds=7, **job)).seeds == 7

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from bench.lib_monte_carlo import Kind, ettr
 from mainstay.recovery.cost_model.iteration import IterationShape, dropped_rate, spread_rate
+from mainstay.recovery.simulate import node_simulation
 from mainstay.recovery.simulate.node_simulation import broken_pipelines, follow_places
 from mainstay.recovery.simulate.scenario import HOUR, POLICIES, PolicyName, Scenario, SimulatedPolicy
 
@@ -128,3 +129,19 @@ def test_every_second_is_counted_once(
     assert run.kept_s == sorted(run.kept_s)
     assert (run.at_s[-1], run.kept_s[-1]) == (5000.0, run.useful_s)
     assert run.waits <= len(failures)
+
+
+def test_a_run_counts_the_pipelines_of_each_place_and_not_of_all_that_are_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[int] = []
+
+    def count(scenario: Scenario, missing: list[int]) -> set[int]:
+        counted.extend(missing)
+        return broken_pipelines(scenario, missing)
+
+    monkeypatch.setattr(node_simulation, "broken_pipelines", count)
+    large = Scenario(nodes=4096, gpus_per_node=8, dp=256, spares=0)
+    failures = [(float(i), i) for i in range(1000)]
+    assert follow_places(large, POLICIES[PolicyName.DROP_REPLICA], failures, 1e7).waits == 1000
+    assert len(counted) == 2 * 1000, "once when it fails, once when it is back"

@@ -4028,7 +4028,7 @@ export interface components {
          *     before.
          * @enum {string}
          */
-        EventKind: "job_started" | "job_finished" | "process_exit" | "node_lost" | "recovery_planned" | "action_started" | "action_finished" | "recovery_completed" | "recovery_failed" | "recovery_verified" | "migration_started" | "migration_finished" | "snapshot_corrupted" | "xid" | "sxid" | "gpu_lost" | "gpu_event" | "kernel_fault" | "link_down" | "link_up" | "node_stopping" | "node_started" | "health_report" | "stack_dump" | "flight_recorder" | "step_replay_finished" | "speed_check_finished" | "probe_unresponsive";
+        EventKind: "job_started" | "job_finished" | "process_exit" | "node_lost" | "recovery_planned" | "action_started" | "action_finished" | "recovery_completed" | "recovery_failed" | "recovery_verified" | "migration_started" | "migration_finished" | "snapshot_corrupted" | "xid" | "sxid" | "gpu_lost" | "gpu_event" | "kernel_fault" | "link_down" | "link_up" | "node_stopping" | "node_started" | "node_rebooted" | "health_report" | "stack_dump" | "flight_recorder" | "step_replay_finished" | "speed_check_finished" | "probe_unresponsive";
         /**
          * EventPage
          * @description Events, newest first.

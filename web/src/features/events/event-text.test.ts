@@ -49,6 +49,7 @@ describe("hardware events", () => {
     ["link_up", { since_down: 3 }, "Link up after 3 s down"],
     ["node_stopping", { reason: "shutdown" }, "Node shutting down"],
     ["node_started", { uptime: 90 }, "Node daemon started, 1 min 30 s after boot"],
+    ["node_rebooted", { away: 90 }, "Node rebooted, not heard for 1 min 30 s"],
     ["health_report", { source: "nvsentinel", check: "GpuXid", message: "bad" }, "nvsentinel, GpuXid: bad"],
     [
       "probe_unresponsive",

@@ -108,6 +108,7 @@ export function eventText(event: Pick<FleetEvent, "kind" | "data">): string {
     case "link_up":
     case "node_stopping":
     case "node_started":
+    case "node_rebooted":
     case "health_report":
     case "probe_unresponsive":
       return nodeEventText(kind, data);
@@ -157,6 +158,7 @@ export function eventLook(event: Pick<FleetEvent, "kind" | "data">): { tone: Ton
       return { tone: "healthy", glyph: "check" };
     case "node_stopping":
     case "node_started":
+    case "node_rebooted":
       return { tone: "validating", glyph: "ring" };
     case "stack_dump":
     case "flight_recorder":

@@ -39,6 +39,8 @@ export function nodeEventText(kind: FleetEvent["kind"], data: Record<string, unk
       return data.reason === "shutdown" ? "Node shutting down" : "Node daemon stopped";
     case "node_started":
       return `Node daemon started${num(data.uptime) === null ? "" : `, ${age(num(data.uptime))} after boot`}`;
+    case "node_rebooted":
+      return `Node rebooted${num(data.away) === null ? "" : `, not heard for ${age(num(data.away))}`}`;
     case "health_report": {
       const said = data.healthy === true ? "healthy again" : (str(data.message) ?? "unhealthy");
       return `${str(data.source) ?? "Another monitor"}${tail(", ", data.check)}: ${said}`;

@@ -94,6 +94,7 @@ const MARKED: Partial<Record<FleetEvent["kind"], string>> = {
   probe_unresponsive: "suspect",
   node_stopping: "unknown",
   node_started: "validating",
+  node_rebooted: "suspect",
   link_up: "healthy",
   recovery_completed: "healthy",
 };
