@@ -85,7 +85,7 @@ def _events(events: Sequence[Event]) -> dict[str, Any]:
     return {name: [row.get(name) for row in rows] for name in files.EVENT_SCHEMA.names}
 
 
-@dataclass(kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class InMemoryRecording:
     """A recording in memory, one chunk a feed: what generators make."""
 

@@ -115,7 +115,7 @@ def test_a_line_takes_its_columns_from_the_claims_of_its_bench(tmp_path: Path, m
     monkeypatch.setattr(judgment, "DATA", tmp_path)
     (tmp_path / "step-times").mkdir()
     told = {"target": "<= 10", "holds": True, "kind": "replayed", "unit": "samples"}
-    delay = Row(claim="job 10% slower on real step times → p95", figure=6.0, n=50, note="median 5, missed 1", **told)  # type: ignore[arg-type]
+    delay = Row(claim="published run 10% slower → finding, p95", figure=6.0, n=50, note="median 5, missed 1", **told)  # type: ignore[arg-type]
     line, made = judgment.of_set(judgment.SETS[0], [delay])
     assert (line["recall"], line["delay"], line["n"]) == ("0.980", "6 samples", "50")
     assert [row.holds for row in made] == [None, True]

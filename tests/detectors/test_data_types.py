@@ -16,9 +16,9 @@ PACKAGES = (
     "statistics", "straggler", "superbench", "validation",
 )  # fmt: skip
 CHANGE = {
-    "BacktestResult", "Burst", "Cox", "DeviceHistory", "Exponential", "KaplanMeier", "LocalizationStatus",
-    "PeerLayout", "SizePosterior", "Statements", "SurvivalModel", "_Ended", "_Held", "_Memory", "_Node", "_NodeState",
-    "_Occasion", "_Place", "_Port", "_Read", "_Said", "_Tick", "localize.group_testing._Known",
+    "BacktestResult", "Burst", "Cox", "DeviceHistory", "Exponential", "InMemoryRecording", "KaplanMeier",
+    "LocalizationStatus", "PeerLayout", "SizePosterior", "Statements", "SurvivalModel", "_Ended", "_Held", "_Memory",
+    "_Node", "_NodeState", "_Occasion", "_Place", "_Port", "_Read", "_Said", "_Tick", "localize.group_testing._Known",
 }  # fmt: skip
 """Estimators, counts, and what is collected in steps."""
 NO_SLOTS = {
