@@ -41,7 +41,7 @@ def command(job: Job, *words: str) -> dict[str, Any]:
 
 
 def found_slow(job: Job) -> bool:
-    """Whether one of a few checks finds rank 1 slow: what else runs on the machine may slow its peer down too."""
+    """Whether one of a few checks finds rank 1 slow: other processes can slow its peer down too."""
     checks = (job.request(RequestKind.CHECK, rank=1, reason="it gets half of its time") for _ in range(4))
     return any("rank 1 is slow: " in check.detail for check in checks)
 
