@@ -227,7 +227,7 @@ def check(target: Target, repeats: Repeats) -> Callable[[Any], None]:
             if isinstance(value, str) and len(quote(value, errors="replace")) > LONGEST_LINE:
                 case.query[name] = "9" * len(value)
         headers = {"Authorization": f"Bearer {target.token(case)}"}
-        case.call_and_validate(target.service.url, session=target.session, headers=headers, checks=CHECKS, timeout=30)
+        case.call_and_validate(target.service.url, session=target.session, headers=headers, checks=CHECKS, timeout=120)
         assert target.unharmed()
 
     return send
