@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from bench.lib_gpu_variability import Gpu, is_healthy, load, splits
 from bench.report import Row
-from mainstay.detectors.validation.criteria import MetricSample, judge, learn_criteria
+from mainstay.detectors.validation.criteria import Criterion, MetricSample, judge, learn_criteria
 from mainstay.detectors.validation.validator import BestLimits
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better, MetricValues
 from mainstay.probes.core_types import Verdict
@@ -79,10 +79,10 @@ def _judge(name: str, times: int) -> tuple[_Count, dict[float, float]]:
     return count, {factor: hits / tried for factor, (hits, tried) in found.items()}
 
 
-def _failed(name: str, members: list[Gpu], factor: float, criteria: tuple[object, ...]) -> set[str]:
+def _failed(name: str, members: list[Gpu], factor: float, criteria: tuple[Criterion, ...]) -> set[str]:
     """Names of failing cards of a node whose first card is slower by ``factor``."""
     results = [_result(name, gpu, factor if k == 0 else 1.0) for k, gpu in enumerate(members)]
-    verdict = judge(results, criteria, cohort=COHORT)  # type: ignore[arg-type]
+    verdict = judge(results, criteria, cohort=COHORT)
     return {one.device for one in verdict.verdicts if one.verdict is Verdict.FAIL}
 
 

@@ -262,9 +262,8 @@ def fit_cost(seconds: Floats, work: Floats) -> Floats | None:
     design = (columns / size / seconds).T
     keep = np.ones(len(seconds), np.bool_)
     cost = np.zeros(len(columns))
-    ridge = 1e-6 * np.eye(
-        len(columns)
-    )  # tokens that never vary are no different from the fixed part: share it, do not explode
+    # Tokens that never vary are no different from the fixed part: share it, do not explode.
+    ridge = 1e-6 * np.eye(len(columns))
     for _ in range(_ROUNDS):
         part = design[keep]
         scale = float((part**2).mean())
