@@ -26,7 +26,7 @@ from mainstay.recovery.agent.periodic_thread import PeriodicThread
 from mainstay.recovery.checkpoint.catalog import PartFile, RunDirectory
 from mainstay.recovery.checkpoint.load import read_part
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, DiskConfig, holds
-from mainstay.recovery.checkpoint.writer import WriteRequest, WriteResult
+from mainstay.recovery.checkpoint.writer import SlotOrder, SlotResult, WriteRequest, WriteResult
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import digest
 from mainstay.recovery.memory.errors import ArenaError
@@ -35,7 +35,7 @@ from mainstay.recovery.memory.records import Word
 logger = logging.getLogger("mainstay.agent")
 
 SLOW_SECONDS: Final = 30.0
-"""A part that takes longer is reported as late: a slot of 15 GB on the slowest disk that a node is likely to have."""
+"""Of a slot; a write that takes longer is reported: 15 GB on the slowest disk that a node is likely to have."""
 LIST_SECONDS: Final = 2.0
 """For a look at the names in a directory. A parallel file system under load takes a tenth of that."""
 _TRIES: Final = 2
@@ -57,6 +57,8 @@ class WriterProcess:
         self.ended = False
         self.busy_since: float | None = None
         """``time.monotonic()`` of the order under way."""
+        self.slots = 0
+        """Of that order."""
 
     def submit(self, order: WriteRequest) -> WriteResult:
         """Have ``order`` carried out, however long that takes.
@@ -65,7 +67,7 @@ class WriterProcess:
             WriterGoneError: the process was killed; the next order starts another.
         """
         with self._lock:
-            self.busy_since = time.monotonic()
+            self.busy_since, self.slots = time.monotonic(), len(order.slots)
             try:
                 return self._converse(order)
             except (OSError, msgspec.MsgspecError) as error:
@@ -174,14 +176,13 @@ class CheckpointWriter(PeriodicThread):
             return 0.5
         if self._begun != config:
             self._begin(config)
-        writers = config.writers()
-        for rank, arena in self._store.all():
-            discards = self._store.discards
-            for epoch in _pending(arena):
-                if rank in writers:
-                    self._persist(config, rank, arena, epoch)
-                if not self._settle(rank, arena, epoch, discards):
-                    break
+        discards = self._store.discards
+        pending = {rank: (arena, _pending(arena)) for rank, arena in self._store.all()}
+        for epoch in sorted({epoch for _, epochs in pending.values() for epoch in epochs}):
+            due = {rank: arena for rank, (arena, epochs) in pending.items() if epoch in epochs}
+            self._persist(config, [(rank, arena) for rank, arena in due.items() if rank in config.writers()], epoch)
+            if not all(self._settle(rank, arena, epoch, discards) for rank, arena in due.items()):
+                break
         return 0.5
 
     def stop(self) -> None:
@@ -197,12 +198,14 @@ class CheckpointWriter(PeriodicThread):
         config = self.config
         if config is None:
             raise NoSuchSlotError("the disk level has not been told which run this is")
-        problems = []
         copies = [(rank, self._store.copies.find_copy(rank)) for rank in order.copies]
-        for rank, arena in (*self._store.all(), *((rank, arena) for rank, arena in copies if arena is not None)):
-            if any(record.committed and record.epoch == order.epoch for record in arena.records()):
-                self._persist(config, rank, arena, order.epoch, final=True)
-                problems.append(self._store.degraded.get(_subject(rank), ""))
+        there = [
+            (rank, arena)
+            for rank, arena in (*self._store.all(), *((rank, arena) for rank, arena in copies if arena is not None))
+            if any(record.committed and record.epoch == order.epoch for record in arena.records())
+        ]
+        self._persist(config, there, order.epoch, final=True)
+        problems = [self._store.degraded.get(_subject(rank), "") for rank, _ in there]
         if any(problems):
             raise NoSuchSlotError("; ".join(problem for problem in problems if problem))
 
@@ -210,7 +213,8 @@ class CheckpointWriter(PeriodicThread):
         """What is to be said of a disk that is slow; empty is good."""
         since = self._writer_process.busy_since
         seconds = 0.0 if since is None else time.monotonic() - since
-        return f"a part has been under way for {seconds:.0f} s" if seconds > SLOW_SECONDS else ""
+        late = seconds > SLOW_SECONDS * max(1, self._writer_process.slots)
+        return f"a write has been under way for {seconds:.0f} s" if late else ""
 
     def listed(self) -> tuple[PartFile, ...]:
         """Parts of this run that are durable; what they hold is checked when one is loaded.
@@ -274,21 +278,29 @@ class CheckpointWriter(PeriodicThread):
             arena.set_word(Word.DISK_FLOOR, epoch)
             return True
 
-    def _persist(self, config: DiskConfig, rank: int, arena: Arena, epoch: int, *, final: bool = False) -> None:
-        try:
-            self._store.verified(rank, epoch)
-            order = msgspec.structs.replace(
-                self._order(config), arena=str(arena.path), rank=rank, epoch=epoch, final=final
-            )
-            outcome = self._ask(order)
-        except (ArenaError, OSError) as error:
-            outcome = WriteResult(problem=str(error))
-        if outcome.problem and not (final and self._is_durable(config, rank, epoch)):  # its slot was reused since
-            self._store.degraded[_subject(rank)] = f"epoch {epoch} was not written: {outcome.problem}"
-            return
-        self._store.degraded.pop(_subject(rank), None)
-        if outcome.nbytes:
-            self._node.meter.add_transfer("disk_write", outcome.nbytes, outcome.seconds)
+    def _persist(self, config: DiskConfig, ranks: list[tuple[int, Arena]], epoch: int, *, final: bool = False) -> None:
+        """Have ``epoch`` of ``ranks`` written, side by side; a failure is noted for its rank."""
+        orders: dict[int, SlotOrder] = {}
+        problems: dict[int, str] = {}
+        for rank, arena in ranks:
+            try:
+                self._store.verified(rank, epoch)
+                orders[rank] = SlotOrder(arena=str(arena.path), rank=rank, epoch=epoch)
+            except (ArenaError, OSError) as error:
+                problems[rank] = str(error)
+        if orders:
+            request = msgspec.structs.replace(self._order(config), slots=tuple(orders.values()), final=final)
+            outcome = self._ask(request)
+            slots = outcome.slots or tuple(SlotResult(problem=outcome.problem) for _ in orders)
+            problems |= {rank: slot.problem for rank, slot in zip(orders, slots, strict=True)}
+            nbytes = sum(slot.nbytes for slot in slots)
+            if nbytes:
+                self._node.meter.add_transfer("disk_write", nbytes, outcome.seconds)
+        for rank, problem in problems.items():
+            if problem and not (final and self._is_durable(config, rank, epoch)):  # its slot was reused since
+                self._store.degraded[_subject(rank)] = f"epoch {epoch} was not written: {problem}"
+            else:
+                self._store.degraded.pop(_subject(rank), None)
 
     def _is_durable(self, config: DiskConfig, rank: int, epoch: int) -> bool:
         parts = RunDirectory(self._directory / config.run).parts(epoch)

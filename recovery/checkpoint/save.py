@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import time
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,11 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import xxhash
 
 from mainstay.probes.durable_files import sync_directory, write_durably
 from mainstay.recovery.checkpoint import dcp
 from mainstay.recovery.checkpoint.catalog import PartFile, RunDirectory
+from mainstay.recovery.checkpoint.direct_file import DirectFile
 from mainstay.recovery.checkpoint.manifest import (
     LAYOUT,
     MANIFEST,
@@ -45,10 +44,9 @@ from mainstay.recovery.checkpoint.manifest import (
 from mainstay.recovery.checkpoint.torchfile import Archive
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import Bytes
-from mainstay.recovery.memory.layout import Layout, TensorSpec, align
+from mainstay.recovery.memory.layout import Layout, TensorSpec
 from mainstay.recovery.memory.records import SlotRecord
 
-CHUNK: Final = 8 * 1024 * 1024
 ALL_BUT_DATA: Final = 4096
 """Bytes to reserve a tensor beyond its own: archive, padding, and its lines in the part."""
 
@@ -96,8 +94,8 @@ def written(target: WriteTarget, record: SlotRecord, rank: int) -> bool:
     return any(part.rank == rank and part.generation >= record.generation for part in parts)
 
 
-def write_part(arena: Arena, record: SlotRecord, target: WriteTarget) -> CheckpointPart:
-    """Write a verified slot durably.
+def write_part(arena: Arena, record: SlotRecord, target: WriteTarget, *, direct: bool = True) -> CheckpointPart:
+    """Write a verified slot durably; ``direct`` past the page cache.
 
     Raises:
         TornSlotError: overwritten meanwhile; nothing is left behind.
@@ -106,7 +104,7 @@ def write_part(arena: Arena, record: SlotRecord, target: WriteTarget) -> Checkpo
     """
     data = arena.slot_bytes(record.slot)[: record.nbytes]
     place = (record.epoch, arena.header.rank, record.generation)
-    return write_image(target, place, arena.layout, data, lambda: arena.check(record))
+    return write_image(target, place, arena.layout, data, lambda: arena.check(record), direct=direct)
 
 
 def write_image(
@@ -115,6 +113,8 @@ def write_image(
     layout: Layout,
     data: Bytes,
     still: Callable[[], None] = lambda: None,
+    *,
+    direct: bool = True,
 ) -> CheckpointPart:
     """Write the bytes of a slot durably.
 
@@ -124,6 +124,7 @@ def write_image(
         layout: of the slot.
         data: uint8 [layout.nbytes].
         still: raises if the bytes were not those of the slot all the time.
+        direct: past the page cache.
 
     Raises:
         OSError: the disk refused; nothing is left behind. And what ``still`` raises.
@@ -138,10 +139,10 @@ def write_image(
         remove_file(stale)
     new = step / f".{name}.{os.getpid()}.new"
     try:
-        with new.open("wb", buffering=0) as file:
-            tensors, described = _write_tensors(file.fileno(), layout, data)
+        with DirectFile(new, direct=direct) as file:
+            tensors, described = _write_tensors(file, layout, data)
             still()
-            os.fsync(file.fileno())
+            file.finish()
         new.replace(step / name)
     finally:
         remove_file(new)
@@ -172,43 +173,23 @@ def _require_room(step: Path, nbytes: int) -> None:
         raise OSError(f"{step} needs {nbytes} bytes, {free} are free")
 
 
-def _write_tensors(fd: int, layout: Layout, data: Bytes) -> tuple[list[TensorEntry], TensorEntry]:
+def _write_tensors(file: DirectFile, layout: Layout, data: Bytes) -> tuple[list[TensorEntry], TensorEntry]:
     """The tensors, and behind them the layout, by which our slot can be made again from a state dict alone."""
-    entries, at = [], 0
-    for spec in layout.tensors:
-        entry = _write_tensor(fd, spec, data[spec.offset : spec.offset + spec.nbytes], at)
-        entries.append(entry)
-        at = align(entry.archive_at + entry.archive_bytes)
+    entries = [_write_tensor(file, spec, data[spec.offset : spec.offset + spec.nbytes]) for spec in layout.tensors]
     text = np.frombuffer(layout.to_json(), np.uint8)
     (spec,) = Layout.build({LAYOUT: ("uint8", (len(text),))}).tensors
-    return entries, _write_tensor(fd, spec, text, at)
+    return entries, _write_tensor(file, spec, text)
 
 
-def _write_tensor(fd: int, spec: TensorSpec, data: Bytes, at: int) -> TensorEntry:
-    archive = Archive(spec, at)
-    crc, digest = _write_data(fd, data, archive.data_at)
-    _write_all(fd, memoryview(archive.head(crc)), at)
-    tail = archive.tail()
-    _write_all(fd, memoryview(tail), archive.data_at + spec.nbytes)
-    nbytes = archive.data_at + spec.nbytes + len(tail) - at
-    return TensorEntry(spec.name, spec.dtype, spec.shape, archive.data_at, spec.nbytes, digest, at, nbytes)
-
-
-def _write_data(fd: int, data: Bytes, at: int) -> tuple[int, int]:
-    """CRC-32 and xxh3_64 of what was written, made while it is in the cache."""
-    crc, digest = 0, xxhash.xxh3_64()
-    for begin_ in range(0, len(data), CHUNK):
-        chunk = data[begin_ : begin_ + CHUNK].data
-        crc = zlib.crc32(chunk, crc)
-        digest.update(chunk)
-        _write_all(fd, chunk, at + begin_)
-    return crc, int(digest.intdigest())
-
-
-def _write_all(fd: int, data: memoryview, at: int) -> None:
-    while data:
-        count = os.pwrite(fd, data, at)
-        data, at = data[count:], at + count
+def _write_tensor(file: DirectFile, spec: TensorSpec, data: Bytes) -> TensorEntry:
+    file.pad()
+    begin = file.size
+    archive = Archive(spec, begin)
+    file.append_bytes(archive.head())
+    digest = file.append(data)
+    file.append_bytes(archive.tail())
+    nbytes = file.size - begin
+    return TensorEntry(spec.name, spec.dtype, spec.shape, archive.data_at, spec.nbytes, digest, begin, nbytes)
 
 
 # The step

@@ -1,7 +1,9 @@
 """One tensor as ``torch.save`` keeps it: a zip archive of four stored members, the last of which is the tensor's bytes.
 
 Those begin at a multiple of 64 in the file, so that we read them at a known offset, without torch and without a copy,
-while ``torch.load`` (and with it every ``torch.distributed.checkpoint`` reader) finds an archive like its own.
+while ``torch.load`` (and with it every ``torch.distributed.checkpoint`` reader) finds an archive like its own. The
+CRC-32 of the tensor's bytes is 0, as after ``torch.serialization.set_crc32_options(False)``: torch does not check it,
+xxh3 protects the bytes, and a file can be written from front to back in one pass.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ class _Member:
 class Archive:
     """The archive of one tensor that begins at byte ``at`` of a file.
 
-    ``head_bytes`` is known before the data is; ``head`` and ``tail`` want their checksum.
+    ``head``, the tensor's bytes, and ``tail`` follow each other.
     """
 
     def __init__(self, spec: TensorSpec, at: int) -> None:
@@ -95,13 +97,12 @@ class Archive:
         self.head_bytes = where + len(self._data.local())
         self.data_at = at + self.head_bytes
 
-    def head(self, crc: int) -> bytes:
-        """Everything before the data, whose CRC-32 is ``crc``."""
-        self._data.crc = crc
+    def head(self) -> bytes:
+        """Everything before the data."""
         return b"".join(member.local() + body for member, body in self._small) + self._data.local()
 
     def tail(self) -> bytes:
-        """Everything after the data; ask after ``head``."""
+        """Everything after the data."""
         members = [*(member for member, _ in self._small), self._data]
         start = self.head_bytes + self._data.nbytes
         directory = b"".join(member.central() for member in members)

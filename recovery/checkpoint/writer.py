@@ -12,12 +12,14 @@ import queue
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from mainstay.recovery.checkpoint import save
+from mainstay.recovery.checkpoint.direct_file import BUFFER_BYTES, WriteMode
 from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig
 from mainstay.recovery.checkpoint.save import WriteTarget
 from mainstay.recovery.memory.arena import Arena
@@ -27,41 +29,61 @@ NICE: Final = 10
 """Behind trainers and agent: a snapshot waits for the disk in its slot as long as it must."""
 
 
+WRITERS: Final = max(2, min(8, (os.cpu_count() or 1) // 8))
+"""Files written at a time. Two keep one device busy; nodes with many cores have many devices."""
+MEMORY_BYTES: Final = WRITERS * BUFFER_BYTES
+"""Most memory that writing takes beside the process itself; each file has its own buffers."""
+
+
+class SlotOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """A slot to write."""
+
+    arena: str
+    rank: int
+    epoch: int
+
+
+class SlotResult(msgspec.Struct, frozen=True, kw_only=True):
+    problem: str = ""
+    """Why it was not written; empty is good."""
+    nbytes: int = 0
+    """0: it was there already."""
+
+
 class WriteRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Write the slot of ``epoch`` in ``arena``; or, with ``arena`` empty, make the run's directory."""
+    """Write ``slots``; without any, make the run's directory."""
 
     directory: str
     job: str
     config: DiskConfig
     keep: int
-    arena: str = ""
-    rank: int = 0
-    epoch: int = 0
+    slots: tuple[SlotOrder, ...] = ()
     final: bool = False
     """The last one: one replica of each stage makes the step whole."""
 
 
 class WriteResult(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
-    """Why it was not written; empty is good."""
-    nbytes: int = 0
-    """0: it was there already."""
+    """Why nothing was written; empty is good."""
+    slots: tuple[SlotResult, ...] = ()
+    """In the order of the request."""
     seconds: float = 0.0
-    complete: bool = False
-    """The step has its manifest."""
+    """From the first byte until all parts were durable."""
 
 
 class Writer:
-    """Carries orders out, one after the other."""
+    """Carries orders out, one after the other; the slots of an order side by side."""
 
     def __init__(self) -> None:
         self._arenas: dict[str, tuple[int, Arena]] = {}
+        self._threads = ThreadPoolExecutor(WRITERS, thread_name_prefix="checkpoint-part")
+        self._mode = WriteMode()
 
     def carry_out(self, order: WriteRequest) -> WriteResult:
         """What came of ``order``; a refusal is an answer too."""
         target = WriteTarget(Path(order.directory), order.job, order.config)
         try:
-            if not order.arena:
+            if not order.slots:
                 save.begin_step(target)
                 return WriteResult()
             return self._write(order, target)
@@ -69,16 +91,24 @@ class Writer:
             return WriteResult(problem=str(error) or type(error).__name__)
 
     def _write(self, order: WriteRequest, target: WriteTarget) -> WriteResult:
-        begun = time.perf_counter()
-        arena = self._arena(order.arena)
-        record = arena.find(order.epoch)
-        nbytes = 0
-        if not save.written(target, record, order.rank):
-            nbytes = save.write_part(arena, record, target).nbytes
+        begun, direct = time.perf_counter(), self._mode.direct
+        results = tuple(self._threads.map(lambda slot: self._write_slot(slot, target, direct=direct), order.slots))
         seconds = time.perf_counter() - begun
-        manifest = save.commit(target, order.epoch, partial=order.final)
+        self._mode.measure(sum(result.nbytes for result in results), seconds, direct=direct)
+        for epoch in sorted({slot.epoch for slot in order.slots}):
+            save.commit(target, epoch, partial=order.final)
         target.run.prune(order.keep, order.config.returns)
-        return WriteResult(nbytes=nbytes, seconds=seconds, complete=manifest is not None)
+        return WriteResult(slots=results, seconds=seconds)
+
+    def _write_slot(self, order: SlotOrder, target: WriteTarget, *, direct: bool) -> SlotResult:
+        try:
+            arena = self._arena(order.arena)
+            record = arena.find(order.epoch)
+            if save.written(target, record, order.rank):
+                return SlotResult()
+            return SlotResult(nbytes=save.write_part(arena, record, target, direct=direct).nbytes)
+        except (ArenaError, OSError) as error:
+            return SlotResult(problem=str(error) or type(error).__name__)
 
     def _arena(self, path: str) -> Arena:
         inode = Path(path).stat().st_ino
