@@ -25,7 +25,8 @@ from mainstay.recovery.agent.node import AgentNode
 from mainstay.recovery.agent.periodic_thread import PeriodicThread
 from mainstay.recovery.checkpoint.catalog import PartFile, RunDirectory
 from mainstay.recovery.checkpoint.load import read_part
-from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, DiskConfig, holds
+from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError, CheckpointPart, DiskConfig, holds
+from mainstay.recovery.checkpoint.reshape import read_shares
 from mainstay.recovery.checkpoint.writer import SlotOrder, SlotResult, WriteRequest, WriteResult
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import digest
@@ -241,6 +242,8 @@ class CheckpointWriter(PeriodicThread):
         run = RunDirectory(self._directory / config.run)
         count = 0
         for epoch in reversed(run.steps()):
+            if config.copies and not (run.step(epoch) / MANIFEST).exists():
+                continue  # a share alone restores nothing
             for part in run.parts(epoch):
                 if holds(config.returns, epoch, part.generation):
                     yield part
@@ -330,7 +333,7 @@ def load_disk(node: AgentNode, order: LoadDisk, generation: int, run: str) -> Fe
         slot = arena.choose().slot
         out = arena.begin_write(slot, generation)[: arena.layout.nbytes]
         try:
-            read_part(source, part, arena.layout, out)
+            (read_shares if part.is_share else read_part)(source, part, arena.layout, out)
         except CheckpointError as error:
             raise CorruptError(str(error)) from error
         node.meter.add_transfer("disk_read", part.nbytes, time.perf_counter() - begun)

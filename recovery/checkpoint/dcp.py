@@ -2,7 +2,8 @@
 
 Names are those that a torch state dict would have: ``model.W`` for parameters and buffers, ``optimizer.state.W.KEY``
 for optimizer tensors. They stand behind ``ppP.tpT.`` where the job has several stages whose names are their own, behind
-``tpT.`` where it has tensor slices and names of the whole model (``memory.naming``).
+``tpT.`` where it has tensor slices and does not say how they are cut. Where it does (``memory.global_slices``), the
+slices of all ranks are chunks of one tensor, and so are the shares that replicas divide among themselves to write.
 What data-parallel replicas hold alike stands there once, and so does what stages hold alike under one name of the
 model. What is a rank's own (random numbers, scalars, and tensors that differ) stands behind ``rankR.``. Reading foreign
 metadata goes through ``opcodes``: only torch's metadata classes are admitted, and even those are never built.
@@ -25,6 +26,7 @@ from mainstay.recovery.checkpoint.pickle_codec import (
     decode,
     encode,
 )
+from mainstay.recovery.memory.global_slices import SLICES, GlobalSlice
 from mainstay.recovery.memory.layout import DTYPES
 from mainstay.recovery.memory.model_names import MARK, MODEL
 from mainstay.recovery.mesh_shape import MeshShape
@@ -49,7 +51,7 @@ BLOB: Final = "mainstay.blob"
 
 def own(name: str) -> bool:
     """Whether a tensor is a rank's own by its nature: random numbers, its scalars, its layout."""
-    return name.startswith("rng.") or name in {BLOB, LAYOUT, MARK}
+    return name.startswith("rng.") or name in {BLOB, LAYOUT, MARK, SLICES}
 
 
 def public_name(name: str) -> str:
@@ -69,25 +71,27 @@ def keys(parts: Sequence[CheckpointPart], *, plain: bool = False) -> dict[tuple[
     under the same name of the model. ``plain`` leaves layouts and marks out.
     """
     found: dict[tuple[int, str], str] = {}
-    taken: dict[str, int] = {}
-    """Key -> digest of what stands there."""
+    taken: dict[tuple[str, GlobalSlice], int] = {}
+    """Key and place -> digest of what stands there."""
     for members in roles(parts):
-        role, first = prefix_of(members[0]), members[0]
-        digests = [{t.name: t.digest for t in _listed(part, plain)} for part in members]
+        role = prefix_of(members[0])
+        digests: dict[tuple[str, GlobalSlice], set[int]] = {}
+        for tensor in (tensor for part in members for tensor in _listed(part, plain)):
+            digests.setdefault((tensor.name, tensor.slice), set()).add(tensor.digest)
         for part in members:
             for tensor in _listed(part, plain):
-                alike = len({d.get(tensor.name) for d in digests}) == 1
+                alike = len(digests[tensor.name, tensor.slice]) == 1
                 key = f"{role}{public_name(tensor.name)}"
-                if own(tensor.name) or not alike or taken.get(key, tensor.digest) != tensor.digest:
+                if own(tensor.name) or not alike or taken.get((key, tensor.slice), tensor.digest) != tensor.digest:
                     found[part.rank, tensor.name] = f"rank{part.rank}.{public_name(tensor.name)}"
-                elif part is first and key not in taken:
+                elif (key, tensor.slice) not in taken:
                     found[part.rank, tensor.name] = key
-                    taken[key] = tensor.digest
+                    taken[key, tensor.slice] = tensor.digest
     return found
 
 
 def _listed(part: CheckpointPart, plain: bool) -> tuple[TensorEntry, ...]:
-    return tuple(tensor for tensor in part.tensors if tensor.name != MARK) if plain else part.listed
+    return tuple(t for t in part.tensors if t.name not in {MARK, SLICES}) if plain else part.listed
 
 
 def roles(parts: Sequence[CheckpointPart]) -> list[list[CheckpointPart]]:
@@ -100,6 +104,8 @@ def roles(parts: Sequence[CheckpointPart]) -> list[list[CheckpointPart]]:
 
 
 def prefix_of(part: CheckpointPart) -> str:
+    if part.has_model_names and part.is_sliced:
+        return ""
     return prefix(part.shape, part.rank, model_names=part.has_model_names)
 
 
@@ -114,8 +120,9 @@ def prefix(shape: MeshShape, rank: int, *, model_names: bool) -> str:
 def replicated(parts: Sequence[CheckpointPart]) -> bool:
     """Whether replicas hold the same, but for what is a rank's own by its nature."""
     for members in roles(parts):
-        kept = [[(t.name, t.digest) for t in part.tensors if not own(t.name)] for part in members]
-        if any(other != kept[0] for other in kept[1:]):
+        kept = [{(t.name, t.slice): t.digest for t in part.tensors if not own(t.name)} for part in members]
+        shares = any(part.is_share for part in members)  # divided among replicas that are known to be equal
+        if any(other != kept[0] for other in kept[1:] if not shares):
             return False
     return not any(part.shape.depths for part in parts) or _one_model(parts)
 
@@ -139,9 +146,12 @@ def metadata(parts: Sequence[CheckpointPart], *, plain: bool = False) -> bytes:
         for tensor in _listed(part, plain)
         if (part.rank, tensor.name) in names
     ]
+    pieces: dict[str, list[TensorEntry]] = {}
+    for key, _, tensor in listed:
+        pieces.setdefault(key, []).append(tensor)
     state = {
-        "state_dict_metadata": {key: _tensor(tensor) for key, _, tensor in listed},
-        "planner_data": {key: (key,) for key, _, _ in listed},
+        "state_dict_metadata": {key: _tensor(tensors) for key, tensors in pieces.items()},
+        "planner_data": {key: (key,) for key in pieces},
         "storage_data": PickledDict([(_index(key, tensor), _stored(part, tensor)) for key, part, tensor in listed]),
         "storage_meta": None,
         "version": DCP_VERSION,
@@ -153,24 +163,22 @@ def _size(numbers: Iterable[int]) -> PickledCall:
     return PickledCall(_SIZE, (tuple(numbers),))
 
 
-def _origin(tensor: TensorEntry) -> PickledCall:
-    return _size(0 for _ in tensor.shape)
-
-
-def _tensor(tensor: TensorEntry) -> PickledObject:
+def _tensor(pieces: Sequence[TensorEntry]) -> PickledObject:
+    tensor = pieces[0]
     layout = PickledCall(Name("torch.serialization", "_get_layout"), ("torch.strided",))
     order = PickledCall(Name(_METADATA, "_MEM_FORMAT_ENCODING"), (0,))
     properties = PickledObject(
         Name(_METADATA, "TensorProperties"), (Name("torch", tensor.dtype), layout, False, order, False)
     )
-    chunk = {"offsets": _origin(tensor), "sizes": _size(tensor.shape)}
-    chunks = [PickledObject(Name(_METADATA, "ChunkStorageMetadata"), chunk)]
-    state = {"properties": properties, "size": _size(tensor.shape), "chunks": chunks}
+    boxes = [{"offsets": _size(piece.slice.offsets), "sizes": _size(piece.shape)} for piece in pieces]
+    chunks = [PickledObject(Name(_METADATA, "ChunkStorageMetadata"), box) for box in boxes]
+    state = {"properties": properties, "size": _size(tensor.slice.global_shape), "chunks": chunks}
     return PickledObject(Name(_METADATA, "TensorStorageMetadata"), state)
 
 
 def _index(key: str, tensor: TensorEntry) -> PickledObject:
-    return PickledObject(Name(_METADATA, "MetadataIndex"), {"fqn": key, "index": 0, "offset": _origin(tensor)})
+    offset = _size(tensor.slice.offsets)
+    return PickledObject(Name(_METADATA, "MetadataIndex"), {"fqn": key, "index": None, "offset": offset})
 
 
 def _stored(part: CheckpointPart, tensor: TensorEntry) -> PickledObject:

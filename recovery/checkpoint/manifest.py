@@ -17,6 +17,7 @@ import msgspec
 
 from mainstay.probes.durable_files import write_durably
 from mainstay.recovery.memory.digest import digest
+from mainstay.recovery.memory.global_slices import SLICES, GlobalSlice, whole
 from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.memory.model_names import MARK
 from mainstay.recovery.memory.records import NO_EPOCH
@@ -51,7 +52,8 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     tp: int
     depths: tuple[int, ...] = ()
     copies: int = 0
-    """Of equal replicas so many are written; 0: all, as where they are not known to be equal."""
+    """Copies of what replicas hold alike, which they divide among themselves to write; 0: each writes its whole state,
+    as where they are not known to be equal."""
     away: tuple[int, ...] = ()
     """Ranks that take no part at present: a step is whole without theirs."""
     returns: tuple[Return, ...] = ()
@@ -62,18 +64,18 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return MeshShape(dp=self.dp, pp=self.pp, tp=self.tp, depths=self.depths)
 
     def writers(self) -> set[int]:
-        """Ranks that write: for each stage and slice other replicas, so that all nodes have work."""
-        shape = self.shape
-        here = set(range(shape.world_size)).difference(self.away)
+        """Ranks that write."""
+        return set(range(self.shape.world_size)).difference(self.away)
+
+    def share(self, rank: int) -> tuple[int, int] | None:
+        """(index, count): which share of what replicas hold alike ``rank`` writes; None: all of it."""
         if not 0 < self.copies < self.dp:
-            return here
-        places = (sorted(peers, key=lambda rank: _turn(shape, rank)) for peers in shape.parts())
-        return {rank for peers in places for rank in [peer for peer in peers if peer in here][: self.copies]}
-
-
-def _turn(shape: MeshShape, rank: int) -> int:
-    dp, pp, tp = shape.place(rank)
-    return (dp - pp * shape.tp - tp) % shape.dp
+            return None
+        peers = [peer for peer in self.shape.dp_peers(rank) if peer not in self.away]
+        copies = min(self.copies, len(peers))
+        index = peers.index(rank)
+        count = len(range(index % copies, len(peers), copies))
+        return (index // copies, count) if count > 1 else None
 
 
 class _Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +120,12 @@ class TensorEntry(msgspec.Struct, frozen=True, array_like=True):
     archive_at: int
     archive_bytes: int
     """The ``torch.save`` archive around them."""
+    place: GlobalSlice | None = None
+    """Where it lies in the tensor of the whole model; None: it is that tensor."""
+
+    @property
+    def slice(self) -> GlobalSlice:
+        return self.place or whole(self.shape)
 
 
 class CheckpointPart(_Checked, frozen=True, kw_only=True):
@@ -142,6 +150,8 @@ class CheckpointPart(_Checked, frozen=True, kw_only=True):
     tensors: tuple[TensorEntry, ...]
     described: TensorEntry
     """The layout of the slot as text, for whoever has nothing but the state dict."""
+    share: tuple[int, int] | msgspec.UnsetType = msgspec.UNSET
+    """(index, count): of what data-parallel replicas hold alike, this is one of ``count`` shares. Not there: all."""
 
     @property
     def listed(self) -> tuple[TensorEntry, ...]:
@@ -157,8 +167,18 @@ class CheckpointPart(_Checked, frozen=True, kw_only=True):
         """Its tensors are called as in the whole model: its script said so, or the model is in one stage."""
         return self.shape.cut(self.rank)[0] == 1 or any(tensor.name == MARK for tensor in self.tensors)
 
+    @property
+    def is_sliced(self) -> bool:
+        """It says where tensors that are cut among ranks lie in the whole model."""
+        return any(tensor.name == SLICES for tensor in self.tensors)
+
+    @property
+    def is_share(self) -> bool:
+        """Replicas divided what they hold alike: the rest of this rank's slot is in the parts of its peers."""
+        return self.share is not msgspec.UNSET
+
     def layout(self) -> Layout:
-        """The slot's layout.
+        """The slot's layout; of what was written, where that is a share.
 
         Raises:
             CorruptArenaError: an impossible one.
@@ -193,6 +213,10 @@ class Manifest(_Checked, frozen=True, kw_only=True):
     parts: tuple[PartEntry, ...]
     model_names: bool | msgspec.UnsetType = msgspec.UNSET
     """All parts are called as in the whole model. Not there: not said, as in steps of several stages before it was."""
+    sliced: bool | msgspec.UnsetType = msgspec.UNSET
+    """All parts say where tensors that are cut among ranks lie in the whole model."""
+    shares: bool | msgspec.UnsetType = msgspec.UNSET
+    """Parts are shares: see ``CheckpointPart.share``."""
 
     @property
     def shape(self) -> MeshShape:
@@ -201,6 +225,11 @@ class Manifest(_Checked, frozen=True, kw_only=True):
     @property
     def has_model_names(self) -> bool:
         return self.pp == 1 or self.model_names is True
+
+    @property
+    def needs_all(self) -> bool:
+        """A rank's state lies in several parts: it is cut among data-parallel ranks, or they divided the writing."""
+        return not self.replicated or self.shares is True
 
 
 T = TypeVar("T", RunInfo, CheckpointPart, Manifest)

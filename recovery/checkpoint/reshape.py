@@ -1,9 +1,9 @@
-"""A step that was saved with some number of pipeline stages, as the state of a rank of a job that has another.
+"""A step that was saved in one shape, as the state of a rank of a job that has another: any (dp, pp, tp) from any.
 
-Every stage's part is looked through for the tensors that the rank has, by their names in the whole model
-(``memory.naming``): Universal Checkpointing's idea (Lian et al. 2024, arXiv 2406.18820) with the parts themselves as
-the atomic form, because pipelines cut between tensors and never through one. Tensor slices do cut through: another
-tensor size is refused.
+Parts are looked through for the tensors that the rank has, by their names in the whole model (``memory.model_names``)
+and their places in the tensors of the whole model (``memory.global_slices``): Universal Checkpointing (Lian et al.
+2024, arXiv 2406.18820) with the parts themselves as the atomic form. FSDP2 and ``DTensor`` say how they cut; a script
+that cuts tensors itself declares it (``mainstay.attach`` with ``sharding``), otherwise another tensor size is refused.
 
 What is no tensor of the model comes from the rank that stood where this one stands (the same replica, the stage at the
 same depth): random numbers, extras. Scalars of optimizers are assigned by parameter name. No torch here.
@@ -20,12 +20,16 @@ import numpy.typing as npt
 
 from mainstay.recovery.checkpoint.catalog import RunDirectory, cuts, substitute_part
 from mainstay.recovery.checkpoint.dcp import BLOB
-from mainstay.recovery.checkpoint.load import part_file
-from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, Manifest, TensorEntry
+from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, Manifest
+from mainstay.recovery.checkpoint.save import slices_of
+from mainstay.recovery.checkpoint.tensor_index import TensorIndex
 from mainstay.recovery.memory import varlen_buffer
 from mainstay.recovery.memory.digest import Bytes
+from mainstay.recovery.memory.errors import LayoutMismatchError
+from mainstay.recovery.memory.global_slices import SLICES, GlobalSlice, Slices, encode, whole
 from mainstay.recovery.memory.layout import DTYPES, Layout, TensorSpec
 from mainstay.recovery.memory.model_names import MARK, MODEL
+from mainstay.recovery.memory.shard import SHARED
 from mainstay.recovery.mesh_shape import MeshShape
 
 Arrays = dict[str, npt.NDArray[np.generic]]
@@ -44,23 +48,28 @@ def sources(manifest: Manifest, shape: MeshShape, rank: int) -> tuple[PartOf, ..
     old = manifest.shape
     if not needed(manifest, shape, rank):
         return (substitute_part(manifest, shape, rank),)
-    if old.tp != shape.tp:
-        raise CheckpointError(_made_with(manifest, shape, "another tensor size cannot be resumed from it"))
+    if old.tp not in {1, shape.tp} and not manifest.sliced:
+        why = "it does not say how tensors are cut. Give mainstay.attach sharding= before it is saved"
+        raise CheckpointError(_made_with(manifest, shape, why))
     if not manifest.has_model_names:
         why = "its names are each stage's own. Give mainstay.attach names= before it is saved"
         raise CheckpointError(_made_with(manifest, shape, why))
     (dp, pp, tp), (depth, *_) = shape.place(rank), shape.cut(rank)
     there = _depth(manifest, depth)
-    here = pp * there // depth
-    stages = [here, *(stage for stage in range(there) if stage != here)]
-    slim = MeshShape(dp=shape.dp, pp=there, tp=shape.tp)
-    return tuple(substitute_part(manifest, slim, slim.rank_of(dp=dp, pp=stage, tp=tp)) for stage in stages)
+    slim = MeshShape(dp=shape.dp, pp=there, tp=old.tp)
+    here = slim.rank_of(dp=dp, pp=pp * there // depth, tp=tp * old.tp // shape.tp)
+    if manifest.needs_all and (manifest.sliced or manifest.shares):
+        kept = {part.rank: part.generation for part in manifest.parts}
+        first = here % old.world_size if here % old.world_size in kept else min(kept)
+        return ((first, kept[first]), *((peer, made) for peer, made in kept.items() if peer != first))
+    ranks = [here, *(slim.rank_of(dp=dp, pp=p, tp=t) for p in range(there) for t in range(old.tp))]
+    return tuple(substitute_part(manifest, slim, one) for one in dict.fromkeys(ranks))
 
 
 def needed(manifest: Manifest, shape: MeshShape, rank: int) -> bool:
-    """Whether ``rank`` of ``shape`` needs parts of several stages, or of one that is not its own."""
+    """Whether ``rank`` of ``shape`` needs several parts, or one that is not its own."""
     old, cut = manifest.shape, shape.cut(rank)
-    if old.tp != shape.tp or cut[0] not in old.stages:
+    if old.tp != shape.tp or cut[0] not in old.stages or (old.dp != shape.dp and manifest.needs_all):
         return True
     # Of pipelines of unlike depth one may be whole where another is not.
     return bool(old.depths) and not any(old.cut(part.rank) == cut for part in manifest.parts)
@@ -85,7 +94,9 @@ def _made_with(manifest: Manifest, shape: MeshShape, why: str) -> str:
     )
 
 
-def gather(run: RunDirectory, epoch: int, parts: Sequence[PartOf], layout: Layout, *, stages: int) -> Arrays:
+def gather(
+    run: RunDirectory, epoch: int, parts: Sequence[PartOf], layout: Layout, slices: Slices, *, stages: int
+) -> Arrays:
     """Every tensor of a slot with ``layout``, read and checked.
 
     Args:
@@ -93,6 +104,7 @@ def gather(run: RunDirectory, epoch: int, parts: Sequence[PartOf], layout: Layou
         epoch: which step.
         parts: as ``sources`` gives them.
         layout: of this rank.
+        slices: where its tensors lie in those of the whole model, if they are cut.
         stages: of this job; with a single one, names are the model's in any case.
 
     Returns:
@@ -106,26 +118,47 @@ def gather(run: RunDirectory, epoch: int, parts: Sequence[PartOf], layout: Layou
             f"{run.step(epoch)} was saved with other pipeline stages, and this script's names are each stage's own: "
             "give mainstay.attach names="
         )
-    return _Gathering(run, [run.part(epoch, rank, generation) for rank, generation in parts], layout).arrays()
+    made = [run.part(epoch, rank, generation) for rank, generation in parts]
+    try:
+        return _Gathering(run, made, layout, slices).arrays()
+    except CheckpointError as error:
+        raise CheckpointError(f"{run.step(epoch)}: {error}") from error
+
+
+def read_shares(run: RunDirectory, part: CheckpointPart, layout: Layout, out: Bytes) -> None:
+    """Read the slot of which ``part`` is a share into ``out`` (uint8, the bytes of a slot with ``layout``).
+
+    Raises:
+        LayoutMismatchError: the slot holds other tensors.
+        CheckpointError: the step is not whole, or a share is missing or damaged; ``out`` is worthless.
+    """
+    if part.layout_digest != layout.digest:
+        raise LayoutMismatchError(f"{run.step(part.epoch) / part.file} holds other tensors than this rank has")
+    kept = {entry.rank: entry.generation for entry in run.manifest(part.epoch).parts}
+    peers = [peer for peer in part.shape.dp_peers(part.rank) if peer in kept and peer != part.rank]
+    index = TensorIndex(run, [part, *(run.part(part.epoch, peer, kept[peer]) for peer in peers)])
+    own = {entry.name: entry for entry in part.tensors}
+    out[:] = 0  # what lies between tensors counts in the digest of a slot
+    views = layout.views(out)
+    places: dict[str, GlobalSlice] = {}
+    if SLICES in own:
+        views[SLICES][...] = index.array(part, own[SLICES])
+        places = slices_of(layout, out)
+    for spec in layout.tensors:
+        if spec.name.startswith(SHARED):
+            index.read(spec.name, spec.dtype, places.get(spec.name) or whole(spec.shape), views[spec.name])
+        elif spec.name != SLICES:
+            views[spec.name][...] = index.array(part, own[spec.name])
 
 
 class _Gathering:
-    def __init__(self, run: RunDirectory, parts: Sequence[CheckpointPart], layout: Layout) -> None:
+    def __init__(self, run: RunDirectory, parts: Sequence[CheckpointPart], layout: Layout, slices: Slices) -> None:
         self._run = run
         self._parts = parts
         self._layout = layout
+        self._slices = slices
         self._own = {entry.name: (parts[0], entry) for entry in parts[0].tensors}
-        self._all: dict[str, tuple[CheckpointPart, TensorEntry]] = {}
-        for part in parts:
-            for entry in part.tensors:
-                if entry.name.startswith(MODEL):
-                    self._add(part, entry)
-
-    def _add(self, part: CheckpointPart, entry: TensorEntry) -> None:
-        """Tied parameters are in several stages; unlike ones have no place in a model."""
-        there = self._all.setdefault(entry.name, (part, entry))
-        if there[1].digest != entry.digest:
-            raise CheckpointError(f"{self._where(part)} and {self._where(there[0])} differ in {entry.name!r}")
+        self._index = TensorIndex(run, parts)
 
     def _where(self, part: CheckpointPart) -> str:
         return str(self._run.step(part.epoch) / part.file)
@@ -136,6 +169,8 @@ class _Gathering:
         for spec in self._layout.tensors:
             if spec.name == MARK:
                 found[spec.name] = np.ones(1, np.uint8)
+            elif spec.name == SLICES:
+                found[spec.name] = encode(self._slices)
             elif spec.name == BLOB:
                 found[spec.name] = self._scalars(spec, known)
             else:
@@ -144,23 +179,18 @@ class _Gathering:
         return found
 
     def _read(self, spec: TensorSpec) -> npt.NDArray[np.generic]:
-        model = spec.name.startswith(MODEL)
-        there = (self._all if model else self._own).get(spec.name)
-        step = self._run.step(self._parts[0].epoch)
-        if there is None:
-            raise CheckpointError(f"{step} has no tensor {spec.name!r}, which this rank needs")
-        part, entry = there
+        if spec.name.startswith(MODEL):
+            out = np.empty(spec.shape, np.dtype(DTYPES[spec.dtype]))
+            self._index.read(spec.name, spec.dtype, self._slices.get(spec.name) or whole(spec.shape), out)
+            return out
+        if spec.name not in self._own:
+            raise CheckpointError(f"the step has no tensor {spec.name!r}, which this rank needs")
+        part, entry = self._own[spec.name]
         if (entry.dtype, entry.shape) != (spec.dtype, spec.shape):
             raise CheckpointError(
-                f"{step}: {spec.name!r} is {entry.dtype}{list(entry.shape)} there, {spec.dtype}{list(spec.shape)} here"
+                f"{spec.name!r} is {entry.dtype}{list(entry.shape)} there, {spec.dtype}{list(spec.shape)} here"
             )
-        return self._bytes(part, entry).view(np.dtype(DTYPES[spec.dtype])).reshape(spec.shape)
-
-    def _bytes(self, part: CheckpointPart, entry: TensorEntry) -> Bytes:
-        out = np.empty(entry.nbytes, np.uint8)
-        with part_file(self._run, part) as read:
-            read(entry, out)
-        return out
+        return self._index.array(part, entry)
 
     # Scalars, as plain msgpack: what is inside does not matter here
 
@@ -185,7 +215,8 @@ class _Gathering:
         if entry is None:
             raise CheckpointError(f"{self._where(part)} has no {BLOB}: it is no rank's state")
         try:
-            return msgspec.msgpack.decode(varlen_buffer.read_bytes(self._bytes(part, entry)), type=dict[str, Any])
+            raw = self._index.array(part, entry).view(np.uint8)
+            return msgspec.msgpack.decode(varlen_buffer.read_bytes(raw), type=dict[str, Any])
         except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
             raise CheckpointError(f"{self._where(part)}: the scalars are damaged: {error}") from error
 

@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from mainstay.probes.durable_files import sync_directory, write_durably
-from mainstay.recovery.checkpoint import dcp
+from mainstay.recovery.checkpoint import dcp, shares
 from mainstay.recovery.checkpoint.catalog import PartFile, RunDirectory
 from mainstay.recovery.checkpoint.direct_file import DirectFile
 from mainstay.recovery.checkpoint.manifest import (
@@ -41,11 +41,14 @@ from mainstay.recovery.checkpoint.manifest import (
     run_name,
     write_checked,
 )
+from mainstay.recovery.checkpoint.shares import Rows, rows_of
 from mainstay.recovery.checkpoint.torchfile import Archive
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import Bytes
+from mainstay.recovery.memory.global_slices import SLICES, GlobalSlice, decode, whole
 from mainstay.recovery.memory.layout import Layout, TensorSpec
 from mainstay.recovery.memory.records import SlotRecord
+from mainstay.recovery.memory.shard import SHARED
 
 ALL_BUT_DATA: Final = 4096
 """Bytes to reserve a tensor beyond its own: archive, padding, and its lines in the part."""
@@ -88,14 +91,24 @@ def begin_step(target: WriteTarget) -> None:
         remove_file(path / run_name(generation))
 
 
-def written(target: WriteTarget, record: SlotRecord, rank: int) -> bool:
-    """Whether the part is there already. One of an older generation, be it equal, may count as given up."""
-    parts = target.run.parts(record.epoch)
-    return any(part.rank == rank and part.generation >= record.generation for part in parts)
+def written(target: WriteTarget, record: SlotRecord, rank: int, *, final: bool = False) -> bool:
+    """Whether the part is there already. One of an older generation, be it equal, may count as given up.
+
+    At the end (``final``) a share counts only in a whole step: perhaps no replica is left that writes the others.
+    """
+    run = target.run
+    there = [p for p in run.parts(record.epoch) if p.rank == rank and p.generation >= record.generation]
+    if not (there and final):
+        return bool(there)
+    return (run.step(record.epoch) / MANIFEST).exists() or not run.part(
+        record.epoch, rank, there[-1].generation
+    ).is_share
 
 
-def write_part(arena: Arena, record: SlotRecord, target: WriteTarget, *, direct: bool = True) -> CheckpointPart:
-    """Write a verified slot durably; ``direct`` past the page cache.
+def write_part(
+    arena: Arena, record: SlotRecord, target: WriteTarget, *, direct: bool = True, final: bool = False
+) -> CheckpointPart:
+    """Write a verified slot durably, or the rank's share of it; ``direct`` past the page cache, ``final`` all of it.
 
     Raises:
         TornSlotError: overwritten meanwhile; nothing is left behind.
@@ -104,7 +117,8 @@ def write_part(arena: Arena, record: SlotRecord, target: WriteTarget, *, direct:
     """
     data = arena.slot_bytes(record.slot)[: record.nbytes]
     place = (record.epoch, arena.header.rank, record.generation)
-    return write_image(target, place, arena.layout, data, lambda: arena.check(record), direct=direct)
+    share = None if final else target.config.share(arena.header.rank)
+    return write_image(target, place, arena.layout, data, lambda: arena.check(record), direct=direct, share=share)
 
 
 def write_image(
@@ -115,6 +129,7 @@ def write_image(
     still: Callable[[], None] = lambda: None,
     *,
     direct: bool = True,
+    share: tuple[int, int] | None = None,
 ) -> CheckpointPart:
     """Write the bytes of a slot durably.
 
@@ -125,6 +140,7 @@ def write_image(
         data: uint8 [layout.nbytes].
         still: raises if the bytes were not those of the slot all the time.
         direct: past the page cache.
+        share: (index, count): write only this replica's share of what replicas hold alike.
 
     Raises:
         OSError: the disk refused; nothing is left behind. And what ``still`` raises.
@@ -140,7 +156,7 @@ def write_image(
     new = step / f".{name}.{os.getpid()}.new"
     try:
         with DirectFile(new, direct=direct) as file:
-            tensors, described = _write_tensors(file, layout, data)
+            tensors, described = _write_tensors(file, layout, data, share)
             still()
             file.finish()
         new.replace(step / name)
@@ -158,11 +174,12 @@ def write_image(
         tp=config.tp,
         depths=config.depths or msgspec.UNSET,
         file=name,
-        nbytes=layout.nbytes,
+        nbytes=layout.nbytes if share is None else sum(entry.nbytes for entry in tensors),
         layout_digest=layout.digest,
         seconds=time.perf_counter() - begun,
         tensors=tuple(tensors),
         described=described,
+        share=share or msgspec.UNSET,
     )
     return write_checked(step / part_name(rank, generation), part)
 
@@ -173,15 +190,55 @@ def _require_room(step: Path, nbytes: int) -> None:
         raise OSError(f"{step} needs {nbytes} bytes, {free} are free")
 
 
-def _write_tensors(file: DirectFile, layout: Layout, data: Bytes) -> tuple[list[TensorEntry], TensorEntry]:
+def _write_tensors(
+    file: DirectFile, layout: Layout, data: Bytes, share: tuple[int, int] | None
+) -> tuple[list[TensorEntry], TensorEntry]:
     """The tensors, and behind them the layout, by which our slot can be made again from a state dict alone."""
-    entries = [_write_tensor(file, spec, data[spec.offset : spec.offset + spec.nbytes]) for spec in layout.tensors]
+    places = slices_of(layout, data)
+    mine = {} if share is None else shares.share(layout, *share)
+    entries = []
+    for spec in layout.tensors:
+        place, tensor = places.get(spec.name), data[spec.offset : spec.offset + spec.nbytes]
+        if share is None or not spec.name.startswith(SHARED):
+            entries.append(_write_tensor(file, spec, tensor, place))
+        elif spec.name in mine:
+            entries.append(_write_rows(file, spec, tensor, place, mine[spec.name]))
     text = np.frombuffer(layout.to_json(), np.uint8)
     (spec,) = Layout.build({LAYOUT: ("uint8", (len(text),))}).tensors
-    return entries, _write_tensor(file, spec, text)
+    return entries, _write_tensor(file, spec, text, None)
 
 
-def _write_tensor(file: DirectFile, spec: TensorSpec, data: Bytes) -> TensorEntry:
+def slices_of(layout: Layout, data: Bytes) -> dict[str, GlobalSlice]:
+    """Where the cut tensors of a slot lie in the whole model.
+
+    Raises:
+        CheckpointError: the slot says what cannot be.
+    """
+    specs = layout.specs()
+    if SLICES not in specs:
+        return {}
+    try:
+        places = decode(specs[SLICES].view(data).view(np.uint8))
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
+    wrong = [name for name, place in places.items() if name not in specs or not place.fits(specs[name].shape)]
+    if wrong:
+        raise CheckpointError(f"{SLICES} places {wrong[0]!r} where it cannot lie")
+    return places
+
+
+def _write_rows(file: DirectFile, spec: TensorSpec, data: Bytes, place: GlobalSlice | None, rows: Rows) -> TensorEntry:
+    """Some rows of a tensor."""
+    if rows.count == rows_of(spec):
+        return _write_tensor(file, spec, data, place)
+    each, wide = spec.nbytes // spec.shape[0], place or whole(spec.shape)
+    first, *rest = wide.offsets
+    at = GlobalSlice(wide.global_shape, (first + rows.first, *rest))
+    piece = replace(spec, shape=(rows.count, *spec.shape[1:]), nbytes=rows.count * each)
+    return _write_tensor(file, piece, data[rows.first * each :][: piece.nbytes], at)
+
+
+def _write_tensor(file: DirectFile, spec: TensorSpec, data: Bytes, place: GlobalSlice | None) -> TensorEntry:
     file.pad()
     begin = file.size
     archive = Archive(spec, begin)
@@ -189,7 +246,7 @@ def _write_tensor(file: DirectFile, spec: TensorSpec, data: Bytes) -> TensorEntr
     digest = file.append(data)
     file.append_bytes(archive.tail())
     nbytes = file.size - begin
-    return TensorEntry(spec.name, spec.dtype, spec.shape, archive.data_at, spec.nbytes, digest, begin, nbytes)
+    return TensorEntry(spec.name, spec.dtype, spec.shape, archive.data_at, spec.nbytes, digest, begin, nbytes, place)
 
 
 # The step
@@ -209,20 +266,24 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
     """
     run, shape = target.run, target.config.shape
     chosen = _newest(run.parts(epoch), target.config.returns)
-    whole = target.config.writers() <= chosen.keys()
-    if not whole and not (partial and shape.covered(chosen)):
+    complete = target.config.writers() <= chosen.keys()
+    if not complete and not partial:
         return None
     if _committed(run, epoch, chosen):
         return run.manifest(epoch)
     parts = [run.part(epoch, part.rank, part.generation) for part in chosen.values()]
+    if not complete and not shape.covered({part.rank for part in parts if not part.is_share}):
+        return None
     alike = dcp.replicated(parts)
-    if not whole and not alike:
+    if not complete and not alike:
         raise CheckpointError(f"{run.step(epoch)} lacks ranks, and replicas that could stand for them differ")
     entries = tuple(PartEntry(rank=p.rank, generation=p.generation, nbytes=p.nbytes, check=p.check) for p in parts)
     manifest = Manifest(
         run=run.id, job=target.job, epoch=epoch, dp=shape.dp, pp=shape.pp, tp=shape.tp,
         depths=shape.depths or msgspec.UNSET, replicated=alike,
         time=time.time(), parts=entries, model_names=all(p.has_model_names for p in parts) or msgspec.UNSET,
+        sliced=all(p.is_sliced for p in parts) or msgspec.UNSET,
+        shares=any(p.is_share for p in parts) or msgspec.UNSET,
     )  # fmt: skip
     write_durably(run.step(epoch) / METADATA, dcp.metadata(parts))
     return write_checked(run.step(epoch) / MANIFEST, manifest)

@@ -92,7 +92,7 @@ class Writer:
 
     def _write(self, order: WriteRequest, target: WriteTarget) -> WriteResult:
         begun, direct = time.perf_counter(), self._mode.direct
-        results = tuple(self._threads.map(lambda slot: self._write_slot(slot, target, direct=direct), order.slots))
+        results = tuple(self._threads.map(lambda slot: self._write_slot(slot, order, direct=direct), order.slots))
         seconds = time.perf_counter() - begun
         self._mode.measure(sum(result.nbytes for result in results), seconds, direct=direct)
         for epoch in sorted({slot.epoch for slot in order.slots}):
@@ -100,14 +100,16 @@ class Writer:
         target.run.prune(order.keep, order.config.returns)
         return WriteResult(slots=results, seconds=seconds)
 
-    def _write_slot(self, order: SlotOrder, target: WriteTarget, *, direct: bool) -> SlotResult:
+    def _write_slot(self, slot: SlotOrder, order: WriteRequest, *, direct: bool) -> SlotResult:
+        target = WriteTarget(Path(order.directory), order.job, order.config)
         try:
-            arena = self._arena(order.arena)
-            record = arena.find(order.epoch)
-            if save.written(target, record, order.rank):
+            arena = self._arena(slot.arena)
+            record = arena.find(slot.epoch)
+            if save.written(target, record, slot.rank, final=order.final):
                 return SlotResult()
-            return SlotResult(nbytes=save.write_part(arena, record, target, direct=direct).nbytes)
-        except (ArenaError, OSError) as error:
+            part = save.write_part(arena, record, target, direct=direct, final=order.final)
+            return SlotResult(nbytes=part.nbytes)
+        except (ArenaError, CheckpointError, OSError) as error:
             return SlotResult(problem=str(error) or type(error).__name__)
 
     def _arena(self, path: str) -> Arena:

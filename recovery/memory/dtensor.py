@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from mainstay.recovery.memory.global_slices import GlobalSlice
+
 Wrap = Callable[[torch.Tensor], torch.Tensor]
 
 
@@ -26,6 +28,21 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     whole: Any = tensor.detach()
     part: torch.Tensor = whole.to_local()
     return part
+
+
+def global_slice(tensor: torch.Tensor) -> GlobalSlice | None:
+    """Where this rank's part of a ``DTensor`` lies; None for a tensor that is whole here, or only a partial sum."""
+    if not is_distributed(tensor):
+        return None
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # noqa: PLC0415 - see wrapper_of
+
+    whole: Any = tensor
+    if any(placement.is_partial() for placement in whole.placements):
+        return None
+    shape, offsets = compute_local_shape_and_global_offset(whole.shape, whole.device_mesh, whole.placements)
+    if tuple(shape) == tuple(whole.shape):
+        return None
+    return GlobalSlice(tuple(whole.shape), tuple(offsets))
 
 
 def wrapper_of(tensor: torch.Tensor) -> Wrap:

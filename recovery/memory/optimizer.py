@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mainstay.recovery.memory.dtensor import local, wrapper_of
+from mainstay.recovery.memory.dtensor import global_slice, local, wrapper_of
 from mainstay.recovery.memory.first_step import first_step_taken
 from mainstay.recovery.memory.tensor_restore import Array, restore_tensors
 
@@ -31,6 +31,10 @@ class OptimizerState:
             self._made = {full: torch.empty_like(local(t), device="meta") for full, t in live.items()}
             self._devices = self._places(live)
             self._wraps = {full: wrapper_of(t) for full, t in live.items()}
+            self.slices = {full: place for full, t in live.items() if (place := global_slice(t)) is not None}
+            """Of tensors that are distributed."""
+        self.owners = {full: name for name, keys in self._named.items() for full, _ in keys[1]}
+        """Tensor -> the parameter that it belongs to."""
 
     def _places(self, live: Mapping[str, torch.Tensor]) -> dict[str, torch.device]:
         """Where each tensor is, or will be made: beside its parameter, if it has no memory yet."""

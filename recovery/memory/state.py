@@ -18,7 +18,8 @@ from mainstay.recovery.memory import blob, rng_state
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.device import Bounce, DeviceCopier, StridedCopier
 from mainstay.recovery.memory.digest import Bytes
-from mainstay.recovery.memory.dtensor import local
+from mainstay.recovery.memory.dtensor import global_slice, local
+from mainstay.recovery.memory.global_slices import SLICES, GlobalSlice, TensorParallelSlices, encode
 from mainstay.recovery.memory.layout import DTYPES, Layout
 from mainstay.recovery.memory.model_names import MARK, MARK_SPEC, MARK_VALUE, ModelNames
 from mainstay.recovery.memory.optimizer import OptimizerState
@@ -52,6 +53,7 @@ class TrainerState:
         optimizer: torch.optim.Optimizer | None,
         extra: Extra | None = None,
         names: Mapping[str, str] | None = None,
+        sharding: TensorParallelSlices | None = None,
     ) -> None:
         self.model = model
         self.extra = dict(extra or {})
@@ -63,6 +65,9 @@ class TrainerState:
             if optimizer is None
             else OptimizerState(optimizer, {self._whole(n): p for n, p in model.named_parameters()})
         )
+        self.slices = self._find_slices(sharding)
+        """Where tensors that are cut among ranks lie in the whole model."""
+        self._slices = encode(self.slices)
         self._generators = rng_state.RngState(_devices(model))
         self._bounce = Bounce()
         self._layout = Layout.build(dict(self._describe()))
@@ -120,7 +125,9 @@ class TrainerState:
             )
         arrays, scalars["generators"] = self._generators.capture()
         blob.write(scalars, self._blob)
-        own = {MARK: MARK_VALUE} if self._names is not None else {}
+        own: dict[str, Piece] = {MARK: MARK_VALUE} if self._names is not None else {}
+        if self.slices:
+            own[SLICES] = self._slices
         return pieces | own | {name: _raw(array) for name, array in arrays.items()} | {BLOB: self._blob}
 
     def _piece(self, name: str, tensor: torch.Tensor, ready: object) -> Piece:
@@ -188,6 +195,25 @@ class TrainerState:
         for name, buffer in self.model.named_buffers():
             yield f"buffer.{self._whole(name)}", local(buffer)
 
+    def _find_slices(self, sharding: TensorParallelSlices | None) -> dict[str, GlobalSlice]:
+        """Of distributed tensors, and of those that the script declares."""
+        found: dict[str, GlobalSlice | None] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
+        for kind, tensors in (("param", self.model.named_parameters()), ("buffer", self.model.named_buffers())):
+            for name, tensor in tensors:
+                full, shape = f"{kind}.{self._whole(name)}", tuple(local(tensor).shape)
+                place = None if sharding is None else sharding.place(name, shape)
+                found[full], shapes[full] = place or global_slice(tensor), shape
+        if sharding is not None:
+            sharding.require_used()
+        if self._optimizer is not None:
+            made = {full: shape for full, (_, shape) in self._optimizer.describe()}
+            for full, name in self._optimizer.owners.items():
+                parameter = f"param.{name}"
+                same = shapes.get(parameter) == made[full]  # moments lie as their parameter does
+                found[full] = self._optimizer.slices.get(full) or (found[parameter] if same else None)
+        return {name: place for name, place in found.items() if place is not None}
+
     def _describe(self) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
         count = 0
         for name, tensor in (*self._parameters(), *self._buffers()):
@@ -198,6 +224,8 @@ class TrainerState:
         yield from self._generators.describe()
         if self._names is not None:
             yield MARK, MARK_SPEC
+        if self.slices:
+            yield SLICES, ("uint8", (len(self._slices),))
         yield BLOB, ("uint8", (_BLOB_BASE + _BLOB_PER_TENSOR * count,))
 
     def _check_extra(self) -> None:

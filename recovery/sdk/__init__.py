@@ -81,6 +81,7 @@ def attach(
     extra: Mapping[str, Any] | None = None,
     *,
     names: Mapping[str, str] | None = None,
+    sharding: Mapping[str, int] | None = None,
     retry: Iterable[type[Exception]] = (),
 ) -> TrainingRun:
     """Put ``model`` and ``optimizer`` (and random numbers, always) under protection.
@@ -92,11 +93,14 @@ def attach(
             (a scheduler, a scaler, a sampler), or a plain dict of numbers and text.
         names: module here -> module in the whole model, for a pipeline stage: so that a step that it saves can be
             resumed from with other stages. ``{}`` where the stage was cut out of the model and kept its names.
+        sharding: parameter or buffer (or a pattern with ``*``) -> the dimension along which the script itself cuts it
+            evenly among tensor-parallel ranks: so that a step can be resumed from with another tensor size. A
+            ``DTensor`` says so by itself. Tensors that are cut otherwise (fused projections) must be split first.
         retry: exceptions after which a step is made again by the same processes, with ``RetryStep`` and what a
             broken collective raises. A rank that raises again soon gets a new process.
 
     Raises:
-        ValueError: ``names`` fit nothing, or give two tensors one name.
+        ValueError: ``names`` fit nothing, or give two tensors one name; ``sharding`` fits nothing.
         TypeError: ``retry`` holds what is no class of exceptions.
         RuntimeError: before ``init`` under ``mainstay run``; otherwise before there is a process group at all.
     """
@@ -106,7 +110,9 @@ def attach(
     if _mesh is not None and _mesh.link is not None:
         from mainstay.recovery.sdk.protected import ProtectedRun  # noqa: PLC0415
 
-        return ProtectedRun(_mesh, _mesh.link, model, optimizer, extra, names=names, told=_told, retry=retry)
+        return ProtectedRun(
+            _mesh, _mesh.link, model, optimizer, extra, names=names, sharding=sharding, told=_told, retry=retry
+        )
     if job_name():
         from mainstay.recovery.sdk.torchrun_loop import StandaloneRun  # noqa: PLC0415
 

@@ -12,6 +12,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from mainstay.recovery.memory.global_slices import TensorParallelSlices
 from mainstay.recovery.memory.state import TrainerState
 from mainstay.recovery.protocol.worker_messages import (
     Attached,
@@ -59,6 +60,7 @@ class ProtectedRun(MeteredRun):
         extra: Mapping[str, Any] | None,
         *,
         names: Mapping[str, str] | None = None,
+        sharding: Mapping[str, int] | None = None,
         told: bool = False,
         retry: Iterable[type[Exception]] = (),
     ) -> None:
@@ -69,15 +71,11 @@ class ProtectedRun(MeteredRun):
         self._link = link
         self._model = model
         self._adapts = told and names is not None
-        state = TrainerState(model, optimizer, extra, names)
+        cut = TensorParallelSlices(sharding or {}, mesh.tp_rank, mesh.shape.tp)
+        state = TrainerState(model, optimizer, extra, names, cut)
         state.pace(lambda: self._meter.traffic.current is not None)
-        self._protection = SnapshotSession(
-            link.assignment,
-            mesh.generation,
-            state,
-            replicas=mesh.shape.dp_peers(mesh.rank),
-            stages=mesh.stages,
-        )
+        peers = mesh.shape.dp_peers(mesh.rank)
+        self._protection = SnapshotSession(link.assignment, mesh.generation, state, replicas=peers, stages=mesh.stages)
         self._epoch = 0
         fresh = mesh.order is None or mesh.order.restore is None
         self._live: int | None = 0 if fresh else None

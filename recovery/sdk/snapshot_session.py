@@ -14,7 +14,7 @@ from mainstay.recovery.agent.client import AgentClient
 from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.agent.peer import Credentials
 from mainstay.recovery.checkpoint.catalog import RunDirectory
-from mainstay.recovery.checkpoint.reshape import gather
+from mainstay.recovery.checkpoint.reshape import PartOf, gather
 from mainstay.recovery.job_tls import JobTls
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.errors import ArenaError, FencedError, SlotMissingError
@@ -196,8 +196,8 @@ class SnapshotSession:
         if order.source is RestoreSource.LIVE:
             self._stash.rewind()
             nbytes = 0
-        elif order.parts:
-            nbytes = self._reshape(order)
+        elif parts := self._parts(order):
+            nbytes = self._reshape(order, parts)
             self._stash.capture()
         else:
             self._bring(order)
@@ -226,11 +226,29 @@ class SnapshotSession:
                 generation=order.part,
             )
 
-    def _reshape(self, order: RestoreOrder) -> int:
-        """From parts that were saved with other pipeline stages to the live tensors, past the agent. Bytes moved."""
+    def _parts(self, order: RestoreOrder) -> tuple[PartOf, ...]:
+        """The parts that the state is gathered from; none: the agent restores the slot.
+
+        The order says so where the job has another shape. A script that cuts its state otherwise than the one that
+        saved it (DDP before, FSDP2 now) only the rank itself can tell.
+        """
+        if order.parts or order.source is not RestoreSource.DISK or order.directory is None or not order.part:
+            return order.parts
+        run, rank = RunDirectory(Path(order.directory) / order.run), self._rank
+        own = run.part(order.epoch, rank if order.from_rank is None else order.from_rank, order.part)
+        if own.layout_digest == self._whole.layout.digest:
+            return ()
+        manifest = run.manifest(order.epoch)
+        others = ((part.rank, part.generation) for part in manifest.parts if part.rank != own.rank)
+        cut = manifest.sliced or manifest.needs_all
+        return ((own.rank, own.generation), *(others if cut else ()))
+
+    def _reshape(self, order: RestoreOrder, parts: Sequence[PartOf]) -> int:
+        """From parts that were saved in another shape to the live tensors, past the agent. Bytes moved."""
         assert order.directory is not None
         run = RunDirectory(Path(order.directory) / order.run)
-        arrays = gather(run, order.epoch, order.parts, self._whole.layout, stages=self._stages)
+        slices = self._whole.slices if isinstance(self._whole, TrainerState) else {}
+        arrays = gather(run, order.epoch, parts, self._whole.layout, slices, stages=self._stages)
         self._whole.load(arrays)
         return sum(array.nbytes for array in arrays.values())
 

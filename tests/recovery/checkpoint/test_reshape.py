@@ -113,7 +113,7 @@ class Saved:
         """As a rank of another shape does."""
         parts = sources(self.manifest, trainer.shape, trainer.rank)
         layout = trainer.state.layout
-        trainer.state.load(gather(self.run, EPOCH, parts, layout, stages=trainer.stages))
+        trainer.state.load(gather(self.run, EPOCH, parts, layout, trainer.state.slices, stages=trainer.stages))
 
 
 def _write(home: Path, target: save.WriteTarget, trainer: Trainer) -> None:
@@ -296,7 +296,7 @@ def test_a_step_that_went_through_another_tool_is_assigned_too(made_with: int, t
     assert manifest.has_model_names
     source = ResumeSource(tmp_path / "imported", manifest)
     trainer = Trainer(0, MeshShape(dp=1, pp=1), seed=99)
-    arrays = gather(source.run, EPOCH, sources(manifest, trainer.shape, 0), trainer.state.layout, stages=1)
+    arrays = gather(source.run, EPOCH, sources(manifest, trainer.shape, 0), trainer.state.layout, {}, stages=1)
     trainer.state.load(arrays)
     assert trainer.tensors() == saved.tensors()
 
@@ -315,10 +315,10 @@ def test_names_that_are_each_stages_own_are_refused_before_and_after(tmp_path: P
     assert trainer.tensors().items() <= one.tensors().items()
 
 
-def test_another_tensor_size_is_refused(tmp_path: Path) -> None:
-    saved = Saved(tmp_path, MeshShape(dp=1, pp=2))
-    with pytest.raises(CheckpointError, match="pp=1 tp=2: another tensor size cannot be resumed from it"):
-        sources(saved.manifest, MeshShape(dp=1, pp=1, tp=2), 0)
+def test_another_tensor_size_is_refused_where_nothing_says_how_tensors_are_cut(tmp_path: Path) -> None:
+    saved = Saved(tmp_path, MeshShape(dp=1, pp=1, tp=2))
+    with pytest.raises(CheckpointError, match=r"does not say how tensors are cut\. Give mainstay\.attach sharding="):
+        sources(saved.manifest, MeshShape(dp=1, pp=1), 0)
 
 
 def test_state_that_is_sharded_over_replicas_is_assigned_only_at_the_same_dp(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from mainstay.recovery.checkpoint import catalog, save
 from mainstay.recovery.checkpoint.catalog import find, substitute_part
 from mainstay.recovery.checkpoint.load import read_part, verify_part
 from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError, DiskConfig, RunInfo, holds, write_checked
+from mainstay.recovery.checkpoint.reshape import read_shares
 from mainstay.recovery.checkpoint.writer import SlotOrder, SlotResult, WriteRequest, WriteResult
 from mainstay.recovery.memory.errors import CorruptArenaError, LayoutMismatchError
 from mainstay.recovery.memory.layout import Layout
@@ -279,20 +280,47 @@ def test_a_manifest_goes_with_the_parts_that_were_given_up(ranks: Callable[..., 
     assert [manifest.epoch for manifest in job.run.complete()] == [10]
 
 
-def test_of_equal_replicas_one_may_write_for_all(ranks: Callable[..., Any]) -> None:
+def test_replicas_divide_what_they_hold_alike(ranks: Callable[..., Any]) -> None:
     job = ranks(dp=4, pp=2)
     config = msgspec.structs.replace(job.target().config, copies=1)
-    assert config.writers() == {0, 3}
-    assert msgspec.structs.replace(config, copies=2).writers() == {0, 2, 3, 5}
-    assert msgspec.structs.replace(config, copies=4).writers() == set(range(8))
+    assert [config.share(rank) for rank in range(0, 8, 2)] == [(0, 4), (1, 4), (2, 4), (3, 4)]
+    two = msgspec.structs.replace(config, copies=2)
+    assert [two.share(rank) for rank in range(1, 8, 2)] == [(0, 2), (0, 2), (1, 2), (1, 2)]
+    assert msgspec.structs.replace(two, away=(2,)).share(0) == (0, 2)
+    assert msgspec.structs.replace(two, away=(2,)).share(4) is None, "three replicas: one writes a copy alone"
+    assert msgspec.structs.replace(config, copies=4).share(0) is None
     target = save.WriteTarget(job.directory, "job", config)
     save.begin_step(target)
-    job.write(0, 5, target)
-    assert save.commit(target, 5) is None
-    job.write(3, 5, target)
+    for rank in range(8):
+        assert save.commit(target, 5) is None
+        job.write(rank, 5, target)
     made = save.commit(target, 5)
     assert made is not None
-    assert [substitute_part(made, made.shape, rank)[0] for rank in range(8)] == [0, 3, 0, 3, 0, 3, 0, 3]
+    assert (made.replicated, made.shares) == (True, True)
+    parts = [job.run.part(5, rank, 1) for rank in range(8)]
+    rows = [t.shape[0] for part in parts if part.rank % 2 == 0 for t in part.tensors if t.name == "param.w"]
+    assert sum(rows) == 5, "each row is written once"
+    for rank in range(8):
+        arena = job.arenas[rank]
+        slot = np.empty(arena.layout.nbytes, np.uint8)
+        read_shares(job.run, parts[rank], arena.layout, slot)
+        assert slot.tobytes() == arena.slot_bytes(arena.find(5).slot)[: arena.layout.nbytes].tobytes()
+
+
+def test_the_last_save_writes_all_where_a_replica_may_be_gone(ranks: Callable[..., Any]) -> None:
+    job = ranks(dp=2)
+    target = save.WriteTarget(job.directory, "job", msgspec.structs.replace(job.target().config, copies=1))
+    save.begin_step(target)
+    job.write(0, 5, target)
+    arena = job.arenas[0]
+    assert save.written(target, arena.find(5), 0)
+    assert not save.written(target, arena.find(5), 0, final=True)
+    assert save.commit(target, 5, partial=True) is None
+    save.write_part(arena, arena.find(5), target, final=True)
+    made = save.commit(target, 5, partial=True)
+    assert made is not None
+    assert made.shares is msgspec.UNSET
+    assert substitute_part(made, made.shape, 1) == (0, 1)
 
 
 class Killed(BaseException):

@@ -1,0 +1,110 @@
+"""Tensors of the whole model in the parts of a step, and any box of one out of the pieces that are stored.
+
+Parts hold pieces (``memory.global_slices``): what FSDP2 or tensor parallelism cut, and what replicas divided among
+themselves to write. A box is put together from the pieces that meet it; each piece is checked against its digest, so
+that memory beyond the box is that of one piece. No torch here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from mainstay.recovery.checkpoint.catalog import RunDirectory
+from mainstay.recovery.checkpoint.load import part_file
+from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, TensorEntry
+from mainstay.recovery.memory.global_slices import GlobalSlice
+from mainstay.recovery.memory.layout import DTYPES
+from mainstay.recovery.memory.model_names import MODEL
+
+Piece = tuple[CheckpointPart, TensorEntry]
+Box = tuple[slice, ...]
+
+
+class TensorIndex:
+    """The model's tensors of some parts of one step, by name."""
+
+    def __init__(self, run: RunDirectory, parts: Sequence[CheckpointPart]) -> None:
+        """Look through ``parts``; of a tensor that several hold alike the first counts.
+
+        Raises:
+            CheckpointError: two hold different bytes of the same place, and no rank has them as its own.
+        """
+        self._run = run
+        self._pieces: dict[str, dict[tuple[GlobalSlice, tuple[int, ...]], Piece]] = {}
+        for part in parts:
+            for entry in part.tensors:
+                if entry.name.startswith(MODEL):
+                    self._add(part, entry)
+
+    def _add(self, part: CheckpointPart, entry: TensorEntry) -> None:
+        pieces = self._pieces.setdefault(entry.name, {})
+        there, known = pieces.setdefault((entry.slice, entry.shape), (part, entry))
+        # Buffers may differ between replicas; tied parameters are in several stages, and unlike ones have no place.
+        if known.digest != entry.digest and not (entry.name.startswith("buffer.") and _peers(part, there)):
+            raise CheckpointError(f"{self._where(part)} and {self._where(there)} differ in {entry.name!r}")
+
+    def _where(self, part: CheckpointPart) -> str:
+        return str(self._run.step(part.epoch) / part.file)
+
+    def read(self, name: str, dtype: str, wanted: GlobalSlice, out: npt.NDArray[np.generic]) -> None:
+        """Fill ``out`` (numpy's type of ``dtype``, the sizes of the box) with the box of ``name`` at ``wanted``.
+
+        Raises:
+            CheckpointError: no part has the tensor, it has another type or shape there, pieces are missing, or one does
+                not match its digest.
+        """
+        pieces = list(self._pieces.get(name, {}).values())
+        if not pieces:
+            raise CheckpointError(f"the step has no tensor {name!r}, which this rank needs")
+        there = next((e for _, e in pieces if e.dtype != dtype or e.slice.global_shape != wanted.global_shape), None)
+        if there is not None:
+            raise CheckpointError(
+                f"{name!r} is {there.dtype}{list(there.slice.global_shape)} there, {dtype}{list(wanted.global_shape)} "
+                "here. Give mainstay.attach sharding= where the script cuts tensors itself"
+            )
+        met = [(part, entry, boxes) for part, entry in pieces if (boxes := _meet(entry, wanted, out.shape))]
+        # A piece that has everything spares the others: replicas may be cut in more than one way.
+        single = next((one for one in met if _size(one[2][1]) == out.size), None)
+        filled = np.zeros(out.shape, bool) if single is None and len(met) > 1 else None
+        for part, entry, (source, target) in [single] if single else met:
+            out[target] = self.array(part, entry)[source]
+            if filled is not None:
+                filled[target] = True
+        if not (single or out.size == 0 or (filled is not None and filled.all())):
+            raise CheckpointError(f"the step lacks pieces of {name!r}, which this rank needs")
+
+    def array(self, part: CheckpointPart, entry: TensorEntry) -> npt.NDArray[np.generic]:
+        """A stored piece, checked, in numpy's type.
+
+        Raises:
+            CheckpointError: it does not match its digest.
+        """
+        raw = np.empty(entry.nbytes, np.uint8)
+        with part_file(self._run, part) as read:
+            read(entry, raw)
+        return raw.view(np.dtype(DTYPES[entry.dtype])).reshape(entry.shape)
+
+
+def _peers(a: CheckpointPart, b: CheckpointPart) -> bool:
+    """Whether two parts are data-parallel replicas' of the same stage and slice."""
+    return a.rank != b.rank and a.shape.cut(a.rank) == b.shape.cut(b.rank)
+
+
+def _meet(entry: TensorEntry, wanted: GlobalSlice, sizes: Sequence[int]) -> tuple[Box, Box] | None:
+    """Where a stored piece and the wanted box of ``sizes`` overlap, in the coordinates of each; None: nowhere."""
+    source, target = [], []
+    for at, size, want, wide in zip(entry.slice.offsets, entry.shape, wanted.offsets, sizes, strict=True):
+        start, stop = max(at, want), min(at + size, want + wide)
+        if start >= stop:
+            return None
+        source.append(slice(start - at, stop - at))
+        target.append(slice(start - want, stop - want))
+    return tuple(source), tuple(target)
+
+
+def _size(box: Iterable[slice]) -> int:
+    return math.prod(side.stop - side.start for side in box)
