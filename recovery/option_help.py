@@ -6,7 +6,8 @@ from typing import Final
 
 SHAPE: Final = "for mainstay.init() where the script names none; mainstay job reshape can change it later"
 CHECKPOINT_REPLICAS: Final = (
-    "Write checkpoints from this many equal data-parallel replicas, to a directory that all nodes share; 0: all."
+    "Write this many copies of what data-parallel replicas hold alike, divided among all replicas, to a directory "
+    "that all nodes share; 0: each replica writes its whole state."
 )
 CHECKPOINTS: Final = "Write checkpoints to this directory; --resume reads them."
 RESUME: Final = (

@@ -125,7 +125,7 @@ class RunOptions:
     resume: str | None = None
     """``latest``, ``auto`` (the same, or from the start where there is nothing), or a run; None: from the start."""
     checkpoint_replicas: int = 0
-    """Number of equal data-parallel replicas that write checkpoints; 0: all."""
+    """Copies in a checkpoint of what data-parallel replicas hold alike; 0: each replica writes its whole state."""
     disk_auto: bool = False
     """Mainstay learns the interval from the cost of a save and the failure rate; ``disk_every`` is the first value."""
     parity_auto: bool = False
@@ -356,9 +356,6 @@ def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
         ),
         "--shard-snapshots leaves no complete replica: use it with --on-loss wait": (
             options.shard_snapshots and options.on_loss is not LossPolicy.WAIT
-        ),
-        "--shard-snapshots and --checkpoint-dir exclude each other: a checkpoint holds whole states": (
-            options.shard_snapshots and options.checkpoint_dir is not None
         ),
         f"--dp and --pp go together, and their product divides the {options.world_size} ranks": (
             (options.dp, options.pp) != (0, 0)

@@ -16,6 +16,7 @@ import torch
 from mainstay.recovery.memory import blob
 from mainstay.recovery.memory.device import Bounce
 from mainstay.recovery.memory.dtensor import local
+from mainstay.recovery.memory.global_slices import Slices
 from mainstay.recovery.memory.layout import DTYPES, Layout
 from mainstay.recovery.memory.slot_copy import Piece
 from mainstay.recovery.memory.state import BLOB, Arrays, dtype_name, piece_of
@@ -41,6 +42,10 @@ class TreeState:
     @property
     def layout(self) -> Layout:
         return self._layout
+
+    @property
+    def slices(self) -> Slices:
+        return {}
 
     def stage(self, tree: Mapping[Any, Any]) -> bool:
         """Refer to ``tree`` until its copy is committed; whether the layout is another one than before.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mainstay.recovery.checkpoint.manifest import LAYOUT, CheckpointError, CheckpointPart, TensorEntry
+from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, TensorEntry
 from mainstay.recovery.checkpoint.pickle_codec import (
     Name,
     OpcodesError,
@@ -51,7 +51,7 @@ BLOB: Final = "mainstay.blob"
 
 def own(name: str) -> bool:
     """Whether a tensor is a rank's own by its nature: random numbers, its scalars, its layout."""
-    return name.startswith("rng.") or name in {BLOB, LAYOUT, MARK, SLICES}
+    return name.startswith(("rng.", "mainstay."))
 
 
 def public_name(name: str) -> str:

@@ -229,7 +229,7 @@ class Manifest(_Checked, frozen=True, kw_only=True):
     @property
     def needs_all(self) -> bool:
         """A rank's state lies in several parts: it is cut among data-parallel ranks, or they divided the writing."""
-        return not self.replicated or self.shares is True
+        return self.shares is True or (self.sliced is True and not self.replicated)
 
 
 T = TypeVar("T", RunInfo, CheckpointPart, Manifest)

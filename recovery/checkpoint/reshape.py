@@ -58,7 +58,7 @@ def sources(manifest: Manifest, shape: MeshShape, rank: int) -> tuple[PartOf, ..
     there = _depth(manifest, depth)
     slim = MeshShape(dp=shape.dp, pp=there, tp=old.tp)
     here = slim.rank_of(dp=dp, pp=pp * there // depth, tp=tp * old.tp // shape.tp)
-    if manifest.needs_all and (manifest.sliced or manifest.shares):
+    if manifest.needs_all:
         kept = {part.rank: part.generation for part in manifest.parts}
         first = here % old.world_size if here % old.world_size in kept else min(kept)
         return ((first, kept[first]), *((peer, made) for peer, made in kept.items() if peer != first))

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from mainstay.probes.durable_files import sync_directory, write_durably
-from mainstay.recovery.checkpoint import dcp, shares
+from mainstay.recovery.checkpoint import dcp
 from mainstay.recovery.checkpoint.catalog import PartFile, RunDirectory
 from mainstay.recovery.checkpoint.direct_file import DirectFile
 from mainstay.recovery.checkpoint.manifest import (
@@ -41,14 +41,14 @@ from mainstay.recovery.checkpoint.manifest import (
     run_name,
     write_checked,
 )
-from mainstay.recovery.checkpoint.shares import Rows, rows_of
 from mainstay.recovery.checkpoint.torchfile import Archive
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import Bytes
-from mainstay.recovery.memory.global_slices import SLICES, GlobalSlice, decode, whole
+from mainstay.recovery.memory.global_slices import SLICES, GlobalSlice, decode
 from mainstay.recovery.memory.layout import Layout, TensorSpec
 from mainstay.recovery.memory.records import SlotRecord
-from mainstay.recovery.memory.shard import SHARED
+from mainstay.recovery.memory.shard import SHARED, cut_rows
+from mainstay.recovery.memory.shard import share as rows_by_tensor
 
 ALL_BUT_DATA: Final = 4096
 """Bytes to reserve a tensor beyond its own: archive, padding, and its lines in the part."""
@@ -195,14 +195,16 @@ def _write_tensors(
 ) -> tuple[list[TensorEntry], TensorEntry]:
     """The tensors, and behind them the layout, by which our slot can be made again from a state dict alone."""
     places = slices_of(layout, data)
-    mine = {} if share is None else shares.share(layout, *share)
+    mine = {} if share is None else rows_by_tensor(layout, *share)
     entries = []
     for spec in layout.tensors:
         place, tensor = places.get(spec.name), data[spec.offset : spec.offset + spec.nbytes]
         if share is None or not spec.name.startswith(SHARED):
             entries.append(_write_tensor(file, spec, tensor, place))
         elif spec.name in mine:
-            entries.append(_write_rows(file, spec, tensor, place, mine[spec.name]))
+            part = cut_rows(spec, mine[spec.name], place)
+            piece = replace(spec, shape=part.shape, nbytes=part.stop - part.start)
+            entries.append(_write_tensor(file, piece, tensor[part.start : part.stop], part.place))
     text = np.frombuffer(layout.to_json(), np.uint8)
     (spec,) = Layout.build({LAYOUT: ("uint8", (len(text),))}).tensors
     return entries, _write_tensor(file, spec, text, None)
@@ -225,17 +227,6 @@ def slices_of(layout: Layout, data: Bytes) -> dict[str, GlobalSlice]:
     if wrong:
         raise CheckpointError(f"{SLICES} places {wrong[0]!r} where it cannot lie")
     return places
-
-
-def _write_rows(file: DirectFile, spec: TensorSpec, data: Bytes, place: GlobalSlice | None, rows: Rows) -> TensorEntry:
-    """Some rows of a tensor."""
-    if rows.count == rows_of(spec):
-        return _write_tensor(file, spec, data, place)
-    each, wide = spec.nbytes // spec.shape[0], place or whole(spec.shape)
-    first, *rest = wide.offsets
-    at = GlobalSlice(wide.global_shape, (first + rows.first, *rest))
-    piece = replace(spec, shape=(rows.count, *spec.shape[1:]), nbytes=rows.count * each)
-    return _write_tensor(file, piece, data[rows.first * each :][: piece.nbytes], at)
 
 
 def _write_tensor(file: DirectFile, spec: TensorSpec, data: Bytes, place: GlobalSlice | None) -> TensorEntry:
@@ -272,6 +263,7 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
     if _committed(run, epoch, chosen):
         return run.manifest(epoch)
     parts = [run.part(epoch, part.rank, part.generation) for part in chosen.values()]
+    _require_same_cut(run.step(epoch), parts)
     if not complete and not shape.covered({part.rank for part in parts if not part.is_share}):
         return None
     alike = dcp.replicated(parts)
@@ -287,6 +279,16 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
     )  # fmt: skip
     write_durably(run.step(epoch) / METADATA, dcp.metadata(parts))
     return write_checked(run.step(epoch) / MANIFEST, manifest)
+
+
+def _require_same_cut(step: Path, parts: list[CheckpointPart]) -> None:
+    """Replicas that divided their state must have had the same tensors: else a share is nowhere."""
+    for members in dcp.roles(parts):
+        if any(part.is_share for part in members) and len({part.layout_digest for part in members}) > 1:
+            raise CheckpointError(
+                f"{step}: replicas hold other tensors than one another, and cannot divide them among themselves: "
+                "use --checkpoint-replicas 0"
+            )
 
 
 def _newest(parts: list[PartFile], returns: tuple[Return, ...]) -> dict[int, PartFile]:

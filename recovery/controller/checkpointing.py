@@ -134,10 +134,15 @@ class CheckpointManager:
                     yield HeldCheckpoint(rank=peer, epoch=hold.epoch, node=hold.node)
 
     def _copies(self) -> int:
-        """Replicas that write, once they are known to be equal. All where a sick one's state may be looked for."""
+        """Copies that replicas divide among themselves to write, once they are known to be equal.
+
+        0: each writes its whole state, as where a sick one's may be looked for.
+        """
         options = self._job.options
         hunted = options.on_numeric_anomaly is NumericAnomalyPolicy.REPLAY or options.step_replay_every
-        return options.checkpoint_replicas if self._job.state.replicated and not hunted else 0
+        state, divided = self._job.state, options.shard_snapshots  # divided: slots are shares already
+        equal = state.replicated is not None and state.parameters_equal  # buffers are each rank's own
+        return options.checkpoint_replicas if equal and not (hunted or divided) else 0
 
     # Messages to the agents
 
@@ -231,7 +236,8 @@ class CheckpointManager:
                 sound = limit is None or slot.epoch <= limit
                 if slot.verified and sound and job.history.holds(slot.epoch, slot.generation):
                     held.setdefault(slot.rank, set()).add(slot.epoch)
-        return newest_common(held, shape, replicated=bool(job.state.replicated))
+        alike = bool(job.state.replicated) and not job.options.shard_snapshots
+        return newest_common(held, shape, replicated=alike)
 
 
 def newest_common(held: Mapping[int, set[int]], shape: MeshShape, *, replicated: bool) -> int | None:

@@ -1,17 +1,17 @@
-"""Sharded save: of what D data-parallel replicas hold alike, each keeps one D-th in its arena, and its own beside it.
+"""What data-parallel replicas hold alike, divided among them: each saves its share, and its own beside it.
 
 Parameters and optimizer tensors are alike on all replicas; buffers, random numbers, scalars and extras are each rank's
-own. What is alike is thought of as one flat run of bytes (the layout of those tensors alone), cut at multiples of 64
-bytes into D ranges that differ by at most D cache lines, wherever tensors begin or end. The first tensor of a sharded
-slot is the range, and its name says which; so the layout's digest tells one replica's slot from another's.
+own. What is alike is one run of bytes, cut where the rows (the first dimension) of a tensor end: each piece is a box
+that ``torch.distributed.checkpoint`` can name, so that checkpoints of shares are as good as others.
 
-The idea is REFT's (Wang et al. 2023, arXiv 2310.12670: each data-parallel path snapshots S/n). The price: a rank that
-goes back to a slot needs the ranges of all its replicas, so ``join`` takes them together.
+The idea is REFT's (Wang et al. 2023, arXiv 2310.12670: each data-parallel path snapshots S/n) and FastPersist's (Wang
+et al. 2024, arXiv 2406.13768: replicas write in parallel). The price: a rank that goes back to a slot needs the shares
+of all its replicas, so ``join`` takes them together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from mainstay.recovery.memory.digest import Bytes
-from mainstay.recovery.memory.layout import Layout, align
-from mainstay.recovery.memory.slot_copy import Composite, Item, Piece, cut
+from mainstay.recovery.memory.global_slices import SLICES, GlobalSlice, Slices, encode, whole
+from mainstay.recovery.memory.layout import Layout, TensorSpec
+from mainstay.recovery.memory.slot_copy import Piece, cut
 
 SHARED: Final = ("param.", "optim.")
 """How the names of tensors begin that data-parallel replicas hold alike (``memory.state``)."""
@@ -34,6 +35,9 @@ class RestorableState(Protocol):
     @property
     def layout(self) -> Layout: ...
 
+    @property
+    def slices(self) -> Slices: ...
+
     def freeze(self) -> Mapping[str, Piece]: ...
 
     def load(self, arrays: Arrays) -> None: ...
@@ -42,78 +46,120 @@ class RestorableState(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ByteRange:
-    """The bytes from ``start`` to ``stop`` (multiples of 64) of what the replicas share."""
+class Rows:
+    """Rows of a tensor; a tensor without rows or bytes counts as one."""
 
-    index: int
+    first: int
     count: int
-    start: int
-    stop: int
-
-    @property
-    def name(self) -> str:
-        """Of the tensor that holds it."""
-        return f"mainstay.shard.{self.index}of{self.count}.{self.start}-{self.stop}"
-
-    @property
-    def nbytes(self) -> int:
-        return self.stop - self.start
 
 
-def ranges(nbytes: int, count: int) -> tuple[ByteRange, ...]:
-    """Cut ``nbytes`` (a multiple of 64) into ``count`` ranges; the last may be shorter, or empty when there is little.
+def share(layout: Layout, index: int, count: int) -> dict[str, Rows]:
+    """What replica ``index`` of ``count`` saves of the tensors of ``layout`` that replicas hold alike.
+
+    Shares of all replicas cover each tensor once; their bytes differ by a row or so.
 
     Raises:
-        ValueError: fewer than one.
+        ValueError: no such replica.
     """
-    if count < 1:
-        raise ValueError(f"state is cut among {count} replicas: at least 1")
-    step = align(-(-nbytes // count))
-    cuts = [min(i * step, nbytes) for i in range(count + 1)]
-    return tuple(ByteRange(i, count, cuts[i], cuts[i + 1]) for i in range(count))
+    if not 0 <= index < count:
+        raise ValueError(f"replica {index} of {count}")
+    shared = [spec for spec in layout.tensors if spec.name.startswith(SHARED)]
+    total, at, found = sum(spec.nbytes for spec in shared), 0, {}
+    start, stop = total * index // count, total * (index + 1) // count
+    for spec in shared:
+        first, last = _row(spec, start - at), _row(spec, stop - at)
+        if not spec.nbytes:
+            first, last = 0, int(index == 0)
+        if last > first:
+            found[spec.name] = Rows(first, last - first)
+        at += spec.nbytes
+    return found
+
+
+def _row(spec: TensorSpec, at: int) -> int:
+    """The row where byte ``at`` of the tensor cuts."""
+    rows = _rows_of(spec)
+    return min(max(round(at * rows / max(1, spec.nbytes)), 0), rows)
+
+
+def _rows_of(spec: TensorSpec) -> int:
+    return spec.shape[0] if spec.shape and spec.nbytes else 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """Bytes ``start`` to ``stop`` of one tensor, which lie at ``at`` of the range."""
+class Cut:
+    """Some rows of a tensor."""
 
     name: str
+    dtype: str
+    shape: tuple[int, ...]
     start: int
     stop: int
-    at: int
+    """Bytes of the tensor."""
+    place: GlobalSlice | None
+    """In the tensor of the whole model; None: it is that tensor."""
+
+
+def cut_rows(spec: TensorSpec, rows: Rows, place: GlobalSlice | None) -> Cut:
+    """``rows`` of a tensor that itself lies at ``place``."""
+    if rows.count == _rows_of(spec):
+        return Cut(spec.name, spec.dtype, spec.shape, 0, spec.nbytes, place)
+    each, whole_place = spec.nbytes // spec.shape[0], place or whole(spec.shape)
+    first, *rest = whole_place.offsets
+    at = GlobalSlice(whole_place.global_shape, (first + rows.first, *rest))
+    shape = (rows.count, *spec.shape[1:])
+    return Cut(spec.name, spec.dtype, shape, rows.first * each, (rows.first + rows.count) * each, at)
 
 
 class ShardedState:
     """A ``State`` whose slots hold replica ``index``'s range of ``whole`` and what is its own. ``load`` is ``join``."""
 
-    def __init__(self, whole: RestorableState, index: int, count: int) -> None:
-        """Cut ``whole`` among ``count`` replicas, of which this is number ``index``.
+    def __init__(self, whole_state: RestorableState, index: int, count: int) -> None:
+        """Cut ``whole_state`` among ``count`` replicas, of which this is number ``index``.
 
         Raises:
-            ValueError: no such replica, or nothing in ``whole`` that replicas would share.
+            ValueError: no such replica, or nothing in ``whole_state`` that replicas would share.
         """
         if not 0 <= index < count:
             raise ValueError(f"replica {index} of {count}")
-        specs = whole.layout.tensors
-        self.whole = whole
-        self.shared = Layout.build({t.name: (t.dtype, t.shape) for t in specs if t.name.startswith(SHARED)})
+        self._whole = whole_state
+        self.index, self.count = index, count
+        layout = whole_state.layout
+        self.shared = Layout.build({t.name: (t.dtype, t.shape) for t in layout.tensors if t.name.startswith(SHARED)})
         """What replicas hold alike, as one run of bytes."""
         if not self.shared.tensors:
             raise ValueError("the state has no parameters that replicas could share: save it whole")
-        self._own = {t.name: (t.dtype, t.shape) for t in specs if not t.name.startswith(SHARED)}
-        self.ranges = ranges(self.shared.nbytes, count)
-        self.range = self.ranges[index]
-        self._parts = tuple(_parts(self.shared, self.range))
+        self._own = {t.name: (t.dtype, t.shape) for t in layout.tensors if not t.name.startswith((*SHARED, SLICES))}
+        self._cuts = [self._cuts_of(i) for i in range(count)]
         self._layout = self.layout_of(index)
+        self._slices = encode(self._places(index))
+
+    def _cuts_of(self, index: int) -> list[Cut]:
+        specs, places = self.shared.specs(), self._whole.slices
+        rows = share(self.shared, index, self.count)
+        return [cut_rows(specs[name], some, places.get(name)) for name, some in rows.items()]
+
+    def _places(self, index: int) -> dict[str, GlobalSlice]:
+        own = {name: place for name, place in self._whole.slices.items() if name in self._own}
+        return own | {cut.name: cut.place for cut in self._cuts[index] if cut.place is not None}
 
     @property
     def layout(self) -> Layout:
         return self._layout
 
+    @property
+    def slices(self) -> Slices:
+        return self._places(self.index)
+
     def layout_of(self, index: int) -> Layout:
-        """Of the slots of replica ``index``: its range first, at offset 0, then its own tensors."""
-        piece = self.ranges[index]
-        return Layout.build({piece.name: ("uint8", (piece.nbytes,)), **self._own})
+        """Of the slots of replica ``index``: its share, then its own tensors; the first tensor says whose it is."""
+        cuts = {cut.name: (cut.dtype, cut.shape) for cut in self._cuts[index]}
+        places = {SLICES: ("uint8", (len(encode(self._places(index))),))}
+        return Layout.build({self._mark(index): ("uint8", (1,)), **cuts, **self._own, **places})
+
+    def _mark(self, index: int) -> str:
+        """So that the layout's digest tells one replica's slot from another's."""
+        return f"mainstay.shard.{index}of{self.count}"
 
     def freeze(self) -> Mapping[str, Piece]:
         """See ``Source``.
@@ -121,17 +167,18 @@ class ShardedState:
         Raises:
             ValueError: a tensor is gone.
         """
-        pieces = self.whole.freeze()
+        pieces = self._whole.freeze()
         kept = {name: piece for name, piece in pieces.items() if name in self._own}
-        missing = next((part.name for part in self._parts if part.name not in pieces), None)
+        cuts = self._cuts[self.index]
+        missing = next((part.name for part in cuts if part.name not in pieces), None)
         if missing is not None:
             raise ValueError(f"tensor {missing!r} is gone from the state")
-        parts = [Item(p.at, p.stop - p.start, cut(pieces[p.name], p.start, p.stop)) for p in self._parts]
-        return {self.range.name: Composite(parts), **kept}
+        own: dict[str, Piece] = {self._mark(self.index): np.ones(1, np.uint8), SLICES: self._slices}
+        return own | {p.name: cut(pieces[p.name], p.start, p.stop) for p in cuts} | kept
 
     def rewind(self, pieces: Mapping[str, Piece]) -> None:
         """See ``TrainerState.rewind``; it needs only what is the rank's own."""
-        self.whole.rewind({name: piece for name, piece in pieces.items() if name in self._own})
+        self._whole.rewind({name: piece for name, piece in pieces.items() if name in self._own})
 
     def load(self, arrays: Arrays) -> None:
         """Refused: one replica's slot alone is not the state.
@@ -140,24 +187,23 @@ class ShardedState:
             ValueError: always.
         """
         del arrays
-        raise ValueError(f"a slot with {self.range.name} is one part of {self.range.count}; the others are needed too")
+        raise ValueError(f"a slot of replica {self.index} is one part of {self.count}; the others are needed too")
+
+    def put(self, index: int, slot: Bytes, shared: Bytes) -> None:
+        """Copy the share of replica ``index`` from its ``slot`` to its place in ``shared`` (see ``join``)."""
+        views, specs = self.layout_of(index).views(slot), self.shared.specs()
+        for part in self._cuts[index]:
+            at = specs[part.name].offset
+            shared[at + part.start : at + part.stop] = views[part.name].reshape(-1).view(np.uint8)
 
     def join(self, shared: Bytes, own: Bytes) -> None:
         """Load the whole state.
 
         Args:
-            shared: uint8 [``shared.nbytes``], all ranges side by side.
-            own: a slot of this replica's layout, from which everything but its range is taken.
+            shared: uint8 [``shared.nbytes``], filled by ``put`` of all replicas' slots.
+            own: a slot of this replica's layout, from which everything but its share is taken.
         """
-        self.whole.load({**self.shared.views(shared), **self._own_of(own)})
+        self._whole.load({**self.shared.views(shared), **self._own_of(own)})
 
     def _own_of(self, slot: Bytes) -> Arrays:
         return {name: array for name, array in self._layout.views(slot).items() if name in self._own}
-
-
-def _parts(layout: Layout, piece: ByteRange) -> Iterator[_Part]:
-    """The parts of tensors that lie in ``piece``, in order."""
-    for spec in layout.tensors:
-        start, stop = max(spec.offset, piece.start), min(spec.offset + spec.nbytes, piece.stop)
-        if start < stop:
-            yield _Part(spec.name, start - spec.offset, stop - spec.offset, start - piece.start)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -67,22 +67,6 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Composite:
-    """Several pieces as one; inside a copy they count one by one."""
-
-    items: Sequence[Item]
-    """In order of place, without overlap."""
-
-    def copy_into(self, out: Bytes) -> None:
-        for item in self.items:
-            _put(item.piece, out[item.at : item.at + item.nbytes])
-
-    def part(self, start: int, stop: int) -> Composite:
-        inside = [item for item in self.items if item.at < stop and item.at + item.nbytes > start]
-        return Composite([_clip(item, start, stop) for item in inside])
-
-
-@dataclass(frozen=True, slots=True)
 class CopyBatch:
     """Pieces beside their places."""
 
@@ -91,12 +75,11 @@ class CopyBatch:
     copiers: list[tuple[Bytes, Copier]] = field(default_factory=list)
 
     def add_item(self, item: Item, out: Bytes) -> None:
-        for part in _flat([item]):
-            place = out[part.at : part.at + part.nbytes]
-            if isinstance(part.piece, np.ndarray):
-                self.shared.extend(_chunks(place, part.piece))
-            else:
-                self.copiers.append((place, part.piece))
+        place = out[item.at : item.at + item.nbytes]
+        if isinstance(item.piece, np.ndarray):
+            self.shared.extend(_chunks(place, item.piece))
+        elif item.nbytes:
+            self.copiers.append((place, item.piece))
 
 
 class CopyPlan:
@@ -175,14 +158,6 @@ def _fitting(spec: TensorSpec, piece: Piece | None) -> Piece:
     return piece
 
 
-def _flat(items: Iterable[Item]) -> Iterator[Item]:
-    for item in items:
-        if isinstance(item.piece, Composite):
-            yield from (Item(item.at + part.at, part.nbytes, part.piece) for part in item.piece.items)
-        elif item.nbytes:
-            yield item
-
-
 def _chunks(target: Bytes, source: Bytes) -> Iterator[tuple[Bytes, Bytes]]:
     for at in range(0, len(target), CHUNK):
         yield target[at : at + CHUNK], source[at : at + CHUNK]
@@ -196,19 +171,6 @@ def _drain(shared: deque[tuple[Bytes, Bytes]]) -> None:
             return
         # Bytes on both sides: numpy copies memory and releases the interpreter lock meanwhile.
         np.copyto(target, source)
-
-
-def _put(piece: Piece, place: Bytes) -> None:
-    if isinstance(piece, np.ndarray):
-        np.copyto(place, piece)
-    else:
-        piece.copy_into(place)
-
-
-def _clip(item: Item, start: int, stop: int) -> Item:
-    """The bytes of ``item`` from ``start`` to ``stop``, counted from ``start``."""
-    first, last = max(item.at, start), min(item.at + item.nbytes, stop)
-    return Item(first - start, last - first, cut(item.piece, first - item.at, last - item.at))
 
 
 def cut(piece: Piece, start: int, stop: int) -> Piece:

@@ -1,4 +1,4 @@
-"""The other replicas' ranges of a sharded save, brought together in this process, straight from their nodes' agents.
+"""The other replicas' shares of a sharded save, brought together in this process, straight from their nodes' agents.
 
 Every slot is read whole and must have the digest that its agent has verified. A replica that lost its node has its slot
 again only once it is rebuilt, so one that has none yet is asked again.
@@ -18,7 +18,7 @@ from mainstay.recovery.agent.peer import Credentials, Peer
 from mainstay.recovery.agent.peer_messages import ReadSlot, SlotHeader
 from mainstay.recovery.agent.transfer import WHOLE
 from mainstay.recovery.memory.arena import Arena
-from mainstay.recovery.memory.digest import Bytes, digest_of
+from mainstay.recovery.memory.digest import Bytes, digest
 from mainstay.recovery.memory.errors import ArenaError, LayoutMismatchError
 from mainstay.recovery.memory.shard import ShardedState
 from mainstay.recovery.protocol.worker_messages import Shard
@@ -71,17 +71,17 @@ class ShardGather:
             SlotMissingError, CorruptArenaError, PartError: nothing was changed.
             TornSlotError: the slot was overwritten meanwhile; the state must be restored again.
         """
-        record, mine = arena.find(self._epoch), self._state.range
+        record = arena.find(self._epoch)
         arena.check(record)
         with ThreadPoolExecutor(min(MAX_STREAMS, len(self._others)), "mainstay-gather") as pool:
             moved = sum(pool.map(self._bring, self._others))
         with arena.reading(record) as own:
-            self._shared[mine.start : mine.stop] = own[: mine.nbytes]
+            self._state.put(self._state.index, own, self._shared)
             self._state.join(self._shared, own)
         return moved
 
     def _bring(self, replica: tuple[int, Shard]) -> int:
-        """Its range, once it is there. A fence ends the waiting: agents turn a revoked generation away."""
+        """Its share, once it is there. A fence ends the waiting: agents turn a revoked generation away."""
         while True:
             try:
                 return self._read(*replica)
@@ -93,18 +93,17 @@ class ShardGather:
                 raise PartError(replica[1].rank, error) from error
 
     def _read(self, index: int, shard: Shard) -> int:
-        layout, wanted = self._state.layout_of(index), self._state.ranges[index]
+        layout = self._state.layout_of(index)
         with Peer(shard.endpoint, self._credentials) as peer:
             header = peer.call(ReadSlot(rank=shard.rank, epoch=self._epoch, offset=0, nbytes=WHOLE), SlotHeader)
             if header.layout_digest != layout.digest:
                 raise LayoutMismatchError(f"rank {shard.rank} is no replica of this rank: it saves other tensors")
             if header.nbytes != layout.nbytes or header.slot_nbytes != layout.nbytes:
                 raise CorruptError(f"{shard.endpoint} announced {header.nbytes} bytes, a slot has {layout.nbytes}")
-            rest: Bytes = np.empty(header.nbytes - wanted.nbytes, np.uint8)
-            parts = self._shared[wanted.start : wanted.stop], rest
-            for part in parts:
-                peer.receive_into(part)
+            slot: Bytes = np.empty(header.nbytes, np.uint8)
+            peer.receive_into(slot)
             peer.finish()
-        if digest_of(parts) != header.digest:
+        if digest(slot) != header.digest:
             raise CorruptError(f"rank {shard.rank} epoch {self._epoch}: what came from {shard.endpoint} is damaged")
+        self._state.put(index, slot, self._shared)
         return header.nbytes

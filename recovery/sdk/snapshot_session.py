@@ -197,6 +197,8 @@ class SnapshotSession:
             self._stash.rewind()
             nbytes = 0
         elif parts := self._parts(order):
+            if self.sharded is not None and not order.part:
+                self._bring(order)  # replicas that still have their slots read this share from the agent
             nbytes = self._reshape(order, parts)
             self._stash.capture()
         else:
@@ -232,23 +234,25 @@ class SnapshotSession:
         The order says so where the job has another shape. A script that cuts its state otherwise than the one that
         saved it (DDP before, FSDP2 now) only the rank itself can tell.
         """
-        if order.parts or order.source is not RestoreSource.DISK or order.directory is None or not order.part:
+        own_run = not order.part  # where the state was saved as it is cut now
+        if order.parts or order.source is not RestoreSource.DISK or (own_run and self.sharded is None):
             return order.parts
+        assert order.directory is not None
         run, rank = RunDirectory(Path(order.directory) / order.run), self._rank
-        own = run.part(order.epoch, rank if order.from_rank is None else order.from_rank, order.part)
-        if own.layout_digest == self._whole.layout.digest:
-            return ()
         manifest = run.manifest(order.epoch)
-        others = ((part.rank, part.generation) for part in manifest.parts if part.rank != own.rank)
-        cut = manifest.sliced or manifest.needs_all
-        return ((own.rank, own.generation), *(others if cut else ()))
+        kept = {part.rank: part.generation for part in manifest.parts}
+        of = rank if order.from_rank is None else order.from_rank
+        own = run.part(order.epoch, of, order.part or kept.get(of, 0))
+        if self.sharded is None and own.layout_digest == self._whole.layout.digest:
+            return ()
+        others = ((peer, made) for peer, made in kept.items() if peer != own.rank)
+        return ((own.rank, own.generation), *(others if manifest.sliced or manifest.needs_all else ()))
 
     def _reshape(self, order: RestoreOrder, parts: Sequence[PartOf]) -> int:
         """From parts that were saved in another shape to the live tensors, past the agent. Bytes moved."""
         assert order.directory is not None
         run = RunDirectory(Path(order.directory) / order.run)
-        slices = self._whole.slices if isinstance(self._whole, TrainerState) else {}
-        arrays = gather(run, order.epoch, parts, self._whole.layout, slices, stages=self._stages)
+        arrays = gather(run, order.epoch, parts, self._whole.layout, self._whole.slices, stages=self._stages)
         self._whole.load(arrays)
         return sum(array.nbytes for array in arrays.values())
 

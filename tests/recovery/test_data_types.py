@@ -13,9 +13,9 @@ import pytest
 MODULES = ("planner_input", "strategy_choice", "recovery_plan", "cost_inputs")
 PACKAGES = ("memory", "cost_model", "strategies")
 BY_PLACE = {
-    "ByteRange", "Cell", "Composite", "CopyBatch", "CostEstimate", "DeviceCopier", "Fit", "FreeMemory", "Header",
-    "Item", "Layout", "OptionStep", "Pins", "RecordDamage", "Repair", "Rerouted", "ScalingSample",
-    "SlotChoice", "SlotRecord", "StridedCopier", "StridedPart", "TensorSpec", "_Chunk", "_Order", "_Part",
+    "Cell", "CopyBatch", "CostEstimate", "Cut", "DeviceCopier", "Fit", "FreeMemory", "Header",
+    "Item", "Layout", "OptionStep", "Pins", "RecordDamage", "Repair", "Rerouted", "Rows", "ScalingSample",
+    "SlotChoice", "SlotRecord", "StridedCopier", "StridedPart", "TensorSpec", "_Chunk", "_Order",
 }  # fmt: skip
 
 

@@ -11,20 +11,25 @@ from hypothesis import given
 from mainstay.recovery.memory import varlen_buffer
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import digest, digest_of
-from mainstay.recovery.memory.layout import ALIGNMENT
-from mainstay.recovery.memory.shard import ShardedState, ranges
+from mainstay.recovery.memory.global_slices import GlobalSlice
+from mainstay.recovery.memory.layout import Layout
+from mainstay.recovery.memory.shard import Rows, ShardedState, cut_rows, share
 from mainstay.recovery.memory.snapshot import SnapshotWriter
 from mainstay.recovery.memory.state import TrainerState
 
 
-@given(st.integers(1, 5000), st.integers(1, 12))
-def test_ranges_cover_every_byte_once_and_are_balanced(lines, count):
-    found = ranges(lines * ALIGNMENT, count)
-    assert [r.start for r in found] == [0, *(r.stop for r in found[:-1])]
-    assert found[-1].stop == lines * ALIGNMENT
-    assert all(r.start % ALIGNMENT == r.stop % ALIGNMENT == 0 for r in found)
-    assert max(r.nbytes for r in found) <= -(-lines // count) * ALIGNMENT
-    assert len({r.name for r in found}) == count
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 9)), min_size=1, max_size=8), st.integers(1, 12))
+def test_shares_cover_every_row_once_and_are_balanced(shapes, count):
+    layout = Layout.build({f"param.{i}": ("float32", shape) for i, shape in enumerate(shapes)})
+    shares = [share(layout, index, count) for index in range(count)]
+    for name, spec in layout.specs().items():
+        rows = sorted((r[name].first, r[name].count) for r in shares if name in r)
+        assert [first for first, _ in rows] == [0, *(first + n for first, n in rows[:-1])]
+        assert rows[-1][0] + rows[-1][1] == spec.shape[0]
+    sizes = [sum(r.count * layout.specs()[n].shape[1] * 4 for n, r in some.items()) for some in shares]
+    widest = max(width for _, width in shapes) * 4
+    total = sum(spec.nbytes for spec in layout.tensors)
+    assert all(abs(size - total / count) <= widest + 1 for size in sizes)
 
 
 def trainer(seed, *, steps=3):
@@ -69,8 +74,8 @@ def test_replicas_slots_together_are_the_state(tmp_path, count):
     arenas = [snapshot(tmp_path, state, f"{i}.arena") for i, state in enumerate(states)]
     slots = [arena.slot_bytes(arena.newest().slot)[: arena.newest().nbytes] for arena in arenas]
     shared = np.empty(states[0].shared.nbytes, np.uint8)
-    for state, slot in zip(states, slots, strict=True):
-        shared[state.range.start : state.range.stop] = slot[: state.range.nbytes]
+    for index, slot in enumerate(slots):
+        states[0].put(index, slot, shared)
 
     lost = count - 1
     model, optimizer, extra = trainer(99, steps=1)
@@ -101,7 +106,9 @@ def test_an_optimizer_that_has_not_stepped_stays_so(tmp_path):
         arena = snapshot(tmp_path, state, f"{index}.arena")
         states.append(state)
         slots.append(arena.slot_bytes(arena.newest().slot)[: arena.newest().nbytes])
-    shared = np.concatenate([slot[: s.range.nbytes] for s, slot in zip(states, slots, strict=True)])
+    shared = np.empty(states[0].shared.nbytes, np.uint8)
+    for index, slot in enumerate(slots):
+        states[0].put(index, slot, shared)
     model, optimizer, extra = trainer(3, steps=2)
     ShardedState(TrainerState(model, optimizer, extra), 0, 2).join(shared, slots[0])
     assert not optimizer.state
@@ -113,8 +120,6 @@ def test_one_slot_alone_is_refused():
         state.load({})
     with pytest.raises(ValueError, match="replica 2 of 2"):
         ShardedState(TrainerState(*trainer(0)), 2, 2)
-    with pytest.raises(ValueError, match="at least 1"):
-        ranges(64, 0)
     with pytest.raises(ValueError, match="no parameters"):
         ShardedState(TrainerState(torch.nn.Identity(), None), 0, 2)
 
@@ -124,11 +129,29 @@ def test_a_digest_of_parts_is_that_of_the_whole():
     assert digest_of([data[:7], data[7:7], data[7:]]) == digest(data)
 
 
-def test_ranges_and_their_names_by_hand():
-    """Five lines of 64 bytes among three: two each, then one; among seven: one each, then none."""
-    assert [(r.start, r.stop) for r in ranges(320, 3)] == [(0, 128), (128, 256), (256, 320)]
-    assert [r.nbytes for r in ranges(320, 7)] == [64] * 5 + [0, 0]
-    assert [r.name for r in ranges(320, 3)][1] == "mainstay.shard.1of3.128-256"
+def test_shares_by_hand():
+    """Six rows of 8 bytes, a scalar, nothing, and two rows: 80 bytes among two, then among more than there is."""
+    layout = Layout.build(
+        {
+            "param.a": ("float32", (6, 2)),
+            "buffer.b": ("float32", (99,)),
+            "param.c": ("int64", ()),
+            "param.d": ("float32", (0, 4)),
+            "optim.e": ("float32", (2, 3)),
+        }
+    )
+    assert share(layout, 0, 2) == {"param.a": Rows(0, 5), "param.d": Rows(0, 1)}
+    assert share(layout, 1, 2) == {"param.a": Rows(5, 1), "param.c": Rows(0, 1), "optim.e": Rows(0, 2)}
+    for count in (3, 20):
+        rows = [rows for index in range(count) for rows in share(layout, index, count).items()]
+        covered = {name: sorted((r.first, r.count) for n, r in rows if n == name) for name in layout.specs()}
+        assert sum(count for _, count in covered["param.a"]) == 6
+        assert covered["param.c"] == [(0, 1)]
+        assert not covered["buffer.b"], "buffers are each rank's own"
+    spec = layout.specs()["param.a"]
+    part = cut_rows(spec, Rows(5, 1), GlobalSlice((12, 4), (6, 2)))
+    assert (part.shape, part.start, part.stop, part.place) == ((1, 2), 40, 48, GlobalSlice((12, 4), (11, 2)))
+    assert cut_rows(spec, Rows(0, 6), None).place is None
     for index, count in ((-1, 2), (2, 2)):
         with pytest.raises(ValueError, match=f"replica {index} of {count}"):
             ShardedState(TrainerState(*trainer(0)), index, count)

@@ -12,7 +12,7 @@ from bench.lib_copy import copy_pieces
 from mainstay.recovery.memory import slot_copy
 from mainstay.recovery.memory.device import StridedCopier
 from mainstay.recovery.memory.layout import Layout
-from mainstay.recovery.memory.slot_copy import CHUNK, Composite, CopyBatch, Item, SlotCopier, Zeros, idle_threads
+from mainstay.recovery.memory.slot_copy import CHUNK, SlotCopier, Zeros, idle_threads
 
 KIB = 1024
 LARGE = 1024 * KIB
@@ -65,21 +65,6 @@ def test_kinds_are_mixed():
     assert np.array_equal(views["s"], strided.numpy())
     assert not views["z"].any()
     assert np.array_equal(np.concatenate([views["a"], views["b"]]), whole)
-
-
-def test_a_composite_is_its_parts():
-    items = [Item(0, 10, np.arange(10, dtype=np.uint8)), Item(16, 4, np.full(4, 9, np.uint8)), Item(20, 3, Zeros())]
-    whole = np.full(32, 7, np.uint8)
-    Composite(items).copy_into(whole)
-    inside = np.full(100, 7, np.uint8)
-    work = CopyBatch()
-    work.add_item(Item(50, 32, Composite(items)), inside)
-    SlotCopier().carry_out(work)
-    assert np.array_equal(inside[50:60], whole[:10])
-    assert np.array_equal(inside[66:73], whole[16:23])
-    part = np.full(14, 7, np.uint8)
-    Composite(items).part(4, 18).copy_into(part)
-    assert np.array_equal(part, whole[4:18])
 
 
 def test_wrong_pieces_are_named():

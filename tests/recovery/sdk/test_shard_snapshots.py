@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.lib_job import Job
+from mainstay.recovery.checkpoint.catalog import runs
 from tests.fork_server.processes import Warm
 from tests.recovery.sdk.ranks import run_ranks
 
@@ -104,6 +105,35 @@ def test_a_lost_node_is_rebuilt_from_parity_and_its_replicas_part(
         assert running.wait() == [0], running.tail()
     assert sources(running)[-1][1] == "parity"
     assert_bit_equal(tmp_path / "saved", undisturbed[0])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (["--shard-snapshots"], ["--shard-snapshots"]),
+        (["--shard-snapshots"], []),
+        (["--checkpoint-replicas", "1"], ["--shard-snapshots"]),
+    ],
+)
+def test_checkpoints_of_shares_outlive_everything(
+    warm: Warm, tmp_path: Path, undisturbed: tuple[Path, int], before: list[str], after: list[str]
+) -> None:
+    """All memory is lost; the next start resumes, cut as the first one or otherwise."""
+    checkpoints = tmp_path / "checkpoints"
+    disk = ["--checkpoint-interval", "4", "--checkpoint-dir", str(checkpoints), "--parity-interval", "0"]
+
+    def whole() -> bool:
+        found = [m for run in runs(checkpoints) for m in run.complete()] if checkpoints.is_dir() else []
+        return any(m.epoch >= 8 and (m.shares is True or m.sliced is True) for m in found)
+
+    with job(warm, tmp_path / "first", *before, *disk) as running:
+        running.until(whole, 120.0, "a step in shares")
+        for launcher in running.launchers:
+            launcher.kill()
+            launcher.wait()
+    with job(warm, tmp_path / "second", *after, *disk, "--resume", "latest") as running:
+        assert running.wait() == [0, 0], running.tail()
+    assert_bit_equal(tmp_path / "second" / "saved", undisturbed[0])
 
 
 def _unlike(rank: int) -> str:
