@@ -1,4 +1,4 @@
-"""``mainstay plan --scenario F``: estimate the cost of each recovery strategy for a described failure."""
+"""``mainstay plan FILE``: estimate the cost of each recovery strategy for a described failure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _cost_inputs(path: Path, case: FailureCase, assumptions: ScenarioAssumptions
 
 
 def plan(
-    *, scenario: Path, tiers: Flag = False, node_mtbf_hours: float = NODE_MTBF_HOURS, as_json: AsJson = False
+    scenario: Path, *, tiers: Flag = False, node_mtbf_hours: float = NODE_MTBF_HOURS, as_json: AsJson = False
 ) -> int:
     """Estimate the cost of each recovery strategy for a failure.
 

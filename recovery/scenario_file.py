@@ -1,4 +1,4 @@
-"""Scenario files: the job and the failure for which ``mainstay plan --scenario F`` estimates each strategy.
+"""Scenario files: the job and the failure for which ``mainstay plan F`` estimates each strategy.
 
 A scenario is a JSON object, or a TOML document where the file ends in ``.toml``, with the fields of
 ``mainstay.recovery.planner_input.PlannerInput``, some in short form::

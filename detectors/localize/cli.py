@@ -6,6 +6,7 @@ This module reads the files; ``plan`` is the pure layer. Exit codes: 0 all parts
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,6 +27,7 @@ from mainstay.detectors.localize.model import (
     Round,
 )
 from mainstay.detectors.localize.topology import Endpoint, FabricTopology, Host, Nic
+from mainstay.probes.benchmarks.nccl_tests import read
 
 GOOD: Final = 0
 NAMED: Final = 1
@@ -65,7 +67,8 @@ def localize(
     Parameters
     ----------
     pairs
-        Read measurements from this file, one JSON object per line: {"a": "n1", "b": "n2", "bandwidth":
+        Read measurements from this file: logs of nccl-tests, one after another, each a run on two nodes; or one JSON
+        object per line: {"a": "n1", "b": "n2", "bandwidth":
         {"4194304": 4.6e10}} in B/s by message size ("seconds" instead: the duration). "outcome": "hung" for a transfer
         that did not end, "missing" for none. An end may be {"node": "n1", "nic": "mlx5_0", "gpu": "gpu0"}.
     topology
@@ -100,8 +103,12 @@ def _results(path: Path) -> Iterator[PairResult]:
         raise InputError(f"{path} does not exist")
     if path.stat().st_size > _LARGEST:
         raise InputError(f"{path} is larger than {_LARGEST >> 20} MiB")
+    content = path.read_bytes()
+    if b"# Using devices" in content:
+        yield from _nccl_tests(path, content.decode(errors="replace"))
+        return
     found = False
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    for number, line in enumerate(content.splitlines(), start=1):
         if not line.strip():
             continue
         try:
@@ -111,6 +118,25 @@ def _results(path: Path) -> Iterator[PairResult]:
         found = True
     if not found:
         raise InputError(f"{path} holds no pair")
+
+
+def _nccl_tests(path: Path, text: str) -> Iterator[PairResult]:
+    """Message size over time of each run; one that did not end hung, and one with wrong values is refused."""
+    for number, run in enumerate(text.split("# Using devices")[1:], start=1):
+        nodes = sorted(set(re.findall(r"^#\s+Rank\s+\d+ .*? on\s+(\S+) device", run, re.MULTILINE)))
+        if len(nodes) != 2:
+            raise InputError(
+                f"{path}, run {number}: a pair has two nodes, not {len(nodes)}: {join_names(nodes, _SHOWN)}"
+            )
+        a, b = map(Endpoint, nodes)
+        if "Out of bounds values" not in run:
+            yield PairResult(a=a, b=b, outcome=PairOutcome.HUNG, note=f"run {number} did not end")
+            continue
+        try:
+            speeds = {str(size): size / row.seconds for size, row in read(run).items()}
+            yield PairResult(a=a, b=b, bandwidth=speeds)
+        except ValueError as error:
+            raise InputError(f"{path}, run {number}: {error}") from error
 
 
 def _result(line: _Line) -> PairResult:

@@ -1,15 +1,15 @@
 """SuperBench results as native ones, so that criteria are learned from them and applied to them.
 
 ``benchmark/[run/]metric:rank`` is a metric of a benchmark on the device ``rank:N``, or ``host`` without a rank. Which
-way a metric improves follows from its name; a metric whose name does not tell is left out, with the reason. Return
-codes are no metrics: a benchmark that returned another code than 0 on a node measured nothing there. Results of
-monitoring are left out. SuperBench writes neither units nor times.
+way a metric improves comes from the caller (rules, criteria) or follows from its name; a metric without either is left
+out, with the reason. Return codes are no metrics: a benchmark that returned another code than 0 on a node
+measured nothing there. Results of monitoring are left out. SuperBench writes neither units nor times.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from mainstay.probes.benchmarks.result import (
     RAW,
     BenchmarkResult,
     BenchmarkState,
+    Better,
     MetricValues,
     SuiteResult,
 )
@@ -32,12 +33,14 @@ from mainstay.probes.decoding import UNREADABLE
 
 COHORT: Final = "superbench"
 """Of all nodes of SuperBench files, which do not name the hardware: fit files of one model at a time."""
-NO_DIRECTION: Final = "its name does not say whether more or less is better"
+NO_DIRECTION: Final = "neither its name nor a rule (--rules) says whether more or less is better"
 Columns = dict[str, dict[str, int]]
 """Metric -> device -> place in ``Results.metrics``."""
+Directions = Callable[[str], Better | None]
+"""Full name of a metric -> which way it improves; None: its name decides."""
 
 
-def read_runs(file: Path) -> list[SuiteResult]:
+def read_runs(file: Path, directions: Directions = lambda _: None) -> list[SuiteResult]:
     """The runs of a file: that of ``mainstay validate --output``, or of each node of a SuperBench file.
 
     A SuperBench file is JSONL (``results-summary.jsonl``) or one JSON object. An object without ``node`` belongs to the
@@ -59,7 +62,7 @@ def read_runs(file: Path) -> list[SuiteResult]:
         name = file.absolute().parent.name if file.stem.startswith("results") else file.stem
         content = msgspec.json.encode({"node": name} | whole)
     try:
-        return suite_results(read_results(content.splitlines()), file.stat().st_mtime)
+        return suite_results(read_results(content.splitlines()), file.stat().st_mtime, directions)
     except InputError as error:
         raise InputError(f"{file}: {error}") from error
 
@@ -77,9 +80,18 @@ def _is_table(content: bytes) -> bool:
     return first.lstrip().startswith(b"{") and b"/" in first and b'"node"' in first
 
 
-def suite_results(results: Results, time: float) -> list[SuiteResult]:
+def full_names(run: SuiteResult) -> Iterator[tuple[str, str, str]]:
+    """Benchmark, metric, and SuperBench's full name of each metric on each device of a converted run."""
+    for one in run.benchmarks:
+        rank = one.device.removeprefix("rank") if one.device != "host" else ""
+        for metric in one.metrics:
+            yield one.benchmark, metric.name, f"{one.benchmark.partition(' from ')[0]}/{metric.name}{rank}"
+
+
+def suite_results(results: Results, time: float, directions: Directions) -> list[SuiteResult]:
     """One run a node; ``time`` (Unix seconds) stands for that of all."""
-    gates, codes, left_out = _columns(results)
+    gates, codes, better = _columns(results, directions)
+    left_out = {f"{b}/{m}": NO_DIRECTION for b, metrics in gates.items() for m in metrics if (b, m) not in better}
     return [
         SuiteResult(
             suite="superbench",
@@ -89,18 +101,20 @@ def suite_results(results: Results, time: float) -> list[SuiteResult]:
             device="SuperBench results",
             cohort=COHORT,
             software="",
-            benchmarks=tuple(_node_results(results.values[number], gates, codes)),
+            benchmarks=tuple(_node_results(results.values[number], gates, codes, better)),
             left_out=left_out,
         )
         for number, node in enumerate(results.nodes)
     ]
 
 
-def _columns(results: Results) -> tuple[dict[str, Columns], dict[str, list[int]], dict[str, str]]:
-    """Benchmark -> its gates; benchmark -> places of its return codes; what is left out -> why."""
+def _columns(
+    results: Results, directions: Directions
+) -> tuple[dict[str, Columns], dict[str, list[int]], dict[tuple[str, str], Better]]:
+    """Benchmark -> its metrics; benchmark -> places of its return codes; benchmark and metric -> its direction."""
     gates: dict[str, Columns] = defaultdict(lambda: defaultdict(dict))
     codes: dict[str, list[int]] = defaultdict(list)
-    left_out: dict[str, str] = {}
+    better: dict[tuple[str, str], Better] = {}
     for place, name in enumerate(results.metrics):
         benchmark, _, rest = name.partition("/")
         if not rest or benchmark == "monitor":
@@ -108,33 +122,37 @@ def _columns(results: Results) -> tuple[dict[str, Columns], dict[str, list[int]]
         metric, _, rank = rest.rpartition(":") if rest.rpartition(":")[2].isdigit() else (rest, "", "")
         if metric.endswith("return_code"):
             codes[benchmark].append(place)
-        elif direction(metric) is None:
-            left_out[f"{benchmark}/{metric}"] = NO_DIRECTION
-        else:
-            gates[benchmark][metric][f"rank:{rank}" if rank else "host"] = place
-    return gates, codes, left_out
+            continue
+        gates[benchmark][metric][f"rank:{rank}" if rank else "host"] = place
+        if found := directions(name) or direction(metric):
+            better.setdefault((benchmark, metric), found)
+    return gates, codes, better
 
 
-def _node_results(values: Floats, gates: dict[str, Columns], codes: dict[str, list[int]]) -> list[BenchmarkResult]:
+def _node_results(
+    values: Floats, gates: dict[str, Columns], codes: dict[str, list[int]], better: dict[tuple[str, str], Better]
+) -> list[BenchmarkResult]:
     """A result of one node for each benchmark and device.
 
     Metrics that a benchmark has on other devices than its others are a benchmark of their own, named after the first of
     the devices: they are not missing on the rest.
     """
     found: dict[tuple[str, str], BenchmarkResult] = {}
-    for benchmark, metrics in gates.items():
+    for benchmark, every in gates.items():
+        metrics = {metric: places for metric, places in every.items() if (benchmark, metric) in better}
         failed = next(
             (f"return code {values[at]:g}" for at in codes[benchmark] if values[at] > 0 or values[at] < 0), None
         )
         alike = len({frozenset(places) for places in metrics.values()}) == 1
         for metric, places in metrics.items():
-            better = direction(metric)
-            assert better is not None  # _columns left the others out
             name = benchmark if alike else f"{benchmark} from {min(places)}"
             for device, at in places.items():
                 measured = failed is None and np.isfinite(values[at])
                 one = MetricValues(
-                    name=metric, unit=RAW, better=better, values=(float(values[at]),) if measured else ()
+                    name=metric,
+                    unit=RAW,
+                    better=better[benchmark, metric],
+                    values=(float(values[at]),) if measured else (),
                 )
                 before = found.get((name, device))
                 found[name, device] = BenchmarkResult(

@@ -6,6 +6,7 @@ UNKNOWN and no metric fails. UNKNOWN is never a zero.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -156,6 +157,7 @@ def fit(
     false_alarms: float = FALSE_ALARMS,
     method: Literal["auto", "cdf", "robust"] = "auto",
     sessions: Literal["time", "day", "folder", "machine", "none"] = "time",
+    rules: Path | None = None,
     as_json: AsJson = False,
 ) -> int:
     """Learn criteria from result files of trusted machines: at least five runs of each cohort, over several hours.
@@ -172,17 +174,20 @@ def fit(
         Choose cdf (similarity of the distribution to the most typical run; metrics with low repeatability get no
         criterion), robust (limits on the median), or auto (cdf where a metric is repeatable enough, else robust).
     sessions
-        Choose which runs of a machine share conditions, so that limits hold for future sessions. time: runs within
-        half an hour of each other, at most one hour; day: runs of one day (UTC); folder: runs in one folder; machine:
-        all runs; none: unknown, all runs count as independent.
+        Choose which runs of a machine share conditions, so that limits hold for future sessions: time (half an hour
+        apart, at most one hour), day (UTC), folder, machine (all runs), none (unknown: all runs are independent).
+    rules
+        Read directions and limits of SuperBench metrics from this SuperBench rule file (YAML).
     as_json
         Print only JSON on standard output.
     """
+    from mainstay.detectors.superbench.rule_limits import RuleLimits
     from mainstay.detectors.validation.criterion_limits import LimitEstimator, RobustLimits
     from mainstay.detectors.validation.validator import BestLimits, Validator
 
     _check_budget(false_alarms)
-    runs = [(file, result) for file in files for result in read_runs(file)]
+    limits = RuleLimits(rules)
+    runs = [(file, result) for file in files for result in read_runs(file, limits.direction)]
     results = [result for _, result in runs]
     samples = (
         sample
@@ -193,27 +198,28 @@ def fit(
     )
     estimators: dict[str, type[LimitEstimator]] = {"auto": BestLimits, "cdf": Validator, "robust": RobustLimits}
     learned = learn_criteria(samples, false_alarms=false_alarms, estimator=estimators[method])
-    learned = msgspec.structs.replace(learned, refused=(*learned.refused, *unread_metrics(results)))
+    every = (*learned.refused, *unread_metrics(results))
+    learned = limits.apply(msgspec.structs.replace(learned, refused=every), results)
     if not learned.criteria:
-        reason = learned.refused[0].reason if learned.refused else "the files hold no measurement"
+        reason = next((refused.reason for refused in every), "the files hold no measurement")
         raise InputError(f"no criterion can be learned from {len(files)} files: {reason}")
     _write(output, learned)
     if as_json:
         print(msgspec.json.encode(learned).decode())
     else:
-        busy = sum(any(map(contention_note, result.benchmarks)) for result in results)
-        _show_learned(learned, output, f"{busy} of {len(results)}" if busy else "")
+        _show_learned(learned, output, results)
     return 0
 
 
-def _show_learned(learned: Criteria, output: Path, busy: str) -> None:
+def _show_learned(learned: Criteria, output: Path, results: Sequence[SuiteResult]) -> None:
     """Print the table and how good its limits are."""
     from mainstay.detectors.validation.report import criteria_table
 
+    busy = sum(any(map(contention_note, result.benchmarks)) for result in results)
     print_unfolded(criteria_table(learned), width=160)
     print(f"\n{len(learned.criteria)} criteria written to {output}; {len(learned.refused)} metrics stay UNKNOWN.")
     if busy:
-        print(f"{busy} runs were taken on a busy machine: idle runs give tighter limits.")
+        print(f"{busy} of {len(results)} runs were taken on a busy machine: idle runs give tighter limits.")
     if any(one.sessions is not None and one.sessions.between is None for one in learned.criteria):
         print(f"WARN: {ONE_SESSION}. Add runs of other hours or days; their spread is unknown.")
 
@@ -243,7 +249,9 @@ def check(files: list[Path], /, *, criteria: Path, as_json: AsJson = False) -> i
         Print only a JSON list, one entry per run, on standard output.
     """
     known = read_json(criteria, Criteria)
-    judged = [judge_suite(result, known) for file in files for result in read_runs(file)]
+    better = {f"{c.benchmark.partition(' from ')[0]}/{c.metric}": c.better for c in known.criteria}
+    runs = (run for file in files for run in read_runs(file, lambda name: better.get(re.sub(r":\d+$", "", name))))
+    judged = [judge_suite(result, known) for result in runs]
     _show(judged, as_json=as_json, document=judged)
     if len(judged) > 1 and not as_json:
         from mainstay.detectors.validation.criteria_files import slow_groups

@@ -55,7 +55,7 @@ _ENTRIES: Final = (
 
 
 _ABOUT: Final = """\
-`mainstay plan --scenario FILE` reads one JSON object, or TOML from a file that ends in `.toml`
+`mainstay plan FILE` reads one JSON object, or TOML from a file that ends in `.toml`
 ([node-loss.toml](../examples/node-loss.toml)). An unknown field, a key given twice, and values that contradict one
 another are errors."""
 

@@ -52,10 +52,11 @@ class AllReduce(RankBenchmark):
     def _rank(self, rank: int, backend: str, clock: Clock) -> dict[str, Any]:
         """One rank's seconds per call: size in bytes -> one value a repetition."""
         where = f"cuda:{rank}" if backend == "nccl" else "cpu"
-        return {str(size): _timed(size, where, self.config.budget_seconds, clock) for size in _SIZES[backend]}
+        return {str(size): time_all_reduce(size, where, self.config.budget_seconds, clock) for size in _SIZES[backend]}
 
 
-def _timed(size: int, where: str, budget: float, clock: Clock) -> list[float]:
+def time_all_reduce(size: int, where: str, budget: float, clock: Clock) -> list[float]:
+    """Seconds of an all-reduce of ``size`` bytes, one value a repetition; the sum is checked first."""
     import torch
     import torch.distributed as dist
 

@@ -64,7 +64,9 @@ class Collectives(RankBenchmark):
     def _rank(self, rank: int, world: int, backend: str, clock: Clock) -> dict[str, Any]:
         where = f"cuda:{rank}" if backend == "nccl" else "cpu"
         return {
-            _named(backend, name, size): _timed(name, size, where, rank, world, self.config.budget_seconds, clock)
+            _named(backend, name, size): time_operation(
+                name, size, where, rank, world, self.config.budget_seconds, clock
+            )
             for name in OPERATIONS
             for size in _SIZES[backend]
         }
@@ -74,9 +76,10 @@ def _named(backend: str, operation: str, size: int) -> str:
     return f"{backend}_{operation}_{size_name(size)}"
 
 
-def _timed(  # noqa: PLR0917 - one private caller
+def time_operation(  # noqa: PLR0917 - all of it describes one rank's part
     name: str, size: int, where: str, rank: int, world: int, budget: float, clock: Clock
 ) -> list[float]:
+    """Seconds of an operation of ``OPERATIONS``, one value a repetition; its result is checked first."""
     work, check = _operation(name, size // 4 // world * world, where, rank, world)
     work()
     check()

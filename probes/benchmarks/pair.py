@@ -1,9 +1,10 @@
-"""What two nodes measure between them over TCP: ``python -m mainstay.probes.benchmarks.pair NODE``, one side of it.
+"""What two nodes measure between them: ``python -m mainstay.probes.benchmarks.pair NODE``, one side of it.
 
 The order (``pairing.PairOrder``) comes as JSON on standard input, the result goes to standard output. The listening
 side takes the port that the order names, the connecting side tries that port of the order's address until the deadline:
 the service gives every pair of a round a port of its own, so nothing has to be announced. Then both drive in turn
-(``mainstay.probes.benchmarks.tcp_echo``), and each reports what its own clock says.
+(``mainstay.probes.benchmarks.tcp_echo``), and each reports what its own clock says. Other benchmarks than TCP begin
+once the two have met, and take the same port.
 
 The two know each other by a word made of the order. It keeps rounds and strangers apart; it is no secret worth the
 name, and nothing but our own test bytes crosses the connection.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import os
 import socket
 import sys
 import time
@@ -23,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from mainstay.probes.benchmarks import collective_pair, perftest
 from mainstay.probes.benchmarks.base import Clock
 from mainstay.probes.benchmarks.pair_protocol import PAIR, PairTask, Role, bandwidth_name, latency_name, metrics
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, MetricValues
@@ -37,6 +40,8 @@ _GREETING_SECONDS: Final = 5.0
 """For a connection to say whose it is; a stranger's is closed."""
 _PAUSE_SECONDS: Final = 0.2
 _WORD_BYTES: Final = 16
+_TOOLS: Final = {"perftest_pair": perftest, "all_reduce_pair": collective_pair, "all_to_all_pair": collective_pair}
+"""Benchmarks beside TCP → module with ``missing`` and ``measure``."""
 
 Wrap = Callable[[socket.socket], Wire]
 """Puts something between the measurement and its socket: a test's slow path."""
@@ -86,6 +91,8 @@ class Side:
                 self._measure(connection, values)
         except _UnableError as error:
             return failed(self.order, error.state, str(error), self.clock() - begun)
+        except (RuntimeError, ValueError) as error:  # of a tool
+            return failed(self.order, BenchmarkState.ERROR, str(error), self.clock() - begun)
         except OSError as error:
             measured = ", ".join(values) or "nothing"
             words = (
@@ -96,12 +103,17 @@ class Side:
 
     def _check(self) -> None:
         order = self.order
+        if order.benchmark != PAIR:
+            tool = _TOOLS.get(order.benchmark)
+            if reason := tool.missing() if tool else f"this version does not know the benchmark {order.benchmark!r}":
+                raise _UnableError(BenchmarkState.UNSUPPORTED, reason)
         if order.gpu:
             raise _UnableError(
                 BenchmarkState.UNSUPPORTED, f"pairs are measured from host memory, not from GPU {order.gpu}"
             )
-        if not 0 < len(order.sizes) <= _MOST_SIZES or not all(0 < size <= MOST_BYTES for size in order.sizes):
-            raise _UnableError(BenchmarkState.ERROR, f"sizes must be 1 to {_MOST_SIZES} of 1 to {MOST_BYTES} bytes")
+        most = MOST_BYTES if order.benchmark == PAIR else 1 << 30
+        if not 0 < len(order.sizes) <= _MOST_SIZES or not all(0 < size <= most for size in order.sizes):
+            raise _UnableError(BenchmarkState.ERROR, f"sizes must be 1 to {_MOST_SIZES} of 1 to {most} bytes")
         if self._left() <= 0:
             raise _UnableError(BenchmarkState.ERROR, "the deadline had passed before the pair could start")
 
@@ -182,6 +194,9 @@ class Side:
         end = self.clock() + min(self.order.seconds, self._left())
         wire = self.wrap(connection)
         connection.settimeout(self._seconds_to(end))
+        if self.order.benchmark != PAIR:
+            values |= _TOOLS[self.order.benchmark].measure(self.order, connection, self.clock)
+            return
         if self.order.role is Role.LISTEN:
             serve(wire)
         for size in self.order.sizes:
@@ -237,13 +252,17 @@ def _result(
         MetricValues(name=m.name, unit=m.unit, better=m.better, values=tuple(values.get(m.name, ())))
         for m in metrics(order.sizes)
     )
-    return BenchmarkResult(benchmark=PAIR, state=state, error=error, seconds=seconds, device="host", metrics=told)
+    return BenchmarkResult(
+        benchmark=order.benchmark, state=state, error=error, seconds=seconds, device="host", metrics=told
+    )
 
 
 def main(node: str, wrap: Wrap = lambda connection: connection) -> None:
     """Carry out the order on standard input."""
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=PairTask)
-    sys.stdout.buffer.write(msgspec.json.encode(Side(order, node, wrap).run()) + b"\n")
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what libraries print is no result
+    os.write(answers, msgspec.json.encode(Side(order, node, wrap).run()) + b"\n")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,11 @@ PAIR: Final = "pair"
 SIZES: Final = (512, 65_536, 4 << 20)
 """Message sizes that are measured unless an order says otherwise, bytes. A switch that drops only packets of more than
 1 KB passes every probe of 64 bytes (Alibaba Aegis), and one that loses few shows in neither size alone."""
+ALL_REDUCE_PAIR: Final = "all_reduce_pair"
+TOOL_SIZES: Final = {"perftest_pair": (2, 8 << 20)} | dict.fromkeys(
+    (ALL_REDUCE_PAIR, "all_to_all_pair"), (64 << 10, 16 << 20, 256 << 20)
+)
+"""What a pair may measure instead of TCP → its message sizes, bytes."""
 _PREFIX: Final = "bandwidth_"
 
 
@@ -46,6 +51,7 @@ class PairTask(msgspec.Struct, frozen=True, kw_only=True):
     validation_id: str
     """The fault localization's side; the same as ``id``: the node posts the result under it."""
     benchmark: str
+    """``pair`` (TCP), or one of ``TOOL_SIZES``."""
     role: Role
     """Who listens does so on its own ``address`` and ``port``; who connects tries until the deadline."""
     peer: str

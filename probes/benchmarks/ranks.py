@@ -1,4 +1,4 @@
-"""Local ranks: real processes that join one ``torch.distributed`` group on this machine.
+"""Local ranks: real processes that join one ``torch.distributed`` group, on this machine or across two.
 
 Invariant: a rank that dies is an error that names it, never a shorter list of answers. Ranks are forked, so torch is
 imported once; they stay in the caller's process group, so whoever ends that group ends them too.
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,28 +22,34 @@ RankWork = Callable[[int], dict[str, Any]]
 """Rank -> a JSON object. Runs inside the joined process group."""
 
 
-def run_ranks(world: int, backend: str, work: RankWork) -> list[dict[str, Any]]:
+def run_ranks(
+    world: int, backend: str, work: RankWork, own: range | None = None, meeting: str = ""
+) -> list[dict[str, Any]]:
     """Fork ``world`` ranks, join them over ``backend`` (``gloo`` or ``nccl``), return their answers in rank order.
 
-    The caller must not have touched a GPU: a driver's state does not survive a fork.
+    The caller must not have touched a GPU: a driver's state does not survive a fork. If other ranks run on another
+    node, ``own`` are those of this one, and ``meeting`` is where all meet (``tcp://HOST:PORT``).
 
     Raises:
         RuntimeError: names the ranks that failed, each with its last words.
     """
     with tempfile.TemporaryDirectory(prefix="mainstay-ranks-") as folder:
-        meeting = Path(folder, "store")
-        ranks = [_fork(rank, world, backend, meeting, work) for rank in range(world)]
+        own = own or range(world)
+        where = meeting or f"file://{Path(folder, 'store')}"
+        ranks = [_fork(partial(_joined, rank, world, backend, work, own=own, meeting=where)) for rank in own]
         try:
             answers = [_understood(said) for said in _listen([pipe for _, pipe in ranks])]
         finally:
             _end([pid for pid, _ in ranks])
-    failures = [f"rank {rank} of {world} {said['error']}" for rank, said in enumerate(answers) if "error" in said]
+    failures = [
+        f"rank {rank} of {world} {said['error']}" for rank, said in zip(own, answers, strict=True) if "error" in said
+    ]
     if failures:
         raise RuntimeError(f"{backend}: {'; '.join(failures)}")
     return answers
 
 
-def _fork(rank: int, world: int, backend: str, meeting: Path, work: RankWork) -> tuple[int, int]:
+def _fork(joined: Callable[[], dict[str, Any]]) -> tuple[int, int]:
     """Start one rank. Returns its pid and the end of the pipe that its answer comes out of."""
     reader, writer = os.pipe()
     pid = os.fork()
@@ -51,7 +58,7 @@ def _fork(rank: int, world: int, backend: str, meeting: Path, work: RankWork) ->
         return pid, reader
     os.close(reader)
     try:
-        answer = _joined(rank, world, backend, meeting, work)
+        answer = joined()
     except Exception as error:  # noqa: BLE001 - boundary: the parent reports every error of a rank
         traceback.print_exc(file=sys.stderr)
         answer = {"error": f"failed: {type(error).__name__}: {error}".splitlines()[0]}
@@ -60,18 +67,18 @@ def _fork(rank: int, world: int, backend: str, meeting: Path, work: RankWork) ->
     os._exit(0)
 
 
-def _joined(rank: int, world: int, backend: str, meeting: Path, work: RankWork) -> dict[str, Any]:
+def _joined(rank: int, world: int, backend: str, work: RankWork, *, own: range, meeting: str) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    # Local ranks talk over loopback: the machine's name may resolve to nothing, or to a network not tested here.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    if len(own) == world:  # over loopback: the machine's name may resolve to nothing, or to a network not tested here
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
     if backend == "nccl":
-        torch.cuda.set_device(rank)
+        torch.cuda.set_device(rank - own.start)
     else:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world))
-    dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=world)
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // len(own)))
+    dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=world)
     try:
         return work(rank)
     finally:

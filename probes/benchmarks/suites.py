@@ -26,6 +26,7 @@ from mainstay.probes.benchmarks.host_memory import HostMemory
 from mainstay.probes.benchmarks.launch import Launch
 from mainstay.probes.benchmarks.layer_gemm import LayerGemm
 from mainstay.probes.benchmarks.memory import Memory
+from mainstay.probes.benchmarks.memory_latency import MemoryLatency
 from mainstay.probes.benchmarks.models import ModelBert, ModelLlama, ModelLstm, ModelResnet
 from mainstay.probes.benchmarks.nccl_tests import NcclTests
 from mainstay.probes.benchmarks.numa_copy import NumaCopy
@@ -46,6 +47,7 @@ BENCHMARKS: Mapping[str, type[Benchmark]] = {
         LayerGemm,
         Memory,
         HostMemory,
+        MemoryLatency,
         Copy,
         NumaCopy,
         Launch,

@@ -74,9 +74,9 @@ class SimulateOptions:
 
 @_clear
 def simulate(
-    options: SimulateOptions = SimulateOptions(),
-    *,
     trace: Path | None = None,
+    *,
+    options: SimulateOptions = SimulateOptions(),
     plot: Path | None = None,
     as_json: AsJson = False,
     quiet: Flag = False,
@@ -84,8 +84,8 @@ def simulate(
     """Simulate recovery policies: the effective training time ratio of each, and where the lost time goes.
 
     Args:
-        options: Describe the job, the failures of its nodes, and the policy.
         trace: Take failures from recorded changes (``milliseconds,add|remove,node``) instead of a random process.
+        options: Describe the job, the failures of its nodes, and the policy.
         plot: Write an SVG file.
         as_json: Print only JSON.
         quiet: Hide the progress bar.

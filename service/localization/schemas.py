@@ -13,6 +13,7 @@ from mainstay.service.validation.schemas import BenchmarkResultIn
 
 MOST_NODES = 1024
 Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:%-]{0,254}$")]
+PairBenchmark = Literal["pair", "perftest_pair", "all_reduce_pair", "all_to_all_pair"]
 
 
 class LocalizationCreate(Input):
@@ -22,6 +23,8 @@ class LocalizationCreate(Input):
     """Known-good nodes to measure with; not given: idle nodes of the same cohorts whose last check passed."""
     addresses: Annotated[dict[Name, Address], Field(max_length=2 * MOST_NODES)] = Field(default_factory=dict)
     """Where a node is reached by its peers, if not by its host name."""
+    benchmark: PairBenchmark = "pair"
+    """What pairs measure: TCP, RDMA by perftest, or a collective over all GPUs of both nodes."""
     allow_occupied: Annotated[bool, Strict()] = False
     """Measure even if a job runs on a node: each slows the other down."""
 
@@ -78,6 +81,7 @@ class LocalizationSummary(Output):
 
 
 class LocalizationRead(LocalizationSummary):
+    benchmark: PairBenchmark
     rounds: list[RoundRead]
     verdict: VerdictRead | None
 

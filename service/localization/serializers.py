@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
@@ -14,6 +14,7 @@ from mainstay.service.localization.models import LocalizationRow, LocalizationRu
 from mainstay.service.localization.schemas import (
     LocalizationRead,
     LocalizationSummary,
+    PairBenchmark,
     PairRead,
     RoundRead,
     VerdictRead,
@@ -23,9 +24,9 @@ from mainstay.service.localization.service import Document, by_position, sides_o
 
 def read(session: AnySession, row: LocalizationRow) -> LocalizationRead:
     """Everything of one."""
-    state = msgspec.json.decode(row.document, type=Document).state
+    document = msgspec.json.decode(row.document, type=Document)
     past: dict[int, list[PairRead]] = defaultdict(list)
-    for result in state.results:
+    for result in document.state.results:
         past[result.round].append(_past(result))
     rounds = [RoundRead(number=number, pairs=pairs) for number, pairs in sorted(past.items())]
     if row.state == LocalizationRunState.RUNNING:
@@ -33,6 +34,7 @@ def read(session: AnySession, row: LocalizationRow) -> LocalizationRead:
         rounds.append(RoundRead(number=row.round, pairs=_present(sides)))
     return LocalizationRead(
         **LocalizationSummary.model_validate(row).model_dump(),
+        benchmark=cast("PairBenchmark", document.benchmark),
         rounds=rounds,
         verdict=None if row.verdict is None else VerdictRead.model_validate(row.verdict),
     )

@@ -26,7 +26,7 @@ from mainstay.detectors.localize.model import (
     Round,
 )
 from mainstay.detectors.localize.topology import Endpoint, flat
-from mainstay.probes.benchmarks.pair_protocol import PAIR, SIZES, PairTask, Role, bandwidths, scatters
+from mainstay.probes.benchmarks.pair_protocol import PAIR, SIZES, TOOL_SIZES, PairTask, Role, bandwidths, scatters
 from mainstay.probes.benchmarks.result import BenchmarkResult
 from mainstay.probes.benchmarks.result import BenchmarkState as Ran
 from mainstay.probes.core_types import HealthState
@@ -67,6 +67,7 @@ class Document(msgspec.Struct, frozen=True):
     state: LocalizationState
     asked: tuple[NodePair, ...]
     """The round whose orders are out: another version of the planner would ask for others."""
+    benchmark: str = PAIR
 
 
 class UnknownLocalizationError(NotFoundError):
@@ -141,7 +142,7 @@ def create(session: WriteSession, body: LocalizationCreate, *, now: float) -> Lo
     )
     session.add(made)
     session.flush()
-    _go_on(session, made, state, now=now)
+    _go_on(session, made, Document(state, (), body.benchmark), now=now)
     return made
 
 
@@ -190,19 +191,19 @@ def _partners(session: AnySession, rows: Sequence[NodeRow]) -> list[str]:
     return [row.name for row in idle[:most]]
 
 
-def _go_on(session: WriteSession, row: LocalizationRow, state: LocalizationState, *, now: float) -> None:
+def _go_on(session: WriteSession, row: LocalizationRow, document: Document, *, now: float) -> None:
     """Order the next round, or end with the verdict."""
-    step = plan.next_round(state)
-    asked = step.pairs if isinstance(step, Round) else ()
-    row.document = msgspec.json.encode(Document(state=state, asked=asked)).decode()
+    step = plan.next_round(document.state)
+    document = msgspec.structs.replace(document, asked=step.pairs if isinstance(step, Round) else ())
+    row.document = msgspec.json.encode(document).decode()
     if isinstance(step, LocalizationVerdict):
         _end(session, row, LocalizationRunState.DONE, _headline(step), now=now)
         row.verdict = msgspec.to_builtins(step, str_keys=True)
     else:
         row.round = step.number
         row.state_reason = f"round {step.number}: {len(step.pairs)} pairs are being measured"
-        for position, pair in enumerate(step.pairs):
-            session.add_all(_sides(row, step, position, pair, now))
+        for position in range(len(step.pairs)):
+            session.add_all(_sides(row, document, position, now))
     _tell(session, row)
 
 
@@ -215,20 +216,21 @@ def _headline(verdict: LocalizationVerdict) -> str:
 
 
 def _sides(
-    row: LocalizationRow, step: Round, position: int, pair: NodePair, now: float
+    row: LocalizationRow, document: Document, position: int, now: float
 ) -> tuple[LocalizationTaskRow, LocalizationTaskRow]:
     """The two orders of a pair; who listens changes with the round, so that no node always does."""
-    listens, connects = (pair.a, pair.b) if step.number % 2 else (pair.b, pair.a)
+    pair, sizes = document.asked[position], TOOL_SIZES.get(document.benchmark, SIZES)
+    listens, connects = (pair.a, pair.b) if row.round % 2 else (pair.b, pair.a)
 
     def side(role: Role, own: Endpoint, other: Endpoint) -> LocalizationTaskRow:
         key = uuid7()
         order = PairTask(
-            id=key, kind="pair", validation_id=key, benchmark=PAIR, role=role, peer=other.node,
-            address=str(row.addresses[listens.node]), port=FIRST_PORT + position % PORTS, sizes=SIZES, nic=own.nic,
+            id=key, kind="pair", validation_id=key, benchmark=document.benchmark, role=role, peer=other.node,
+            address=str(row.addresses[listens.node]), port=FIRST_PORT + position % PORTS, sizes=sizes, nic=own.nic,
             gpu=own.gpu, seconds=PAIR_SECONDS, deadline_at=now + ROUND_SECONDS,
         )  # fmt: skip
         return LocalizationTaskRow(
-            id=key, localization_id=row.id, round=step.number, position=position, role=role.value, node=own.node,
+            id=key, localization_id=row.id, round=row.round, position=position, role=role.value, node=own.node,
             peer=other.node, state=SideState.QUEUED.value, order=msgspec.to_builtins(order), created_at=now,
             deadline_at=order.deadline_at,
         )  # fmt: skip
@@ -292,8 +294,9 @@ def accept(
     Raises:
         UnprocessableError: it is of another benchmark, or ends before it begins.
     """
-    if body.result.benchmark != PAIR:
-        raise UnprocessableError(f"the order was of benchmark {PAIR!r}, the result is of {body.result.benchmark!r}")
+    wanted, got = side.order["benchmark"], body.result.benchmark
+    if got not in (wanted, PAIR):
+        raise UnprocessableError(f"the order was of benchmark {wanted!r}, the result is of {got!r}")
     if body.finished_at < body.started_at:
         raise UnprocessableError("finished_at is before started_at")
     # One answer at a time for each localization: two last answers would otherwise both wait for the other.
@@ -340,7 +343,7 @@ def _round_over(session: WriteSession, row: LocalizationRow, *, now: float) -> N
     for side in sides:
         if side.state in _OPEN:
             side.state = SideState.EXPIRED.value
-    _go_on(session, row, plan.record(document.state, results), now=now)
+    _go_on(session, row, msgspec.structs.replace(document, state=plan.record(document.state, results)), now=now)
 
 
 def sides_of(session: AnySession, localization_id: str, number: int) -> list[LocalizationTaskRow]:
@@ -371,20 +374,18 @@ def _result(pair: NodePair, sides: Sequence[LocalizationTaskRow]) -> PairResult:
         return PairResult(a=pair.a, b=pair.b, via=pair.via, bandwidth=measured, scatter=scatter)
     if measured_by and not measured:
         return plan.missing(pair, "measured nothing")
-    note = "; ".join(_unfinished(side, result) for side, result in told)[:300]
-    return PairResult(a=pair.a, b=pair.b, via=pair.via, outcome=PairOutcome.HUNG, note=note)
-
-
-def _unfinished(side: LocalizationTaskRow, result: BenchmarkResult | None) -> str:
-    return f"{side.node}: {(result and result.error) or 'no answer in time'}"
+    note = "; ".join(f"{side.node}: {(result and result.error) or 'no answer in time'}" for side, result in told)
+    return PairResult(a=pair.a, b=pair.b, via=pair.via, outcome=PairOutcome.HUNG, note=note[:300])
 
 
 def _problem(side: LocalizationTaskRow, result: BenchmarkResult | None) -> str:
     """Why a side could not measure; empty where it measured, or ran out of time."""
     if result is None:
         return f"{side.node} did not fetch its task" if side.taken_at is None else ""
-    failed = result.state in {Ran.UNSUPPORTED, Ran.ERROR}
-    return f"{side.node} could not measure: {result.error or result.state}" if failed else ""
+    if result.state in {Ran.UNSUPPORTED, Ran.ERROR}:
+        return f"{side.node} could not measure: {result.error or result.state}"
+    older = result.benchmark != side.order["benchmark"]
+    return f"{side.node} runs an older node daemon, which measures TCP instead" if older else ""
 
 
 def _by_size(choose: Callable[[Iterable[float]], float], sides: Sequence[dict[int, float]]) -> dict[str, float]:

@@ -22,6 +22,7 @@ from mainstay.recovery.planner_input import FailureCase, RankPlacement
 from mainstay.recovery.recovery_plan import RecoveryPlan, RecoveryStrategyName, RestoreStrategyName
 from mainstay.recovery.scenario_assumptions import cost_inputs_of
 from mainstay.recovery.scenario_file import read_scenario
+from tests.commands import run_here
 from tests.stored import assert_stored
 
 
@@ -313,3 +314,11 @@ def test_the_levels_of_the_documented_job(tmp_path: Path, capsys: pytest.Capture
     assert run_tiers(path, 0.0) == 2
     assert capsys.readouterr().err == "mainstay plan: --node-mtbf-hours must be above 0, not 0\n"
     assert run_tiers(tmp_path / "absent.json", 1.0) == 2
+
+
+@pytest.mark.parametrize("form", [("plan", "{file}"), ("plan", "--scenario", "{file}")])
+def test_the_file_is_an_argument_or_an_option(tmp_path: Path, form: tuple[str, ...]) -> None:
+    path = write(tmp_path, documented())
+    done = run_here(*(word.format(file=path) for word in form), "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["failed_ranks"] == [2, 3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,53 @@ def test_twelve_unknown_nodes_are_listed(capsys: pytest.CaptureFixture[str], cou
     assert capsys.readouterr().out.splitlines() == [
         "No slow part: all pairs are alike.", "0 pairs; 0 nodes good; healthy pairs scatter by unknown",
     ]  # fmt: skip
+
+
+END = "# Out of bounds values : 0 OK\n"
+
+
+def nccl_log(a: str, b: str, slow: float = 1.0, end: str = END) -> str:
+    """What rank 0 of nccl-tests 2.17 prints of one GPU a node under MPI (src/util.cu)."""
+    ranks = "".join(
+        f"#  Rank {rank:2d} Group  0 Pid {7000 + rank:6d} on {node:>10s} device  0 [0000:1a:00] NVIDIA H100\n"
+        for rank, node in enumerate((a, b))
+    )
+    row = "{0:12d}  {1:12d}     float    none      -1{2}       0{2}    N/A\n"
+    rows = ""
+    for size, microseconds in ((8192, 20.0), (64 << 20, 1400.0 / slow)):
+        rate = size / microseconds / 1e3
+        rows += row.format(size, size // 8, f"  {microseconds:7.2f}  {rate:6.2f}  {rate / 2:6.2f}")
+    return f"# nThread 1 nGpus 1 minBytes 8192 maxBytes 67108864\n#\n# Using devices\n{ranks}#\n{rows}{end}"
+
+
+def test_logs_of_nccl_tests_name_the_slow_node_of_their_pairs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "alltoall.log"
+    runs = [(p["a"], p["b"]) for p in pairs(1.0)]
+    file.write_text("".join(nccl_log(a, b, 0.7 if "n3" in (a, b) else 1.0) for a, b in runs))
+    assert localize(file) == 1
+    out = capsys.readouterr().out
+    assert re.match(r"Node n3: 7[01]% of the usual speed at 64 MiB \(not at 8 KiB\)", out), out
+    file.write_text("".join(nccl_log(a, b, end="" if "n3" in (a, b) else END) for a, b in runs))
+    assert localize(file, as_json=True) == 1
+    (culprit,) = json.loads(capsys.readouterr().out)["verdict"]["culprits"]
+    assert (culprit["name"], culprit["speed"]) == (["n3"], None)
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (nccl_log("n1", "n1"), "run 1: a pair has two nodes, not 1: n1"),
+        (
+            nccl_log("n1", "n2") + nccl_log("n1", "n3", end="# Out of bounds values : 3 FAILED\n"),
+            "run 2: .*3 wrong values",
+        ),
+    ],
+)
+def test_a_run_that_is_no_pair_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], log: str, words: str
+) -> None:
+    (file := tmp_path / "nccl.log").write_text(log)
+    assert localize(file) == 2
+    assert re.search(words, capsys.readouterr().err)

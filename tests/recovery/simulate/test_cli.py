@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from mainstay.recovery.simulate.cli import SimulateOptions, _scenario, simulate
+from tests.commands import run_here
 
 SMALL: dict[str, Any] = {"nodes": 24, "dp": 6, "pp": 4, "days": 10.0, "seeds": 5, "node_mtbf_hours": 240.0}
 
@@ -149,3 +150,10 @@ def test_a_large_job_gets_fewer_runs_unless_they_are_given() -> None:
     assert _scenario(SimulateOptions(**job)).seeds == 200
     assert _scenario(SimulateOptions(nodes=100_000, **job)).seeds == 5
     assert _scenario(SimulateOptions(nodes=100_000, seeds=7, **job)).seeds == 7
+
+
+def test_the_file_of_the_command_line_is_the_trace(tmp_path) -> None:
+    (file := tmp_path / "scenario.json").write_text("{}")
+    done = run_here("simulate", file)
+    assert done.returncode == 2
+    assert f"{file}: line 1: fields: expected milliseconds,add|remove,node" in done.stderr

@@ -22,13 +22,14 @@ from mainstay.detectors.localize.model import LocalizationVerdict as LocalizedAs
 from mainstay.detectors.localize.model import LocalizedCulprit
 from mainstay.detectors.localize.topology import FabricComponentKind
 from mainstay.detectors.validation.verdict import MetricVerdict, RunVerdict
-from mainstay.probes.benchmarks.pair_protocol import PAIR, PairReport, PairTask, Role, bandwidths, metrics
+from mainstay.probes.benchmarks.pair_protocol import PAIR, TOOL_SIZES, PairReport, PairTask, Role, bandwidths, metrics
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, MetricValues
 from mainstay.probes.core_types import Verdict
 from mainstay.service.app import build_services, close_services
 from mainstay.service.incidents.finding_retry import store_with_retry
 from mainstay.service.incidents.models import FindingRow, IncidentRow
 from mainstay.service.localization import findings as localization_findings
+from mainstay.service.localization import serializers as localization_serializers
 from mainstay.service.localization import service as localization_service
 from mainstay.service.localization.schemas import LocalizationCreate, PairReportIn
 from mainstay.service.services import Services
@@ -55,7 +56,7 @@ def measured(
         for m in metrics(order.sizes)
     )
     result = BenchmarkResult(
-        benchmark=PAIR, state=state, error=error, seconds=1.0, device=order.gpu or "cpu", metrics=values
+        benchmark=order.benchmark, state=state, error=error, seconds=1.0, device=order.gpu or "cpu", metrics=values
     )
     now = time.time()
     return PairReport(started_at=now - 1, finished_at=now, result=result)
@@ -70,12 +71,16 @@ class Fleet:
     """Nodes that never fetch an order."""
     broken: set[str] = field(default_factory=set)
     """Nodes that cannot measure; their peers wait for nothing."""
+    old: set[str] = field(default_factory=set)
+    """Nodes whose daemon measures TCP instead of what the task says."""
     seen: list[PairTask] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def answer(self, node: str, order: PairTask) -> PairReport:
         with self.lock:
             self.seen.append(order)
+        if node in self.old:
+            order = msgspec.structs.replace(order, benchmark=PAIR)
         ends = {node, order.peer}
         if node in self.broken:
             return measured(order, 1.0, BenchmarkState.UNSUPPORTED, "torch is not installed")
@@ -277,6 +282,20 @@ def test_a_node_that_hangs_is_named_by_its_pairs(services: Services, report: Jso
     row = play(services, start_localization(services, *nodes), Fleet(slow={"n2": 0.0}), nodes)
     assert names(row) == ["n2"]
     assert row.verdict["culprits"][0]["speed"] is None
+
+
+def test_a_node_is_named_by_another_benchmark_and_an_old_daemon_stays_unknown(services: Services, report: Json) -> None:
+    nodes = [f"n{number}" for number in range(7)]
+    add_nodes(services, report, *nodes)
+    fleet = Fleet(slow={"n2": 0.6}, old={"n6"})
+    row = play(services, start_localization(services, *nodes, benchmark="all_reduce_pair"), fleet, nodes)
+    assert {order.benchmark for order in fleet.seen} == {"all_reduce_pair"}
+    assert {order.sizes for order in fleet.seen} == {TOOL_SIZES["all_reduce_pair"]}
+    assert (names(row), list(row.verdict["unknown"])) == (["n2"], ["n6"])
+    with services.database.reading() as session:
+        read = localization_serializers.read(session, localization_service.require(session, row.id))
+    assert read.benchmark == "all_reduce_pair"
+    assert any("older node daemon" in pair.note for given in read.rounds for pair in given.pairs)
 
 
 @pytest.mark.parametrize("how", ["deaf", "broken"])

@@ -4789,6 +4789,12 @@ export interface components {
              * @default false
              */
             allow_occupied: boolean;
+            /**
+             * Benchmark
+             * @default pair
+             * @enum {string}
+             */
+            benchmark: "pair" | "perftest_pair" | "all_reduce_pair" | "all_to_all_pair";
             /** Nodes */
             nodes: string[];
             /** Partners */
@@ -4810,6 +4816,11 @@ export interface components {
         LocalizationRead: {
             /** Allow Occupied */
             allow_occupied: boolean;
+            /**
+             * Benchmark
+             * @enum {string}
+             */
+            benchmark: "pair" | "perftest_pair" | "all_reduce_pair" | "all_to_all_pair";
             /** Created At */
             created_at: number;
             /** Finished At */

@@ -3,7 +3,7 @@ import { useInfiniteQuery, useMutation, useQueryClient } from "@tanstack/react-q
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
 import { client, idempotencyKey, unwrap } from "@/api/client";
-import type { LocalizationSummary } from "@/api/types";
+import type { Localization, LocalizationSummary } from "@/api/types";
 import { names } from "@/features/validation/sweep-form";
 import { plural } from "@/lib/format";
 import { usePolling } from "@/lib/live";
@@ -14,6 +14,7 @@ import { Dialog } from "@/ui/dialog";
 import { Field, Input, TextArea } from "@/ui/field";
 import { Empty, ErrorNotice, StaleStrip } from "@/ui/notice";
 import { Panel } from "@/ui/panel";
+import { Select } from "@/ui/select";
 import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
 import { Switch } from "@/ui/switch";
@@ -87,10 +88,19 @@ function Row({ item }: { item: LocalizationSummary }) {
   );
 }
 
+type Benchmark = Localization["benchmark"];
+const benchmarks: { value: Benchmark; label: string }[] = [
+  { value: "pair", label: "TCP" },
+  { value: "perftest_pair", label: "RDMA (perftest)" },
+  { value: "all_reduce_pair", label: "All-reduce over all GPUs" },
+  { value: "all_to_all_pair", label: "All-to-all over all GPUs" },
+];
+
 function NewLocalization({ onClose }: { onClose: () => void }) {
   const [nodes, setNodes] = useState("");
   const [partners, setPartners] = useState("");
   const [why, setWhy] = useState("");
+  const [benchmark, setBenchmark] = useState<Benchmark>("pair");
   const [allowOccupied, setAllowOccupied] = useState(false);
   const [headers] = useState(idempotencyKey);
   const queryClient = useQueryClient();
@@ -103,6 +113,7 @@ function NewLocalization({ onClose }: { onClose: () => void }) {
         nodes: asked,
         reason: why.trim(),
         partners: with_.length > 0 ? with_ : null,
+        benchmark,
         allow_occupied: allowOccupied,
       };
       return unwrap(client.POST("/v1/fault-localizations", { headers, body }));
@@ -154,6 +165,15 @@ function NewLocalization({ onClose }: { onClose: () => void }) {
             />
           )}
         </Field>
+        <p className="flex items-center gap-3 text-ink-2 text-sm">
+          <Select
+            label="Benchmark"
+            value={benchmark}
+            onChange={(value) => setBenchmark(value as Benchmark)}
+            groups={[{ options: benchmarks }]}
+          />
+          What a pair measures
+        </p>
         <p className="flex items-center gap-3 text-ink-2 text-sm">
           <Switch label="Allow occupied" on={allowOccupied} onChange={setAllowOccupied} />
           Measure even if jobs run on the nodes
