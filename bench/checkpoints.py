@@ -26,9 +26,9 @@ import torch.distributed.checkpoint
 from bench.lib_source import ArraySource
 from bench.report import Row, publish, target_file
 from mainstay.recovery.checkpoint import save
-from mainstay.recovery.checkpoint.load import read_part
 from mainstay.recovery.checkpoint.manifest import DiskConfig
 from mainstay.recovery.checkpoint.save import WriteTarget
+from mainstay.recovery.checkpoint.slot_reader import read_slot
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.snapshot import SnapshotWriter
 
@@ -67,7 +67,7 @@ class Bench:
 
     def read(self) -> None:
         part = self.ours.run.part(1, 0, 1)
-        read_part(self.ours.run, part, self.arena.layout, np.empty(self.arena.layout.nbytes, np.uint8))
+        read_slot(self.ours.run, part, self.arena.layout, np.empty(self.arena.layout.nbytes, np.uint8))
 
     def dcp_read(self) -> None:
         state: dict[str, Any] = {name: torch.empty_like(tensor) for name, tensor in self.state.items()}

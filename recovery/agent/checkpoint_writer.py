@@ -1,4 +1,4 @@
-"""The agent's part of the disk level: it says which slots are to be written, keeps the process that writes, reads back.
+"""The agent's part of the disk level: it says which slots are to be written, and keeps the process that writes.
 
 ``mainstay.recovery.checkpoint`` defines what is written. A slot that waits for a write is pinned. A failed write
 is reported, and training continues.
@@ -19,17 +19,14 @@ import msgspec
 
 from mainstay.probes.core_types import validate_name
 from mainstay.probes.durable_files import write_durably
-from mainstay.recovery.agent.errors import CorruptError, NoSuchSlotError
-from mainstay.recovery.agent.messages import ConfigureDisk, Fetched, LoadDisk, SaveCheckpoint
+from mainstay.recovery.agent.errors import NoSuchSlotError
+from mainstay.recovery.agent.messages import ConfigureDisk, SaveCheckpoint
 from mainstay.recovery.agent.node import AgentNode
 from mainstay.recovery.agent.periodic_thread import PeriodicThread
 from mainstay.recovery.checkpoint.catalog import PartFile, RunDirectory
-from mainstay.recovery.checkpoint.load import read_part
-from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError, CheckpointPart, DiskConfig, holds
-from mainstay.recovery.checkpoint.reshape import read_shares
+from mainstay.recovery.checkpoint.manifest import MANIFEST, DiskConfig, holds
 from mainstay.recovery.checkpoint.writer import SlotOrder, SlotResult, WriteRequest, WriteResult
 from mainstay.recovery.memory.arena import Arena
-from mainstay.recovery.memory.digest import digest
 from mainstay.recovery.memory.errors import ArenaError
 from mainstay.recovery.memory.records import Word
 
@@ -317,44 +314,3 @@ def _subject(rank: int) -> str:
 def _pending(arena: Arena) -> list[int]:
     pins = arena.pins()
     return sorted({r.epoch for r in arena.records() if r.committed and pins.disk_pending(r.epoch)})
-
-
-# Reading
-
-
-def load_disk(node: AgentNode, order: LoadDisk, generation: int, run: str) -> Fetched:
-    """Carry out ``LoadDisk``: see ``AgentClient.load_disk``. ``run`` is the one that this agent writes for."""
-    begun = time.perf_counter()
-    store = node.store
-    arena = store.arena(order.rank)
-    part = _part(order)
-    source = RunDirectory(Path(order.directory) / order.run)
-    with store.lock(order.rank):
-        slot = arena.choose().slot
-        out = arena.begin_write(slot, generation)[: arena.layout.nbytes]
-        try:
-            (read_shares if part.is_share else read_part)(source, part, arena.layout, out)
-        except CheckpointError as error:
-            raise CorruptError(str(error)) from error
-        node.meter.add_transfer("disk_read", part.nbytes, time.perf_counter() - begun)
-        # Every tensor has been checked; generations of another run say nothing here.
-        since = part.generation if order.run == run else generation
-        record = store.accept(order.rank, slot, order.epoch, since, digest(out))
-    return Fetched(nbytes=record.nbytes, seconds=time.perf_counter() - begun, digest=record.digest)
-
-
-def _part(order: LoadDisk) -> CheckpointPart:
-    """The part that is asked for; of several the one of the newest generation.
-
-    Raises:
-        NoSuchSlotError, CorruptError.
-    """
-    run = RunDirectory(Path(order.directory) / validate_name(order.run, "run"))
-    of = order.rank if order.from_rank is None else order.from_rank
-    found = [p.generation for p in run.parts(order.epoch) if p.rank == of and order.generation in {0, p.generation}]
-    if not found:
-        raise NoSuchSlotError(f"{run.step(order.epoch)} does not hold rank {of}")
-    try:
-        return run.part(order.epoch, of, max(found))
-    except CheckpointError as error:
-        raise CorruptError(str(error)) from error

@@ -15,7 +15,8 @@ import msgspec
 
 from mainstay.recovery.agent import transfer
 from mainstay.recovery.agent.capacity_check import check_capacity
-from mainstay.recovery.agent.checkpoint_writer import CheckpointWriter, load_disk
+from mainstay.recovery.agent.checkpoint_reader import CheckpointReader
+from mainstay.recovery.agent.checkpoint_writer import CheckpointWriter
 from mainstay.recovery.agent.encoder import ParityEncoder, answer_row
 from mainstay.recovery.agent.errors import AgentError, AgentGoneError, FailureKind, RefusedError, StaleGenerationError
 from mainstay.recovery.agent.extra_copies import ExtraCopyManager
@@ -104,6 +105,7 @@ class AgentService:
         self._encoder = ParityEncoder(self.node)
         self._threads: list[PeriodicThread] = [self._encoder]
         self._disk: CheckpointWriter | None = None
+        self._reader = CheckpointReader(self.node)
         if settings.checkpoint_dir is not None:
             self._disk = CheckpointWriter(self.node, settings.checkpoint_dir)
             self._threads.append(self._disk)
@@ -191,7 +193,7 @@ class AgentService:
 
     def _load_disk(self, request: LoadDisk, caller: AgentConnection) -> WireMessage:
         run = "" if self._disk is None or self._disk.config is None else self._disk.config.run
-        return load_disk(self.node, request, caller.generation, run)
+        return self._reader.load(request, caller.generation, run)
 
     def _require_disk(self) -> CheckpointWriter:
         if self._disk is None:

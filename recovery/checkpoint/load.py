@@ -1,4 +1,4 @@
-"""A part of a step becomes a slot again, every tensor checked against its digest."""
+"""Tensors of a part of a step, each checked against its digest."""
 
 from __future__ import annotations
 
@@ -11,23 +11,8 @@ from typing import Final
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, TensorEntry
 from mainstay.recovery.memory.digest import Bytes, digest
-from mainstay.recovery.memory.layout import Layout
 
 CHUNK: Final = 8 * 1024 * 1024
-
-
-def read_part(run: RunDirectory, part: CheckpointPart, layout: Layout, out: Bytes) -> None:
-    """Read ``part`` into ``out`` (uint8, the bytes of a slot with ``layout``).
-
-    Raises:
-        LayoutMismatchError: the part holds other tensors; names the first.
-        CheckpointError: the file is missing, short, or a tensor does not match its digest; ``out`` is worthless.
-    """
-    layout.require_same(part.layout(), f"{run.step(part.epoch) / part.file}")
-    out[:] = 0  # what lies between tensors counts in the digest of a slot
-    with part_file(run, part) as read:
-        for spec, entry in zip(layout.tensors, part.tensors, strict=True):
-            read(entry, out[spec.offset : spec.offset + spec.nbytes])
 
 
 @contextmanager
@@ -35,7 +20,7 @@ def part_file(run: RunDirectory, part: CheckpointPart) -> Iterator[Callable[[Ten
     """Open the file of ``part``: what is yielded reads and checks one tensor into a uint8 [entry.nbytes].
 
     Raises:
-        CheckpointError: see ``read_part``.
+        CheckpointError: the file is missing, short, or a tensor does not match its digest.
     """
     path = run.step(part.epoch) / part.file
     try:
@@ -63,7 +48,7 @@ def verify_part(run: RunDirectory, part: CheckpointPart) -> int:
     """Read a whole part and check every tensor; bytes read.
 
     Raises:
-        CheckpointError: see ``read_part``.
+        CheckpointError: the file is missing, short, or a tensor does not match its digest.
     """
     import numpy as np  # noqa: PLC0415 - only the command line comes here
 

@@ -21,15 +21,12 @@ import numpy.typing as npt
 from mainstay.recovery.checkpoint.catalog import RunDirectory, cuts, substitute_part
 from mainstay.recovery.checkpoint.dcp import BLOB
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, Manifest
-from mainstay.recovery.checkpoint.save import slices_of
 from mainstay.recovery.checkpoint.tensor_index import TensorIndex
 from mainstay.recovery.memory import varlen_buffer
 from mainstay.recovery.memory.digest import Bytes
-from mainstay.recovery.memory.errors import LayoutMismatchError
-from mainstay.recovery.memory.global_slices import SLICES, GlobalSlice, Slices, encode, whole
+from mainstay.recovery.memory.global_slices import SLICES, Slices, encode, whole
 from mainstay.recovery.memory.layout import DTYPES, Layout, TensorSpec
 from mainstay.recovery.memory.model_names import MARK, MODEL
-from mainstay.recovery.memory.shard import SHARED
 from mainstay.recovery.mesh_shape import MeshShape
 
 Arrays = dict[str, npt.NDArray[np.generic]]
@@ -123,32 +120,6 @@ def gather(
         return _Gathering(run, made, layout, slices).arrays()
     except CheckpointError as error:
         raise CheckpointError(f"{run.step(epoch)}: {error}") from error
-
-
-def read_shares(run: RunDirectory, part: CheckpointPart, layout: Layout, out: Bytes) -> None:
-    """Read the slot of which ``part`` is a share into ``out`` (uint8, the bytes of a slot with ``layout``).
-
-    Raises:
-        LayoutMismatchError: the slot holds other tensors.
-        CheckpointError: the step is not whole, or a share is missing or damaged; ``out`` is worthless.
-    """
-    if part.layout_digest != layout.digest:
-        raise LayoutMismatchError(f"{run.step(part.epoch) / part.file} holds other tensors than this rank has")
-    kept = {entry.rank: entry.generation for entry in run.manifest(part.epoch).parts}
-    peers = [peer for peer in part.shape.dp_peers(part.rank) if peer in kept and peer != part.rank]
-    index = TensorIndex(run, [part, *(run.part(part.epoch, peer, kept[peer]) for peer in peers)])
-    own = {entry.name: entry for entry in part.tensors}
-    out[:] = 0  # what lies between tensors counts in the digest of a slot
-    views = layout.views(out)
-    places: dict[str, GlobalSlice] = {}
-    if SLICES in own:
-        views[SLICES][...] = index.array(part, own[SLICES])
-        places = slices_of(layout, out)
-    for spec in layout.tensors:
-        if spec.name.startswith(SHARED):
-            index.read(spec.name, spec.dtype, places.get(spec.name) or whole(spec.shape), views[spec.name])
-        elif spec.name != SLICES:
-            views[spec.name][...] = index.array(part, own[spec.name])
 
 
 class _Gathering:

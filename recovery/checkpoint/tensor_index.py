@@ -77,6 +77,10 @@ class TensorIndex:
         if not (single or out.size == 0 or (filled is not None and filled.all())):
             raise CheckpointError(f"the step lacks pieces of {name!r}, which this rank needs")
 
+    def origin(self, name: str) -> tuple[tuple[GlobalSlice, int], ...]:
+        """Place and digest of every stored piece of ``name``."""
+        return tuple(sorted((place, entry.digest) for (place, _), (_, entry) in self._pieces.get(name, {}).items()))
+
     def array(self, part: CheckpointPart, entry: TensorEntry) -> npt.NDArray[np.generic]:
         """A stored piece, checked, in numpy's type.
 

@@ -20,7 +20,7 @@ SLICES: Final = "mainstay.slices"
 """The tensor of a slot that holds them, as JSON."""
 
 
-class GlobalSlice(msgspec.Struct, frozen=True, array_like=True):
+class GlobalSlice(msgspec.Struct, frozen=True, array_like=True, order=True):
     """A box of a tensor of the whole model. Its sizes are the shape of the tensor that lies there."""
 
     global_shape: tuple[int, ...]

@@ -18,9 +18,9 @@ import pytest
 
 from mainstay.recovery.checkpoint import catalog, save
 from mainstay.recovery.checkpoint.catalog import find, substitute_part
-from mainstay.recovery.checkpoint.load import read_part, verify_part
+from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError, DiskConfig, RunInfo, holds, write_checked
-from mainstay.recovery.checkpoint.reshape import read_shares
+from mainstay.recovery.checkpoint.slot_reader import read_slot
 from mainstay.recovery.checkpoint.writer import SlotOrder, SlotResult, WriteRequest, WriteResult
 from mainstay.recovery.memory.errors import CorruptArenaError, LayoutMismatchError
 from mainstay.recovery.memory.layout import Layout
@@ -36,7 +36,7 @@ def test_a_step_comes_back_to_the_bit(ranks: Callable[..., Any]) -> None:
     for rank in range(4):
         part = job.run.part(20, rank, 1)
         out = np.full(part.layout().nbytes, 7, np.uint8)
-        read_part(job.run, part, part.layout(), out)
+        read_slot(job.run, part, part.layout(), out)
         views = part.layout().views(out)
         for name, value in job.state(rank, 20).items():
             assert views[name].tobytes() == value.tobytes()
@@ -185,7 +185,7 @@ def test_other_tensors_are_refused_by_name(ranks: Callable[..., Any]) -> None:
     job.whole(5)
     other = Layout.build({"param.w": ("float32", (4, 3))})
     with pytest.raises(LayoutMismatchError, match=r"tensor 'param\.w' is"):
-        read_part(job.run, job.run.part(5, 0, 1), other, np.zeros(other.nbytes, np.uint8))
+        read_slot(job.run, job.run.part(5, 0, 1), other, np.zeros(other.nbytes, np.uint8))
 
 
 def test_a_full_disk_leaves_nothing_and_names_the_bytes(
@@ -303,7 +303,7 @@ def test_replicas_divide_what_they_hold_alike(ranks: Callable[..., Any]) -> None
     for rank in range(8):
         arena = job.arenas[rank]
         slot = np.empty(arena.layout.nbytes, np.uint8)
-        read_shares(job.run, parts[rank], arena.layout, slot)
+        read_slot(job.run, parts[rank], arena.layout, slot)
         assert slot.tobytes() == arena.slot_bytes(arena.find(5).slot)[: arena.layout.nbytes].tobytes()
 
 
