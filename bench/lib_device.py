@@ -1,0 +1,53 @@
+"""How fast a device writes and reads at best: ``fio``, or ``dd`` where that is not installed. Past the page cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+BLOCK = 8 * 1024 * 1024
+
+
+def tool() -> str:
+    """What measures here."""
+    return "fio" if shutil.which("fio") else "dd"
+
+
+def write_rate(directory: Path, nbytes: int) -> float:
+    """Bytes per second of one sequential write of ``nbytes`` with ``O_DIRECT`` and an fsync."""
+    path = directory / "device-test"
+    try:
+        return _fio(path, nbytes) if tool() == "fio" else _dd(path, nbytes)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _fio(path: Path, nbytes: int) -> float:
+    command = [
+        "fio", "--name=write", f"--filename={path}", "--rw=write", f"--bs={BLOCK}", f"--size={nbytes}", "--direct=1",
+        "--ioengine=io_uring", "--iodepth=4", "--end_fsync=1", "--fallocate=none", "--output-format=json",
+    ]  # fmt: skip
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return float(json.loads(told)["jobs"][0]["write"]["bw_bytes"])
+
+
+def _dd(path: Path, nbytes: int) -> float:
+    command = ["dd", "if=/dev/zero", f"of={path}", f"bs={BLOCK}", f"count={nbytes // BLOCK}", "oflag=direct"]
+    begun = time.perf_counter()
+    subprocess.run([*command, "conv=fsync"], capture_output=True, check=True)
+    return nbytes / (time.perf_counter() - begun)
+
+
+def forget_cached(directory: Path) -> None:
+    """Have the page cache give up the files below ``directory``, so that reads come from the device."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)
