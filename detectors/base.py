@@ -19,7 +19,7 @@ A new detector costs two files, ``detectors/GROUP/NAME.py`` and ``tests/detector
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -186,6 +186,9 @@ class ArrayDetector(Detector):
     """Whether a finding that names no cause of its own has the usual cause of its kind."""
     host_signals: ClassVar[tuple[str, ...]] = ()
     """Signals of the node's host that stand beside each of its devices, e.g. ``uptime_seconds`` for a boot grace."""
+    gpu_signals: ClassVar[tuple[str, ...]] = ()
+    """Signals of a node's GPUs that stand beside its host's own: of each the highest or lowest (``gpu_extremes``).
+    Only for a detector of hosts."""
     settling_seconds: ClassVar[float] = 60.0
     """How long after a restart it must have looked before its silence about an older finding means that it is over."""
     feed: ClassVar[Feed] = Feed.DEVICES
@@ -210,6 +213,22 @@ class ArrayDetector(Detector):
     def status(self) -> DetectorStatus:
         """What it does now. A detector that learns or may abstain overrides it."""
         return DetectorStatus(state=DetectorState.ACTIVE if self.rows.entities else DetectorState.IDLE)
+
+    def holds(self, kind: FindingKind, entity: Entity) -> bool:
+        """Whether it has said so and not that it is over."""
+        return entity in self.rows.entities and kind in self._held(self.rows.entities.index(entity))
+
+    def learned(self) -> dict[str, Array]:
+        """What is to outlive a restart, not copied; nothing where a detector learns within minutes."""
+        return {}
+
+    def restore_learned(self, learned: Mapping[str, Array]) -> None:
+        """Continue from what ``learned`` gave before a restart; the detector is fresh.
+
+        Raises:
+            ValueError: it is of another release; the message says what differs.
+        """
+        del learned
 
     def update(self, samples: Samples) -> list[Finding]:
         """Findings that begin or cease to hold within the chunk, in order of time.

@@ -8,6 +8,7 @@ leave, the others close up in place: hundreds of megabytes of state are not allo
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from itertools import pairwise, repeat
 from typing import Any
 
@@ -71,6 +72,32 @@ class EntityState:
 
     def __setitem__(self, name: str, value: npt.NDArray[Any]) -> None:
         self._arrays[name][...] = value
+
+    def recall(self, before: EntityState, entities: Collection[Entity] = ()) -> None:
+        """Take over the numbers of some entities, which both know, from another state with the same fields.
+
+        Raises:
+            ValueError: a field is missing there or has another shape; the message names it.
+        """
+        mask = np.fromiter((entity in entities for entity in self.entities), np.bool_, len(self.entities))
+        take = places(before.entities, self.entities)[mask]
+        for name, mine in self._arrays.items():
+            theirs = before._arrays.get(name)
+            if theirs is None or theirs.shape[:-1] != mine.shape[:-1] or theirs.shape[-1] != len(before.entities):
+                raise ValueError(f"what was learned has no field {name} of shape {mine.shape[:-1]}")
+            mine[..., mask] = theirs[..., take]
+
+    @property
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """All fields by name, not copied."""
+        return dict(self._arrays)
+
+    @classmethod
+    def stored(cls, entities: tuple[Entity, ...], arrays: Mapping[str, npt.NDArray[Any]]) -> EntityState:
+        """What was stored of some entities, only to ``recall`` from."""
+        state = cls()
+        state.entities, state._arrays = entities, dict(arrays)
+        return state
 
     @property
     def nbytes(self) -> int:

@@ -41,19 +41,19 @@ class Drawn:
 
     def __init__(self, name: str, length: int = 30) -> None:
         self._name, self._length = name, length
-        self._times = np.full(length, np.nan)
-        self._at = 0
+        self.times = np.full(length, np.nan)
+        self.at = 0
 
     def declare(self, rows: EntityState) -> EntityState:
         return rows.field(f"{self._name}.drawn", np.nan, np.float32, lead=(self._length,))
 
     def note(self, rows: EntityState, time: float, value: Floats) -> None:
-        self._at = (self._at + 1) % self._length
-        self._times[self._at] = time
-        rows[f"{self._name}.drawn"][self._at] = value
+        self.at = (self.at + 1) % self._length
+        self.times[self.at] = time
+        rows[f"{self._name}.drawn"][self.at] = value
 
     def series(self, rows: EntityState, row: int, *, unit: str, threshold: float | None = None) -> tuple[Series, ...]:
         """One line, oldest first; none where nothing was measured."""
-        order = np.arange(self._at + 1, self._at + 1 + self._length) % self._length
+        order = np.arange(self.at + 1, self.at + 1 + self._length) % self._length
         y = rows[f"{self._name}.drawn"][order, row]
-        return draw_series(self._name, unit, self._times[order], y, threshold=threshold)
+        return draw_series(self._name, unit, self.times[order], y, threshold=threshold)

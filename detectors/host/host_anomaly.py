@@ -12,15 +12,17 @@ ends on one node of a cohort changes it, too. A change that stays is the node's 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, log
 
 import numpy as np
 
-from mainstay.detectors.base import ArrayDetector, Bools, DetectorState, DetectorStatus, Floats, Samples
+from mainstay.detectors.base import Array, ArrayDetector, Bools, DetectorState, DetectorStatus, Floats, Samples
 from mainstay.detectors.entity_state import EntityState, median
-from mainstay.detectors.finding import Evidence, Finding, FindingKind, join_names
+from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind, join_names
 from mainstay.detectors.host.checks import host_name
+from mainstay.detectors.host.gpu_extremes import EXTREMES
 from mainstay.detectors.series import Drawn
 from mainstay.detectors.statistics.alarm_budget import AlarmBudget
 from mainstay.detectors.statistics.fdr import Tails
@@ -31,7 +33,7 @@ from mainstay.probes.core_types import Severity
 _MINUTE, _MINUTES_A_DAY = 60.0, 1440.0
 _UPTIME = "uptime_seconds"
 LEAST: dict[str, float] = {
-    # Deviation below which a signal does not vary: shares as they are, all others as logarithms of 1 + value.
+    # Deviation below which a signal does not vary: ratios as they are, all others as logarithms of 1 + value.
     "cpu_utilization_ratio": 0.02,
     "memory_used_ratio": 0.01,
     "load_1m": 0.1,
@@ -41,6 +43,12 @@ LEAST: dict[str, float] = {
     "network_receive_bytes_total": 0.2,
     "network_transmit_bytes_total": 0.2,
     "context_switches_total": 0.1,
+    "gpu_temperature_celsius": 0.03,
+    "gpu_memory_temperature_celsius": 0.03,
+    "gpu_memory_used_bytes": 0.02,
+    "gpu_utilization_ratio": 0.02,
+    "gpu_power_watts": 0.05,
+    "gpu_sm_clock_hertz": 0.01,
 }
 _SIGNALS = tuple(LEAST)
 _LOGGED = np.array([not name.endswith("_ratio") for name in _SIGNALS])[:, None]
@@ -51,13 +59,14 @@ class HostAnomalyDetector(ArrayDetector):
 
     name = "host_anomaly"
     kinds = frozenset({FindingKind.SIGNAL_OUTLIER})
-    signals = (*_SIGNALS, _UPTIME)
+    signals = (*(name for name in _SIGNALS if name not in EXTREMES), _UPTIME)
+    gpu_signals = tuple(EXTREMES)
     settling_seconds = 6 * 3600.0  # a new process learns for four hours before its silence means anything
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Config:
         learned_minutes: int = 240
-        """Minutes of a node before it is judged: with nine signals some thirty samples a correlation's direction."""
+        """Minutes of a node before it is judged: sixteen samples and more for each of fifteen signals."""
         memory_minutes: float = 14_400.0
         """Over which a node's usual state is averaged: ten days, so that a slow drift is learned."""
         least_peers: int = 3
@@ -84,6 +93,7 @@ class HostAnomalyDetector(ArrayDetector):
         self._tails = Tails(len(VIEWS), threshold=c.tail_start, censor=c.tail_end, memory=c.memory_minutes)
         self._budget = AlarmBudget(rate=c.findings_a_day / _MINUTES_A_DAY)
         self._minute = np.nan
+        self._before, self._awaited = EntityState(), set[Entity]()
         super().reset()
 
     def _rows(self) -> EntityState:
@@ -95,6 +105,30 @@ class HostAnomalyDetector(ArrayDetector):
 
     def _held(self, row: int) -> list[FindingKind]:
         return [*self.kinds] if self._latch.on(self.rows)[row] else []
+
+    def learned(self) -> dict[str, Array]:
+        hosts = np.array([(entity.node, entity.device) for entity in self.rows.entities], np.str_).reshape(-1, 2)
+        clock = np.array([self._minute, self._models.samples, self._budget.shift, self._drawn.at])
+        shared = {"hosts": hosts, "clock": clock, "tails": self._tails.counts, "drawn": self._drawn.times}
+        return {"signals": np.array(_SIGNALS), **shared, **self.rows.arrays}
+
+    def restore_learned(self, learned: Mapping[str, Array]) -> None:
+        if learned.get("signals", np.zeros(0)).tolist() != [*_SIGNALS]:
+            raise ValueError("it was learned of other signals")
+        before = EntityState.stored(tuple(Entity(node=n, device=d) for n, d in learned["hosts"].tolist()), learned)
+        self.rows.recall(before)  # checks that the fields are the same
+        self._minute, samples, self._budget.shift, at = map(float, learned["clock"])
+        self._models.samples, self._drawn.at = int(samples), int(at)
+        self._tails.counts[...], self._drawn.times[...] = learned["tails"], learned["drawn"]
+        self._before, self._awaited = before, set(before.entities)
+
+    def _follow(self, samples: Samples) -> list[Finding]:
+        """Nodes that come back after a restart, at once or one by one, continue from what was learned of them."""
+        ended = super()._follow(samples)
+        if new := self._awaited.intersection(self.rows.entities):
+            self.rows.recall(self._before, new)
+            self._awaited -= new
+        return ended
 
     def status(self) -> DetectorStatus:
         if not self.rows.entities:

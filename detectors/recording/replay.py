@@ -7,11 +7,14 @@ they say is put in order of time afterwards.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from mainstay.detectors.base import Array, ArrayDetector, EventDetector, Feed, Floats, Samples
 from mainstay.detectors.finding import Entity, Finding
+from mainstay.detectors.host.gpu_extremes import extremes, gpu_rows
 from mainstay.detectors.recording.model import DEVICE_SOURCES, Recording
 from mainstay.detectors.registry import ARRAY_DETECTORS, EVENT_DETECTORS
 from mainstay.probes.core_types import Event
@@ -37,7 +40,8 @@ def replay(recording: Recording, only: Sequence[str] = ()) -> list[Finding]:
         known = ", ".join([*EVENT_DETECTORS, *ARRAY_DETECTORS])
         raise ValueError(f"no detector is called {unknown[0]!r}; there are {known}")
     chosen = {name: cls for name, cls in ARRAY_DETECTORS.items() if not only or name in only}
-    found = [f for source in DEVICE_SOURCES for f in _devices(recording, source, list(chosen.values()))]
+    groups = [[cls for cls in chosen.values() if bool(cls.gpu_signals) == with_gpus] for with_gpus in (False, True)]
+    found = [f for source in DEVICE_SOURCES for each in groups for f in _devices(recording, source, each)]
     if _HEARTBEAT in chosen:
         found += _beats(recording, chosen[_HEARTBEAT]())
     for job in recording.fleet.jobs:
@@ -54,35 +58,41 @@ def _devices(recording: Recording, source: SignalSource, classes: Sequence[type[
     ]
     if not mine:
         return []
-    beside = tuple(dict.fromkeys(name for detector in mine for name in detector.host_signals if name not in carried))
+    others = {
+        SignalSource.HOST: [name for one in mine for name in one.host_signals if name not in carried],
+        SignalSource.GPU: [name for one in mine for name in one.gpu_signals],
+    }
+    chunks = recording.devices(source)
+    for other, names_of in others.items():
+        chunks = _with(recording, chunks, other, tuple(dict.fromkeys(names_of)))
     found: list[Finding] = []
-    for samples in _with_host(recording, source, beside) if beside else recording.devices(source):
+    for samples in chunks:
         heard = [detector for detector in mine if set(detector.signals) & set(samples.signals)]
         found.extend(finding for detector in heard for finding in detector.update(samples))
     return found
 
 
-def _with_host(recording: Recording, source: SignalSource, beside: tuple[str, ...]) -> Iterator[Samples]:
-    """Each device with its host's signals of the same second beside its own."""
-    hosts = _Lookup(recording, beside)
-    for samples in recording.devices(source):
-        nodes = [entity.node for entity in samples.entities]
-        x = np.concatenate([samples.x, hosts.at(samples.t, nodes)], axis=1)
-        yield Samples(
-            entities=samples.entities, groups=samples.groups, signals=samples.signals + beside, t=samples.t, x=x
-        )
+def _with(
+    recording: Recording, chunks: Iterator[Samples], source: SignalSource, signals: tuple[str, ...]
+) -> Iterator[Samples]:
+    """The samples with signals of another source, of the same node and second, beside their own."""
+    lookup = _Lookup(recording, source, signals)
+    for samples in chunks:
+        if signals:
+            x = np.concatenate([samples.x, lookup.at(samples.t, [entity.node for entity in samples.entities])], axis=1)
+            samples = replace(samples, signals=samples.signals + signals, x=x)  # noqa: PLW2901 - the same samples
+        yield samples
 
 
 class _Lookup:
-    """Host signals by second and node, read forward once."""
+    """Signals of a source by second and node, read forward once: of the host, or one value of the GPUs."""
 
-    def __init__(self, recording: Recording, signals: tuple[str, ...]) -> None:
-        self._chunks = recording.devices(SignalSource.HOST)
-        self._signals = signals
+    def __init__(self, recording: Recording, source: SignalSource, signals: tuple[str, ...]) -> None:
+        self._chunks, self._source, self._signals = recording.devices(source), source, signals
         self._held: list[Samples] = []
 
     def at(self, t: Floats, nodes: Sequence[str | None]) -> Array:
-        """[T, S, E] float32; NaN where the host said nothing."""
+        """[T, S, E] float32; NaN where the source said nothing."""
         out = np.full((len(t), len(self._signals), len(nodes)), np.nan, np.float32)
         if not len(t):
             return out
@@ -93,18 +103,21 @@ class _Lookup:
             self._held.append(following)
         self._held = [chunk for chunk in self._held if chunk.t[-1] >= t[0]]
         for chunk in self._held:
-            _copy(chunk, self._signals, t, nodes, out)
+            mine, theirs = np.flatnonzero(np.isin(t, chunk.t)), np.flatnonzero(np.isin(chunk.t, t))
+            values = self._of_nodes(chunk, theirs, nodes)
+            out[mine] = np.where(np.isnan(values), out[mine], values)
         return out
 
-
-def _copy(chunk: Samples, signals: tuple[str, ...], t: Floats, nodes: Sequence[str | None], out: Array) -> None:
-    place = {entity.node: row for row, entity in enumerate(chunk.entities)}
-    rows = np.array([place.get(node, -1) for node in nodes], np.intp)
-    mine, theirs = np.flatnonzero(np.isin(t, chunk.t)), np.flatnonzero(np.isin(chunk.t, t))
-    for number, name in enumerate(signals):
-        if name in chunk.signals:
-            values = chunk.x[np.ix_(theirs, np.array([chunk.signals.index(name)]), rows[rows >= 0])]
-            out[np.ix_(mine, np.array([number]), np.flatnonzero(rows >= 0))] = values
+    def _of_nodes(self, chunk: Samples, seconds: npt.NDArray[np.intp], nodes: Sequence[str | None]) -> Array:
+        owners = [entity.node for entity in chunk.entities]
+        lines = [chunk.x[seconds, chunk.signals.index(name)] if name in chunk.signals
+                 else np.full((len(seconds), len(owners)), np.nan) for name in self._signals]  # fmt: skip
+        x = np.stack(lines, axis=1).astype(np.float32)
+        if self._source is SignalSource.GPU:
+            return extremes(self._signals, x, gpu_rows(nodes, owners))
+        place = {node: row for row, node in enumerate(owners)}
+        padded = np.concatenate([x, np.full((*x.shape[:2], 1), np.nan, np.float32)], axis=2)
+        return padded[:, :, [place.get(node, -1) for node in nodes]]
 
 
 def _beats(recording: Recording, detector: ArrayDetector) -> list[Finding]:

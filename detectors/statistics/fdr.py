@@ -62,7 +62,9 @@ class Tails:
     def __init__(self, signals: int, *, threshold: float, censor: float, memory: float = 3600.0) -> None:
         self.threshold, self.censor = threshold, censor
         self._keep = 0.5 ** (1.0 / memory)
-        self._seen, self._clusters, self._below, self._excess = (np.zeros(signals) for _ in range(4))
+        self.counts = np.zeros((4, signals))
+        """All that it learned."""
+        self._seen, self._clusters, self._below, self._excess = self.counts
 
     def note(self, signal: int, seen: int, onsets: npt.NDArray[np.float32]) -> None:
         """``onsets``: z of those samples over the threshold whose predecessor was not."""

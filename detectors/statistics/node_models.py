@@ -31,7 +31,7 @@ LEAST_UNREST = 0.05
 LEAST_SPREAD = 0.1
 """The same of the cube root of a squared distance."""
 REFRESH = 10
-"""Samples between two inversions of the correlations."""
+"""Samples between two inversions of a node's correlations; each sample has its share of the nodes."""
 VIEWS = ("level", "unrest")
 
 
@@ -41,7 +41,7 @@ class NodeModels:
     def __init__(self, least: Floats, *, memory: float, learned: int) -> None:
         """``least`` [S]: deviation below which a signal is constant; ``memory``, ``learned``: samples."""
         self.least, self.memory, self.learned = least[:, None], memory, learned
-        self._samples = 0
+        self.samples = 0
 
     def declare(self, rows: EntityState) -> EntityState:
         signals = (len(self.least),)
@@ -66,12 +66,13 @@ class NodeModels:
         """
         seen = np.isfinite(x).any(axis=0)
         rate = np.where(seen, np.maximum(1.0 / (rows["age"] + 1.0), 1.0 / self.memory), 0.0)
-        if self._samples % REFRESH == 0:
-            self._invert(rows)
-        self._samples += 1
+        rows["precision"][..., rows["age"] == 0] = np.eye(len(self.least))[..., None]
+        turn = np.arange(self.samples % REFRESH, len(rows.entities), REFRESH)
+        self._invert(rows, turn[rows["age"][turn] >= REFRESH])
+        self.samples += 1
         z = self._level(rows, x, rate)
         up = self._unrest(rows, x, rate)
-        distances = np.stack([self._squared(rows, z), np.square(up).mean(axis=0)])
+        distances = np.stack([self._squared(rows, z), np.square(up).sum(axis=0) / _known(rows)])
         rows["correlation"] += rate * (z[:, None] * z[None] - rows["correlation"])
         scores = self._scaled(rows, np.cbrt(distances), rate)
         scores[:, ~seen | (rows["age"] < self.learned)] = np.nan
@@ -122,18 +123,19 @@ class NodeModels:
         )
         return np.asarray(np.clip(away / deviation, 0.0, CLIP))
 
-    def _invert(self, rows: EntityState) -> None:
+    def _invert(self, rows: EntityState, which: npt.NDArray[np.intp]) -> None:
         """Precision of the correlations, shrunk by OAS; [S, S, E]."""
-        size = len(self.least)
-        sample = np.moveaxis(rows["correlation"], -1, 0)
+        size = _known(rows)[which]
+        sample = np.moveaxis(rows["correlation"][..., which], -1, 0)
         mean = np.trace(sample, axis1=1, axis2=2) / size
-        square = np.square(sample).mean(axis=(1, 2))
-        n = np.minimum(rows["age"], self.memory)
+        square = np.square(sample).sum(axis=(1, 2)) / size**2
+        n = np.minimum(rows["age"][which], self.memory)
         with np.errstate(invalid="ignore", divide="ignore"):
             shrink = (square + mean**2) / ((n + 1.0) * (square - mean**2 / size))
         shrink = np.where(np.isfinite(shrink), np.clip(shrink, 0.0, 1.0), 1.0)[:, None, None]
-        target = (mean + (mean == 0.0))[:, None, None] * np.eye(size)
-        rows["precision"] = np.moveaxis(np.linalg.inv((1.0 - shrink) * sample + shrink * target + 1e-6 * target), 0, -1)
+        target = (mean + (mean == 0.0))[:, None, None] * np.eye(len(self.least))
+        inverse = np.linalg.inv((1.0 - shrink) * sample + shrink * target + 1e-6 * target)
+        rows["precision"][..., which] = np.moveaxis(inverse, 0, -1)
 
     def _squared(self, rows: EntityState, z: Floats) -> Floats:
         return np.asarray((z * np.einsum("ije,je->ie", rows["precision"], z)).sum(axis=0))
@@ -144,6 +146,12 @@ class NodeModels:
         deviation = np.maximum(np.sqrt(rows["view_variance"]), LEAST_SPREAD)
         _learn(rows["view_mean"], rows["view_variance"], away, deviation, rate=rate, age=rows["age"])
         return np.asarray(away / deviation)
+
+
+def _known(rows: EntityState) -> Floats:
+    """[E] signals that a node ever had: one that it lacks, as those of GPUs, makes it neither calmer nor more alike."""
+    known: Floats = np.maximum(np.isfinite(rows["before"]).sum(axis=0), 1).astype(np.float64)
+    return known
 
 
 def _learn(mean: Floats, variance: Floats, away: Floats, deviation: Floats, *, rate: Floats, age: Floats) -> None:

@@ -84,7 +84,7 @@ def _detector(name: str, kind: type[Detector]) -> str:
     lines.append(f"- Reports: {', '.join(code(each) for each in sorted(kind.kinds))}")
     if issubclass(kind, ArrayDetector):
         lines[-1] += f"\n- Entities: {sentence(field_descriptions(type(kind.feed)).get(kind.feed.name))}"
-        read = (*kind.signals, *kind.host_signals)
+        read = (*kind.signals, *kind.host_signals, *kind.gpu_signals)
         lines[-1] += f"\n- Signals: {', '.join(map(code, read)) or 'every signal of its entities'}"
     else:
         lines[-1] += "\n- Input: events"

@@ -34,6 +34,7 @@ from mainstay.service.fleet.directory import Fleet as Directory
 from mainstay.service.incidents import deadlines, finding_ingest, repository
 from mainstay.service.incidents import findings as wire
 from mainstay.service.incidents.detection_shards import SHARDS, WHOLE, DetectionShard, shards
+from mainstay.service.incidents.detector_memory import DetectorMemory
 from mainstay.service.incidents.detector_runner import DetectorRunner, Fleet
 from mainstay.service.incidents.detector_status import SHARE_SECONDS, SharedDetectorStatus
 from mainstay.service.incidents.device_feed import REPORTING_SECONDS
@@ -71,6 +72,7 @@ class DetectionLoop:
         self._policy = LivePolicy(services.database, xids)
         stores = JobStores(steps=services.steps, progress=services.progress, pairs=services.pairs)
         self._runner = DetectorRunner(services.ring, stores, services.accounts, shard=shard)
+        self._memory = DetectorMemory(services.history)
         self._runs = Runs()
         self._switches: Switches = {}
         self._batch = BATCH
@@ -107,6 +109,7 @@ class DetectionLoop:
         if now - self._measured_at >= self._settings.detection_interval_seconds or now < self._measured_at:
             self._measured_at = now
             self._evaluate_measurements(now)
+            self._memory.save(self._runner.fleet_detectors, now)
             if self._shard.is_first:
                 self._apply_deadlines(now)
 
@@ -117,7 +120,8 @@ class DetectionLoop:
     # after a restart
 
     def _restore(self, now: float) -> None:
-        """Give the event detectors the events they had read; keep the findings of the array detectors."""
+        """Give the event detectors the events they had read, and array detectors what they had learned and found."""
+        self._memory.restore(self._runner.fleet_detectors)
         with self._services.database.reading() as session:
             rows = repository.active_findings(session)
             active = [wire.from_row(row) for row in rows]
@@ -150,6 +154,7 @@ class DetectionLoop:
                 ended.append(finding)
         for finding in ended:
             del self._restored[finding.key]
+        ended = [finding for finding in ended if not self._runner.holds(finding)]
         evidence = Evidence(summary="It no longer holds since the service restarted.")
         return [replace(finding, active=False, time=now, evidence=evidence) for finding in ended]
 

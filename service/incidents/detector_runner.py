@@ -52,7 +52,9 @@ class DetectorRunner:
         self._heartbeat = classes["heartbeat"]()
         by_time = [cls for name, cls in classes.items() if cls.feed is Feed.DEVICES and name != "heartbeat"]
         mine = [cls for cls in by_time if shard.has_detector(cls.name)]
-        self._devices = [_device_detectors(ring, source, mine) for source in RING_SOURCES]
+        # Apart, because others would take a value of the GPUs beside a host for the host's own.
+        groups = [[cls for cls in mine if bool(cls.gpu_signals) == with_gpus] for with_gpus in (False, True)]
+        self._devices = [_device_detectors(ring, source, each) for source in RING_SOURCES for each in groups]
         self._of_jobs = [cls for cls in classes.values() if cls.feed in OF_JOBS]
         self._jobs: dict[str, JobDetectors] = {}
         self._signs = StepSigns(stores)
@@ -67,6 +69,16 @@ class DetectorRunner:
         self._signs.note(fleet.runs, self.others, now)
         samples = heartbeats(now, fleet.nodes, fleet.last_frames, self.others)
         return found if samples is None else found + self._heartbeat.update(samples)
+
+    @property
+    def fleet_detectors(self) -> list[ArrayDetector]:
+        """Those of devices and hosts."""
+        return [detector for _, detectors in self._devices for detector in detectors]
+
+    def holds(self, finding: Finding) -> bool:
+        """Whether a detector of the fleet said so, before or after a restart, and not that it is over."""
+        named = (detector for detector in self.fleet_detectors if detector.name == finding.detector)
+        return any(detector.holds(finding.kind, finding.entity) for detector in named)
 
     def evaluated_at(self, job: str, feed: Feed) -> float | None:
         """Return when samples of a feed of the job were last evaluated; None if never."""
@@ -106,7 +118,8 @@ def _device_detectors(
     mine = [cls for cls in classes if _carried(ring, source, cls.signals)]
     signals = dict.fromkeys(name for cls in mine for name in _carried(ring, source, cls.signals))
     beside = dict.fromkeys(name for cls in mine for name in cls.host_signals if name not in signals)
-    return DeviceFeed(ring, source, tuple(signals), tuple(beside)), tuple(cls() for cls in mine)
+    gpus = dict.fromkeys(name for cls in mine for name in cls.gpu_signals)
+    return DeviceFeed(ring, source, tuple(signals), tuple(beside), tuple(gpus)), tuple(cls() for cls in mine)
 
 
 def _carried(ring: TelemetryRing, source: SignalSource, signals: Sequence[str]) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from mainstay.detectors.base import Samples
 from mainstay.detectors.finding import Entity
+from mainstay.detectors.host.gpu_extremes import extremes, gpu_rows
 from mainstay.probes.signals import SignalSource
 from mainstay.service.telemetry.ring import Column, TelemetryRing, Window
 
@@ -39,6 +40,8 @@ class DeviceFeed:
     signals: tuple[str, ...]
     host_signals: tuple[str, ...] = ()
     """Signals of the host that are repeated for each of its devices."""
+    gpu_signals: tuple[str, ...] = ()
+    """Signals of the GPUs of a node of which one value stands beside its host."""
     _cursor: int | None = field(default=None, init=False)
     _columns: tuple[Column, ...] = field(default=(), init=False)
     _entities: tuple[Entity, ...] = field(default=(), init=False)
@@ -47,6 +50,9 @@ class DeviceFeed:
     _hosts: tuple[Column, ...] | None = field(default=None, init=False)
     _host_of: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp), init=False)
     """The index of the host of each column in ``_hosts``; -1 if it has none."""
+    _gpus: tuple[Column, ...] | None = field(default=None, init=False)
+    _gpu_rows: NDArray[np.intp] = field(default_factory=lambda: np.zeros((0, 0), np.intp), init=False)
+    """The indices of the GPUs of each column in ``_gpus``."""
 
     def read_ready(self, now: float, cohorts: Mapping[Column, str]) -> Samples | None:
         """Return the seconds that became ready since the last call, or None.
@@ -58,15 +64,18 @@ class DeviceFeed:
         if start >= stop:
             return None
         self._cursor = stop
-        beside = len(self.host_signals)
-        window = self.ring.window(self.source, start, stop, signals=self.signals, empty_rows=beside)
+        own, beside = len(self.signals), len(self.host_signals)
+        empty = beside + len(self.gpu_signals)
+        window = self.ring.window(self.source, start, stop, signals=self.signals, empty_rows=empty)
         if not window.columns:
             return None
         self._update_entities(window.columns, cohorts)
         times = window.seconds.astype(np.float64)
         if beside:
-            window.values[:, -beside:] = self._host_values(window)
-        signals = window.signals + self.host_signals
+            window.values[:, own : own + beside] = self._host_values(window)
+        if self.gpu_signals:
+            window.values[:, own + beside :] = self._gpu_values(window)
+        signals = window.signals + self.host_signals + self.gpu_signals
         return Samples(entities=self._entities, groups=self._groups, signals=signals, t=times, x=window.values)
 
     def _update_entities(self, columns: tuple[Column, ...], cohorts: Mapping[Column, str]) -> None:
@@ -74,7 +83,7 @@ class DeviceFeed:
         has_changed = columns != self._columns
         if has_changed:
             known = dict(zip(self._columns, self._entities, strict=True))  # identity matters: see rows.places
-            self._columns, self._hosts = columns, None
+            self._columns, self._hosts, self._gpus = columns, None, None
             self._entities = tuple(known.get(at) or Entity(node=at[0], device=at[1]) for at in columns)
         if has_changed or cohorts is not self._cohorts:
             self._cohorts = cohorts
@@ -96,6 +105,15 @@ class DeviceFeed:
             self._host_of = np.array([place.get(node, -1) for node, _ in window.columns], np.intp)
         padded = np.concatenate([hosts.values, np.full((*hosts.values.shape[:2], 1), np.nan, np.float32)], axis=2)
         return padded[:, :, self._host_of]
+
+    def _gpu_values(self, window: Window) -> Any:
+        """Return [second, GPU signal, column]: one value of the GPUs of each column's node in the same second."""
+        start, stop = window.start, window.start + len(window.values)
+        gpus = self.ring.window(SignalSource.GPU, start, stop, signals=self.gpu_signals)
+        if gpus.columns != self._gpus:
+            self._gpus = gpus.columns
+            self._gpu_rows = gpu_rows([node for node, _ in window.columns], [node for node, _ in gpus.columns])
+        return extremes(self.gpu_signals, gpus.values, self._gpu_rows)
 
 
 def heartbeats(

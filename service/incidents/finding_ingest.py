@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sqlalchemy import select
 
 from mainstay.detectors.correlation import correlation as pure
-from mainstay.detectors.finding import ADVICE, Finding, FindingKind
+from mainstay.detectors.finding import ADVICE, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import RecommendedAction, Severity
-from mainstay.service.incidents import correlation_view, node_suspicion, repository, service
+from mainstay.service.incidents import correlation_view, node_reboots, node_suspicion, repository, service
 from mainstay.service.incidents import findings as wire
 from mainstay.service.incidents.finding_rows import FindingRows
 from mainstay.service.incidents.lifecycle import LIVE, IncidentState, IncidentTrigger
@@ -334,10 +334,15 @@ def _merge(context: Context, younger: IncidentRow, older: IncidentRow) -> None:
 def _clear(context: Context, rows: FindingRows, ended: Iterable[Finding]) -> None:
     """End what no longer holds; an incident of which nothing holds any more may end too."""
     over: dict[str, list[tuple[Finding, FindingRow]]] = defaultdict(list)
-    for finding in ended:
-        row = rows.active(finding)
-        if row is None:
-            continue
+    known = [(finding, row) for finding in ended if (row := rows.active(finding)) is not None]
+    lost = {f.entity.node: row.time for f, row in known if f.kind is FindingKind.NODE_LOST and f.entity.node}
+    rebooted = node_reboots.rebooted(context.session, lost)
+    for finding, row in known:
+        if not row.active:
+            continue  # it ends twice in one batch
+        if finding.kind is FindingKind.NODE_LOST and finding.entity.node in rebooted:
+            text = f"Node {finding.entity.node} rebooted and is heard again."
+            finding = replace(finding, evidence=Evidence(summary=text))  # noqa: PLW2901 - says more
         row.active, row.cleared_at = False, finding.time
         rows.drop(row)
         if row.incident_id is not None:

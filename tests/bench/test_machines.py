@@ -1,4 +1,4 @@
-"""What is chosen is chosen on the other machines, and alarms by a budget are those of the plain threshold or fewer."""
+"""Figures come from the two views with equal weights, and alarms by a budget are the plain threshold's or fewer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from bench.lib_events import Verdict, alarms
 from bench.lib_machine_scores import Machine, Scores, mean_rank, online, rarest, surprise
 from bench.lib_multivariate import status
-from bench.machines import GAIN, Measured, Outcome, across, best_alarms, best_rank, left_out, within_budget
+from bench.machines import ASKED, CHOSEN, GAIN, Measured, Outcome, alarm_rows, rank_row, within_budget
 from mainstay.detectors.statistics.alarm_budget import LOWEST
 from mainstay.detectors.statistics.spot import tail
 
@@ -45,23 +45,25 @@ def outcome(found: int, false: int) -> Outcome:
     return Outcome(verdict=verdict, days=10.0, raised=found + false)
 
 
-def measured(name: str, good: float, *, found: int) -> Measured:
-    made = {("a", 1.0, GAIN): outcome(found, 4), ("b", 1.0, GAIN): outcome(4, 9), ("a", 0.5, GAIN): outcome(1, 1)}
-    return Measured(name=name, day=288, vus={"single": 0.5, "two views": good}, alarms=made)
+def measured(name: str, rank: float, *, found: int, false: int) -> Measured:
+    alarms = {(CHOSEN, budget, gain): outcome(found, false) for budget in (0.1, 0.25, 0.5, ASKED) for gain in (0, GAIN)}
+    return Measured(name=name, day=288, vus={"max |z|": 0.5, "six views": 0.9, CHOSEN: rank}, alarms=alarms)
 
 
-def test_a_choice_never_sees_the_machine_that_it_is_reported_on() -> None:
-    group = [measured("m1", 0.9, found=3), measured("m2", 0.51, found=3), measured("m3", 0.51, found=3)]
-    other = [measured("o1", 0.9, found=0)]
-    assert all(s.out not in s.others and len(s.others) == 3 for s in left_out(group, [*group, *other]))
-    assert all(s.others == (other[0],) for s in across(group, other))
-
-
-def test_an_ensemble_needs_its_margin_and_alarms_their_allowance() -> None:
-    assert best_rank([measured("m1", 0.51, found=3)]) == "single"
-    assert best_rank([measured("m1", 0.53, found=3)]) == "two views"
-    assert best_alarms([measured("m1", 0.5, found=3)]) == ("a", 1.0, GAIN), "b raises more than is allowed"
-    assert best_alarms([measured("m1", 0.5, found=0)]) == ("a", 0.5, GAIN)
+@pytest.mark.parametrize(("rank", "found", "false", "holds"), [
+    (0.6, 2, 5, (True, True, True)),
+    (0.4, 2, 5, (False, True, True)),
+    (0.6, 1, 5, (True, False, True)),
+    (0.6, 2, 6, (True, True, False)),
+])  # fmt: skip
+def test_the_two_views_are_held_to_the_best_simple_score(
+    rank: float, found: int, false: int, holds: tuple[bool, bool, bool]
+) -> None:
+    group = [measured(name, rank, found=found, false=false) for name in ("m1", "m2")]
+    rows = [rank_row("set", group), *alarm_rows("set", group)]
+    assert tuple(row.holds for row in rows[:3]) == holds
+    assert rows[0].target == "> 0.500, the best simple score"
+    assert rows[0].note == f"m1: {rank:.3f}; m2: {rank:.3f}"
 
 
 def test_the_live_model_scores_machines_of_unlike_length_as_it_scores_one() -> None:

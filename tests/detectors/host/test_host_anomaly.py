@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from io import BytesIO
+
 import numpy as np
 import pytest
 
@@ -106,3 +109,60 @@ def test_many_changes_in_a_row_tighten_the_threshold() -> None:
     detector = HostAnomalyDetector()
     detector.update(example(0))
     assert detector.status().numbers["tightened"] > 1.5
+
+
+def restarted(detector: HostAnomalyDetector) -> HostAnomalyDetector:
+    """Another one that continues from what this one learned, through a file."""
+    file, fresh = BytesIO(), HostAnomalyDetector()
+    np.savez(file, **detector.learned())  # type: ignore[arg-type]
+    with np.load(BytesIO(file.getvalue()), allow_pickle=False) as learned:
+        fresh.restore_learned(dict(learned))
+    return fresh
+
+
+@pytest.mark.parametrize("minute", [240, 350, 363, 365, 390])
+def test_a_restart_gives_the_findings_of_no_restart(minute: int) -> None:
+    samples, detector = example(0), HostAnomalyDetector()
+    found = detector.update(samples.part(0, minute))
+    after = restarted(detector)
+    assert found + after.update(samples.part(minute, HOURS * 60)) == findings_of(samples)
+
+
+def test_hosts_that_come_back_one_by_one_continue_from_what_was_learned() -> None:
+    samples, detector = example(0), HostAnomalyDetector()
+    detector.update(samples.part(0, 300))
+    after = restarted(detector)
+    few = replace(samples, entities=samples.entities[2:], groups=samples.groups[2:], x=samples.x[:, :, 2:])
+    after.update(few.part(300, 301))
+    assert after.status().numbers == {"nodes": 6.0, "learned": 6.0, "tightened": 1.0}
+    found = after.update(samples.part(301, HOURS * 60))
+    assert [f.entity.node for f in found if f.active] == [f"n{BROKEN}"]
+    assert after.holds(FindingKind.SIGNAL_OUTLIER, samples.entities[BROKEN]) is found[-1].active
+
+
+@pytest.mark.parametrize(("name", "text"), [("signals", "other signals"), ("mean", "no field mean of shape")])
+def test_what_another_release_learned_is_refused(name: str, text: str) -> None:
+    detector = HostAnomalyDetector()
+    detector.update(hosts(0, hours=1))
+    learned = detector.learned()
+    with pytest.raises(ValueError, match=text):
+        HostAnomalyDetector().restore_learned(learned | {name: learned[name][1:]})
+
+
+def with_gpus(samples: Samples) -> Samples:
+    """The hottest, idlest, or slowest GPU of each host, which all do alike."""
+    rng, names = np.random.default_rng(9), HostAnomalyDetector.gpu_signals
+    usual = {"gpu_utilization_ratio": 0.97, "gpu_power_watts": 650.0, "gpu_sm_clock_hertz": 1.7e9}
+    level = np.array([usual.get(name, 60.0) for name in names])[:, None]
+    noise = rng.normal(0.0, 0.01, (len(samples.t), len(names), NODES))
+    return replace(samples, signals=(*SIGNALS, *names), x=np.concatenate([samples.x, level * np.exp(noise)], axis=1))
+
+
+def test_a_gpu_that_slows_down_is_named() -> None:
+    samples = with_gpus(hosts(4))
+    assert findings_of(samples) == []
+    at = samples.signals.index("gpu_sm_clock_hertz")
+    samples.x[FAULT * 60 :, at, BROKEN] *= 0.8
+    begun = findings_of(samples)[0]
+    assert begun.entity.node == f"n{BROKEN}"
+    assert "gpu_sm_clock_hertz" in begun.evidence.summary

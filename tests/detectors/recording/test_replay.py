@@ -39,7 +39,7 @@ class Chunks(InMemoryRecording):
 
 def test_a_devices_second_is_looked_up_at_its_host() -> None:
     hosts = [chunk([1.0, 2.0], [[1.0, 10.0], [2.0, 20.0]], "a", "b"), chunk([3.0, 5.0], [[3.0], [5.0]], "a")]
-    lookup = replay._Lookup(Chunks(host=hosts), ("uptime_seconds", "memory_used_bytes"))
+    lookup = replay._Lookup(Chunks(host=hosts), SignalSource.HOST, ("uptime_seconds", "memory_used_bytes"))
     found = lookup.at(np.array([2.0, 3.0, 4.0]), ["a", "b", "c", None, "a"])
     assert found.shape == (3, 2, 5)
     np.testing.assert_equal(found[:, 0].tolist(), [[2, 20, NAN, NAN, 2], [3, NAN, NAN, NAN, 3], [NAN] * 5])
@@ -52,11 +52,25 @@ def test_a_devices_second_is_looked_up_at_its_host() -> None:
 
 def test_a_host_is_read_no_further_than_its_devices() -> None:
     hosts = [chunk([float(k)], [[float(k)]], "a") for k in range(5)]
-    lookup = replay._Lookup(Chunks(host=hosts), ("uptime_seconds",))
+    lookup = replay._Lookup(Chunks(host=hosts), SignalSource.HOST, ("uptime_seconds",))
     lookup.at(np.array([0.0, 1.0]), ["a"])
     assert [held.t.tolist() for held in lookup._held] == [[0.0], [1.0]]
     lookup.at(np.array([1.0, 2.0]), ["a"])
     assert [held.t.tolist() for held in lookup._held] == [[1.0], [2.0]]
+
+
+def test_the_worst_of_a_nodes_gpus_stands_beside_its_host() -> None:
+    values = [[[50.0, 61.0, 40.0], [90.0, 70.0, 80.0]]]  # [time][signal][GPU]
+    gpus = Samples(
+        entities=(Entity(node="a", device="g0"), Entity(node="a", device="g1"), Entity(node="b", device="g0")),
+        groups=("",) * 3, signals=("gpu_temperature_celsius", "gpu_power_watts"), t=np.array([1.0]),
+        x=np.array(values, np.float32),
+    )  # fmt: skip
+    signals = ("gpu_power_watts", "gpu_temperature_celsius", "gpu_sm_clock_hertz")
+    lookup = replay._Lookup(Chunks(gpu=[gpus]), SignalSource.GPU, signals)
+    found = lookup.at(np.array([1.0, 2.0]), ["b", "a", "c"])
+    np.testing.assert_equal(found[0].tolist(), [[80, 70, NAN], [40, 61, NAN], [NAN] * 3])
+    assert np.isnan(found[1]).all()
 
 
 def test_nodes_are_heard_while_any_device_of_theirs_says_something() -> None:
@@ -90,7 +104,7 @@ def stub(name: str, feed: Feed, signals: tuple[str, ...], host: tuple[str, ...] 
                         severity=Severity.INFO, confidence=1.0, evidence=Evidence(summary="x"))  # fmt: skip
         return [replace(about, active=False), about]
 
-    body = {"name": name, "feed": feed, "signals": signals, "host_signals": host, "update": update}
+    body = {"name": name, "feed": feed, "signals": signals, "host_signals": host, "gpu_signals": (), "update": update}
     return type(name, (), body), given
 
 

@@ -33,7 +33,8 @@ def test_the_shrunk_inverse_is_that_of_scikit_learn() -> None:
     z = signals(0, 200)
     rows["correlation"] = np.einsum("tie,tje->ije", z, z) / len(z)
     rows["age"] = np.full(NODES, len(z))
-    models._invert(rows)
+    rows["before"] = z[-1]
+    models._invert(rows, np.arange(NODES))
     for node in range(NODES):
         expected = OAS(assume_centered=True).fit(z[:, :, node]).precision_
         np.testing.assert_allclose(rows["precision"][:, :, node], expected, rtol=1e-3, atol=1e-4)

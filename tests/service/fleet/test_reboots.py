@@ -76,3 +76,7 @@ def test_the_timeline_of_an_open_incident_has_the_reboot(
     (told,) = [entry["text"] for entry in timeline if entry["kind"] == "node_rebooted"]
     assert told.startswith("Node n1 rebooted at 2027-01-15T08:0")
     assert re.search(r"and reports again; nothing was heard from it for 6[01] s\.$", told)
+    pass_time(20, heard=True)
+    timeline = world.client().get(f"/v1/incidents/{incident['id']}").json()["timeline"]
+    cleared = [entry["text"] for entry in timeline if entry["kind"] == "finding_cleared"]
+    assert cleared == ["Node n1 rebooted and is heard again."]

@@ -74,6 +74,21 @@ def test_hosts_stand_beside_their_devices_also_when_they_come_late() -> None:
     assert (both.x[-1, 1] == 1009).all()
 
 
+def test_the_worst_gpu_of_a_node_stands_beside_its_host() -> None:
+    ring, names = TelemetryRing(300), ("gpu_temperature_celsius", "gpu_power_watts")
+    feed = DeviceFeed(ring, SignalSource.HOST, ("uptime_seconds",), gpu_signals=names)
+    heat, power = np.array([[50.0], [61.0]]), np.array([[600.0], [90.0]])
+    write(ring, "a", START, 10, gpu_temperature_celsius=heat, gpu_power_watts=power)
+    write(ring, "bare", START, 10, gpus=0)
+    before = read_samples(feed, START + 13.0)
+    assert before.signals == ("uptime_seconds", *names)
+    np.testing.assert_equal(before.x[-1].T.tolist(), [[1009, 61, 90], [1009, np.nan, np.nan]])
+    write(ring, "bare", START + 10, 10, gpus=1, gpu_temperature_celsius=40.0)
+    write(ring, "a", START + 10, 10, gpu_temperature_celsius=heat, gpu_power_watts=power)
+    after = read_samples(feed, START + 23.0)
+    np.testing.assert_equal(after.x[-1, 1].tolist(), [61, 40])
+
+
 def test_each_second_is_shown_once_and_names_stay_the_same_objects() -> None:
     ring = TelemetryRing(300)
     feed = feed_of(ring)
