@@ -6,6 +6,7 @@ because each run has a directory of its own, named after an id that sorts by the
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from mainstay.probes.durable_files import sync_directory
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointError,
@@ -156,7 +158,7 @@ class RunDirectory:
         counted = whole or [epoch for epoch in steps if self.parts(epoch)]
         for epoch in steps if len(counted) > keep else ():
             if epoch < counted[-keep]:
-                shutil.rmtree(self.step(epoch), ignore_errors=True)
+                _remove_step(self.step(epoch))
 
     def _remove_given_up(self, returns: tuple[Return, ...]) -> None:
         """Remove parts of steps that the job has gone back behind."""
@@ -164,12 +166,20 @@ class RunDirectory:
             parts = self.parts(epoch)
             gone = [part for part in parts if not holds(returns, epoch, part.generation)]
             if gone and len(gone) == len(parts):
-                shutil.rmtree(self.step(epoch), ignore_errors=True)
+                _remove_step(self.step(epoch))
             if gone:  # the manifest may be about them; whoever completes the step writes another
                 remove_file(self.step(epoch) / MANIFEST)
             for part in gone:
                 remove_file(self.step(epoch) / part_name(part.rank, part.generation))
                 remove_file(self.step(epoch) / data_name(part.rank, part.generation))
+
+
+def _remove_step(step: Path) -> None:
+    """Remove a step; its manifest first, so that what is left of it if this is interrupted claims nothing."""
+    remove_file(step / MANIFEST)
+    with contextlib.suppress(OSError):
+        sync_directory(step)
+    shutil.rmtree(step, ignore_errors=True)
 
 
 def runs(directory: Path) -> list[RunDirectory]:

@@ -147,12 +147,8 @@ def write_image(
     """
     begun = time.perf_counter()
     (epoch, rank, generation), config = place, target.config
-    step = target.run.step(epoch)
-    step.mkdir(parents=True, exist_ok=True)
-    _require_room(step, layout.nbytes + ALL_BUT_DATA * len(layout.tensors))
-    name = data_name(rank, generation)
-    for stale in step.glob(f".{name}.*.new"):  # of a writer that was killed
-        remove_file(stale)
+    step, name = target.run.step(epoch), data_name(rank, generation)
+    _make_room(step, name, layout.nbytes + ALL_BUT_DATA * len(layout.tensors))
     new = step / f".{name}.{os.getpid()}.new"
     try:
         with DirectFile(new, direct=direct) as file:
@@ -184,7 +180,11 @@ def write_image(
     return write_checked(step / part_name(rank, generation), part)
 
 
-def _require_room(step: Path, nbytes: int) -> None:
+def _make_room(step: Path, name: str, nbytes: int) -> None:
+    """Make the directory, and remove what a writer that was killed has left of ``name``."""
+    step.mkdir(parents=True, exist_ok=True)
+    for stale in step.glob(f".{name}.*.new"):
+        remove_file(stale)
     free = shutil.disk_usage(step).free
     if nbytes > free:
         raise OSError(f"{step} needs {nbytes} bytes, {free} are free")

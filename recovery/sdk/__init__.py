@@ -95,7 +95,7 @@ def attach(
             resumed from with other stages. ``{}`` where the stage was cut out of the model and kept its names.
         sharding: parameter or buffer (or a pattern with ``*``) -> the dimension along which the script itself cuts it
             evenly among tensor-parallel ranks: so that a step can be resumed from with another tensor size. A
-            ``DTensor`` says so by itself. Tensors that are cut otherwise (fused projections) must be split first.
+            ``DTensor`` needs no entry. Tensors that are cut otherwise (fused projections) must be split first.
         retry: exceptions after which a step is made again by the same processes, with ``RetryStep`` and what a
             broken collective raises. A rank that raises again soon gets a new process.
 

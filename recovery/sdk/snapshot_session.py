@@ -231,7 +231,7 @@ class SnapshotSession:
     def _parts(self, order: RestoreOrder) -> tuple[PartOf, ...]:
         """The parts that the state is gathered from; none: the agent restores the slot.
 
-        The order says so where the job has another shape. A script that cuts its state otherwise than the one that
+        The order names them where the job has another shape. A script that cuts its state otherwise than the one that
         saved it (DDP before, FSDP2 now) only the rank itself can tell.
         """
         own_run = not order.part  # where the state was saved as it is cut now
