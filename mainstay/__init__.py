@@ -10,7 +10,10 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_SDK = {"GradientAccumulator", "LayerGradientAccumulator", "RetryStep", "attach", "init", "watch"}
+_SDK = {
+    "GradientAccumulator", "LayerGradientAccumulator", "ResumableSampler", "ResumableStream", "RetryStep",
+    "attach", "init", "watch",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -23,6 +23,7 @@ import torch
 from mainstay.probes.torch_private import check as check_torch
 from mainstay.recovery.agent.standalone import job_name
 from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.sdk.data_order import ResumableSampler, ResumableStream
 from mainstay.recovery.sdk.failures import RetryStep
 from mainstay.recovery.sdk.gradient_accumulator import GradientAccumulator
 from mainstay.recovery.sdk.launcher_client import installed
@@ -39,6 +40,8 @@ __all__ = [
     "GradientAccumulator",
     "LayerGradientAccumulator",
     "Mesh",
+    "ResumableSampler",
+    "ResumableStream",
     "RetryStep",
     "TrainingRun",
     "attach",

@@ -66,7 +66,8 @@ class _Stash:
         return self._pieces
 
     def rewind(self) -> None:
-        self.state.rewind(self._pieces)
+        if self._pieces:
+            self.state.rewind(self._pieces)
 
 
 class SnapshotSession:
@@ -145,6 +146,8 @@ class SnapshotSession:
 
     def save(self, epoch: int) -> None:
         """Begin to copy the state of ``epoch``; it must not change until ``settle``."""
+        if epoch == 0:  # again, after a first step that failed
+            self._stash.rewind()
         self._stash.capture()
         if self._writer is None:
             return
