@@ -158,7 +158,7 @@ def _look(job: Job, before: list[int], counts: Counts) -> None:
     counts.lost += [f"step {epoch} was whole and is gone" for epoch in gone]
 
 
-def strike_once(job: Job, strike: Callable[[], None], mend: Callable[[], None], counts: Counts) -> None:
+def strike_once(job: Job, strike: Callable[[], None], repair: Callable[[], None], counts: Counts) -> None:
     """A step that is written while the disk refuses; then the disk is well again."""
     job.step()
     before = job.whole()
@@ -169,7 +169,7 @@ def strike_once(job: Job, strike: Callable[[], None], mend: Callable[[], None], 
     counts.struck += any(told)
     counts.silent += [f"step {job.epoch}: {problem!r}" for problem in told if problem and "\n" in problem]
     _look(job, before, counts)
-    mend()
+    repair()
     for rank in range(RANKS):
         job.write(rank)
     if job.whole()[:1] != [job.epoch]:
