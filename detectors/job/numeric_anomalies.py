@@ -6,7 +6,8 @@
   scaled half-precision losses a single overflow is skipped by the optimizer and part of normal work.
 - ``loss_spike``: five times the running level in one step (ByteRobust), or a slower rise
   (``mainstay.detectors.job.spikes``), of the loss or of the gradient norms, each rank's against its own usual. Of the
-  job: no rank is to blame.
+  job: no rank is to blame. Gradients of one rank alone in one step are information, as norms have heavy tails and an
+  optimizer clips them; the next step that is no better, or the loss, makes it a warning.
 - ``sdc_suspect``: replicas whose parameters or gradients differ (``mainstay.detectors.job.replica_divergence``).
 """
 
@@ -193,9 +194,13 @@ class NumericAnomalyDetector(ArrayDetector):
         changed = self._loss.add_value(value) | self._norm.add_value(level)
         if not self._norm.on:
             append_rows(self.rows["norm"], np.log(norm), np.isfinite(norm))
+        entity = Entity(job=self.rows.entities[0].job)
+        said = self._said.get((_K.LOSS_SPIKE, entity))
+        if said and said.severity is Severity.INFO and (self._loss.on or (np.isfinite(level) and not self._norm.calm)):
+            self._said[_K.LOSS_SPIKE, entity] = worse = replace(said, time=time, severity=Severity.WARNING)
+            return [worse]
         if not changed:
             return []
-        entity = Entity(job=self.rows.entities[0].job)
         if not (self._loss.on or self._norm.on):
             return [self._over(_K.LOSS_SPIKE, entity, time, "Loss and gradient norms are back at their level.")]
         if any(before):
@@ -214,13 +219,16 @@ class NumericAnomalyDetector(ArrayDetector):
             text = f"Gradient norms {how} {np.exp(level):.3g} times their usual at step {step}"
         shares = np.exp(2 * np.nan_to_num(apart, nan=-np.inf))
         top = int(np.argmax(shares))
+        severity = Severity.WARNING
         if self._norm.on and shares[top] > shares.sum() / 2 and np.count_nonzero(shares) > 2:
+            if not (self._loss.on or self._norm.rising):
+                severity = Severity.INFO
             numbers["rank"] = float(self.rows.entities[top].rank or 0)
             text += f", most of it at rank {self.rows.entities[top].rank}"
         line, name = (1, "loss") if self._loss.on else (2, "gradient_norm")
         series = draw_series(name, "1", self._past[0], self._past[line], x_is="step")
         evidence = Evidence(summary=f"{text}.", numbers=numbers, series=series)
-        return self._say(_K.LOSS_SPIKE, entity, time, evidence, confidence=0.9)
+        return self._say(_K.LOSS_SPIKE, entity, time, evidence, confidence=0.9, severity=severity)
 
     def _judge_digests(self, verdict: DigestComparison, step: int, time: float) -> list[Finding]:
         rows, found = self.rows, []

@@ -25,6 +25,7 @@ from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind, S
 from mainstay.detectors.job.expected_pace import SIGNALS, ExpectedPace, work_of
 from mainstay.detectors.job.rank_share import describe_share
 from mainstay.detectors.straggler.compute_time import ComputeTime
+from mainstay.detectors.straggler.noise import drift_of, noise_of
 from mainstay.probes.core_types import Severity, StepPhase
 
 _BLOCK = 16
@@ -38,7 +39,7 @@ class SlowdownDetector(ArrayDetector):
 
     name = "slowdown"
     kinds = frozenset({FindingKind.JOB_SLOWDOWN})
-    signals = ("step_time_seconds", *ComputeTime.signals)
+    signals = ("step_time_seconds", "communication_wait_seconds", "gc_seconds", *ComputeTime.signals)
     feed = Feed.STEPS
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +173,8 @@ class SlowdownDetector(ArrayDetector):
         if np.count_nonzero(np.isfinite(seconds)) * 4 < len(seconds) or not len(seconds):
             return None  # fewer than a quarter: a part of the job is no judge of the whole
         works, largest = work_of(samples, k, trains)
-        pace: Floats = np.concatenate(([float(step), float(np.log(median(seconds)))], largest))
+        middle = float(median(seconds)) - _waited_for_garbage(samples, k, seconds)
+        pace: Floats = np.concatenate(([float(step), float(np.log(middle if middle > 0.0 else np.nan))], largest))
         if not np.isfinite(self._residuals(pace)):
             return None  # its work is missing
         if self._skip > 0:
@@ -239,12 +241,13 @@ class SlowdownDetector(ArrayDetector):
     def _verified(self, middle: float, noise: float) -> int:
         """How many samples the new level has; 0 where none is slow enough, and new to the job."""
         config, least = self.config, self._least
+        each = config.sure * max(noise, self._wander())
         for samples in (n for n in (*_TRIALS, self._suspected) if config.samples <= n <= self._suspected):
             since = self._residuals(self._recent[-samples:])
             kept = since[np.abs(since - float(median(since))) <= config.outlier * noise]
             if len(kept) < config.samples or not (since[-config.in_a_row :] - middle >= least / 2).all():
                 continue
-            error = config.sure * noise / np.sqrt(len(kept))
+            error = each / np.sqrt(len(kept))
             known = self._known_level(self._count - samples) - noise / 4  # the error of a block's median
             if float(kept.mean()) >= max(middle + max(least, error), known + max(np.log(config.verify) / 2, error)):
                 return samples
@@ -281,7 +284,9 @@ class SlowdownDetector(ArrayDetector):
             threshold=usual * float(np.exp(self._least)),
             peers=(usual,) * len(steps),
         )
-        who = describe_share(self.rows.entities, self._own_rise(len(since)), float(np.log(ratio)))
+        own = self._own()
+        rise = median(own[-samples:].T) - median(own[:-samples].T)
+        who = describe_share(self.rows.entities, rise, float(np.log(ratio)))
         evidence = Evidence(
             summary=f"Steps take {usual * ratio:.3g} s since step {since[0, 0]:.0f}, {ratio - 1:.0%} longer "
             f"than the {usual:.3g} s before{who}.",
@@ -292,13 +297,20 @@ class SlowdownDetector(ArrayDetector):
         self._finding_now = self._finding(FindingKind.JOB_SLOWDOWN, job, time, evidence, confidence=0.9)
         return self._finding_now
 
-    def _own_rise(self, samples: int) -> Floats:
-        """[R] by how much each rank's own compute rose with the new level, log; NaN where it is not known."""
+    def _own(self) -> Floats:
+        """[n, R] log seconds of each rank's own compute in the last samples, less what its work explains."""
         known = min(self._count, self.config.drawn)
         order = (self._count - known + np.arange(known)) % self.config.drawn
-        own = self.rows["own"][order] - self._expected.expected(np.moveaxis(self.rows["work"][:, order], 0, -1))
-        rise: Floats = median(own[-samples:].T) - median(own[:-samples].T)
-        return rise
+        work = np.moveaxis(self.rows["work"][:, order], 0, -1)
+        own: Floats = self.rows["own"][order] - self._expected.expected(work)
+        return own
+
+    def _wander(self) -> float:
+        """Long-run noise of a rank beside the others, of which the slowest's pace has a part; zero: not known."""
+        own = self._own()
+        own -= median(own.T)
+        sigma = noise_of(own - drift_of(own)[:, None]).sigma
+        return sigma if np.isfinite(sigma) else 0.0
 
     # It ends
 
@@ -346,6 +358,17 @@ class SlowdownDetector(ArrayDetector):
         )
         said = self._finding(FindingKind.JOB_SLOWDOWN, job, time, evidence, severity=Severity.INFO, confidence=0.9)
         return [said, said.ended(time, "The run is faster than it was at its start.")]
+
+
+def _waited_for_garbage(samples: Samples, k: int, seconds: Floats) -> float:
+    """Seconds by which the last of the ranks would have been ready sooner, had none collected garbage.
+
+    A rank is ready after its ``seconds`` [R] of a step less its wait for others; one that tells no wait is left out.
+    """
+    ready = seconds - samples.signal(k, "communication_wait_seconds")
+    known = np.isfinite(ready)
+    without = ready[known] - np.nan_to_num(samples.signal(k, "gc_seconds"))[known]
+    return float(ready[known].max() - without.max()) if known.any() else 0.0
 
 
 def _append(paces: Floats, pace: Floats, most: int) -> Floats:

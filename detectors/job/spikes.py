@@ -45,7 +45,9 @@ class SpikeDetectorState:
         """Departures from the near level: what is left when the trend is gone."""
         self._far_apart: deque[float] = deque(maxlen=2 * WINDOW)
         self._last: deque[float] = deque(maxlen=SHOWN)
-        self._score, self._calm, self._lasted = 0.0, 0, 0
+        self._score, self._lasted = 0.0, 0
+        self.calm = 0
+        """Last values in a row that were at the level again, while it is on."""
         self.on = False
         self.rising = False
         """It began as a slow rise, not as a jump."""
@@ -71,7 +73,7 @@ class SpikeDetectorState:
         jumped = self._jumped(x)
         rising = self._score >= BEGIN and statistics.median(self._last) - self._far >= self._least()
         if jumped or rising:
-            self.on, self.rising, self._calm, self._lasted = True, not jumped, 0, 0
+            self.on, self.rising, self.calm, self._lasted = True, not jumped, 0, 0
             if not jumped:
                 self.level = self._far
             return True
@@ -95,8 +97,8 @@ class SpikeDetectorState:
     def _watch_end(self, x: float) -> bool:
         self._lasted += 1
         near = self.level + max(3 * self.noise, self._least() / 2)
-        self._calm = self._calm + 1 if x <= near else 0
-        if self._calm < CALM and self._lasted < ACCEPT:
+        self.calm = self.calm + 1 if x <= near else 0
+        if self.calm < CALM and self._lasted < ACCEPT:
             return False
         if self._lasted >= ACCEPT:
             self._level.clear()

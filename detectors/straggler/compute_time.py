@@ -57,6 +57,8 @@ class ComputeTime:
 
     def __init__(self) -> None:
         self._assigned = AssignedWork()
+        self.scale = np.ones(0)
+        """[R] of the last step: what makes its seconds and its work comparable with all others."""
 
     @staticmethod
     def fields(rows: EntityState) -> None:
@@ -73,7 +75,8 @@ class ComputeTime:
         seconds[~(seconds > 0.0)] = np.nan
         phase = samples.signal(k, "step_phase")
         seconds[np.isfinite(phase) & (phase != StepPhase.TRAIN)] = np.nan
-        return self._moving(rows, seconds) * self._assigned.scale(samples, k)
+        self.scale = self._assigned.scale(samples, k)
+        return self._moving(rows, seconds) * self.scale
 
     @staticmethod
     def _moving(rows: EntityState, seconds: Floats) -> Floats:

@@ -187,7 +187,7 @@ class StragglerDetector(ArrayDetector):
         rows["missing"] = np.where(valid, 0, rows["missing"] + 1)
         x = np.where((rows["seen"] > config.skip_steps) & (self._settling == 0), np.log(seconds), np.nan)
         self._settling = max(0, self._settling - 1)
-        work = np.stack([samples.signal(k, name) for name in ("tokens", "sequence_squares")])
+        work = np.stack([samples.signal(k, name) for name in ("tokens", "sequence_squares")]) * self._compute.scale
         rows["first"] = np.where(np.isnan(rows["first"]), x, rows["first"])
         residuals = self._residuals(x, work)
         self._ticks += 1

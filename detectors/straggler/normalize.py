@@ -153,6 +153,8 @@ class Normalizer:
         """Role (line of the table) to b of the cross-stage relation."""
         self.costs: dict[int, Floats] = {}
         """Role to seconds (fixed, a token, a square)."""
+        self.most: dict[int, Floats] = {}
+        """Role to the most tokens and squares that were fitted: beyond them a fit says nothing."""
 
     def residuals(self, layout: PeerLayout, x: Floats, work: Floats) -> Floats:
         """[3, ..., E] role, cross, covariate; ``work`` is [2, ..., E] tokens and squares. NaN: nothing can be said."""
@@ -174,9 +176,10 @@ class Normalizer:
     def _expected(self, roles: PeerTable, work: Floats) -> Floats:
         expected = np.full(work.shape[1:], np.nan)
         for line, cost in self.costs.items():
-            rows = roles.lines[line]
+            rows, most = roles.lines[line], self.most[line]
             seconds = cost[0] + cost[1] * work[0][..., rows] + cost[2] * work[1][..., rows]
-            expected[..., rows] = np.log(np.where(seconds > 0.0, seconds, np.nan))
+            fitted = (seconds > 0.0) & (work[0][..., rows] <= most[0]) & (work[1][..., rows] <= most[1])
+            expected[..., rows] = np.log(np.where(fitted, seconds, np.nan))
         return expected
 
     def fit(self, layout: PeerLayout, x: Floats, work: Floats, calm: Bools) -> None:
@@ -200,7 +203,7 @@ class Normalizer:
                 kept = _some(np.stack((x[:, rows], work[0][:, rows], work[1][:, rows])))
                 cost = fit_cost(np.exp(kept[0]), kept[1:])
                 if cost is not None:
-                    self.costs[line] = cost
+                    self.costs[line], self.most[line] = cost, 1.001 * kept[1:].max(axis=1)
 
 
 def _against_others(roles: PeerTable, x: Floats) -> Floats:

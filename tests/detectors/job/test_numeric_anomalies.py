@@ -114,6 +114,16 @@ def test_the_rank_whose_gradients_explode_is_told_with_the_spike() -> None:
     assert "most of it at rank 2" in found[0].evidence.summary
 
 
+@pytest.mark.parametrize(
+    ("rows", "steps", "severities"),
+    [(2, 1, ["info"]), (2, 2, ["info", "warning"]), (2, 9, ["info", "warning"]), (slice(None), 1, ["warning"])],
+)
+def test_gradients_of_one_rank_in_one_step_are_information(rows: object, steps: int, severities: list[str]) -> None:
+    found = findings_of(planted(job(3), "gradient_norm", rows, slice(ONSET, ONSET + steps), 100.0, times=True))
+    assert [str(f.severity) for f in found if f.active and f.kind is FindingKind.LOSS_SPIKE] == severities
+    assert not found[-1].active
+
+
 def test_a_loss_that_runs_away_slowly_is_said_too() -> None:
     data = job(4, steps=200)
     growth = np.ones((200, 1))

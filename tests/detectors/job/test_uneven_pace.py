@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from bench.lib_pace import pace_of
 from mainstay.detectors.base import Floats
 from mainstay.detectors.finding import Finding
+from mainstay.detectors.generator.catalog import generate
+from mainstay.detectors.generator.world import JOB
 from mainstay.detectors.job.slowdown import SlowdownDetector
 from mainstay.probes.core_types import Severity
 
@@ -105,3 +108,29 @@ def test_a_slow_start_is_told_once_as_information() -> None:
     assert begun.evidence.numbers["ratio"] == pytest.approx(1.09, abs=0.01)
     seconds[400:] *= 1.08
     assert not [f for f in findings_of(seconds) if f.severity is Severity.INFO], "it was faster for 200 samples only"
+
+
+def test_garbage_that_all_wait_for_is_no_slowdown() -> None:
+    """Ranks collect by turns, eight steps in a row now and then; who is not last to be ready delays no rank."""
+    k = np.arange(200)
+    gc = np.where((k[:, None] % 40 == 20 + np.arange(RANKS)), 0.6, 0.0)
+    own = 4.0 * noise(9, 200)
+    seconds = (own + gc).max(axis=1) + 0.2
+    assert statements(findings_of(seconds)) != []
+    told = {"communication_wait_seconds": seconds[:, None] - own - gc, "gc_seconds": gc}
+    assert statements(findings_of(seconds, told)) == []
+    slow = np.where(k < 150, 1.0, 1.1) * seconds
+    (summary,) = statements(findings_of(slow, told | {"communication_wait_seconds": slow[:, None] - own - gc}))
+    assert "since step 150" in summary
+    hidden = {"communication_wait_seconds": np.where(gc > 0.0, 1.0, 0.2), "gc_seconds": gc}
+    assert statements(findings_of(np.where(k < 150, 4.0, 4.4), hidden)) != [], "no step became shorter without it"
+
+
+@pytest.mark.parametrize("seed", [12000, 12009])
+def test_ranks_that_wander_by_turns_are_no_slowdown_and_a_tenth_more_is(seed: int) -> None:
+    """The load of experts: the slowest of the ranks varies less than each, and stays as long."""
+    shape: dict[str, Any] = {"dp": 2, "pp": 2, "tp": 4, "seconds": 2.5, "steps": 160}
+    world, _ = generate("expert_imbalance", seed, **shape)
+    assert statements(SlowdownDetector().update(next(world.recording().steps(JOB)))) == []
+    world.slow(100, np.arange(world.mesh.size), 1.15)
+    assert len(statements(SlowdownDetector().update(next(world.recording().steps(JOB))))) == 1

@@ -95,6 +95,17 @@ def test_a_fit_survives_a_sick_rank_among_its_teachers() -> None:
     assert np.abs(np.median(np.delete(residual, 5, axis=1), axis=0)).max() < 0.01
 
 
+def test_a_fit_says_nothing_of_more_work_than_it_has_seen() -> None:
+    layout, x, work, _ = lengths_job(3)
+    normalizer = Normalizer()
+    normalizer.fit(layout, x, work, np.ones(x.shape[1], np.bool_))
+    assert np.isfinite(normalizer.residuals(layout, x, work)[2]).all()
+    more = work.copy()
+    more[1, -1] *= np.where(np.arange(x.shape[1]) == 5, 4.0, 1.0)
+    unknown = np.flatnonzero(np.isnan(normalizer.residuals(layout, x[-1], more[:, -1])[2]))
+    assert unknown.tolist() == [5]
+
+
 def test_without_axes_or_work_only_the_role_speaks() -> None:
     layout, x, work, _ = lengths_job(0)
     bare = layout_of([np.arange(0, 32, 2), np.arange(1, 32, 2)], np.arange(32), None)
@@ -210,6 +221,7 @@ def test_the_other_ways_are_residuals_of_one_rank_as_well() -> None:
     layout, x, work, _ = lengths_job(0, dp=4)
     normalizer = Normalizer()
     assert normalizer.ways == 1
+    normalizer.most = dict.fromkeys((0, 1), np.full(2, np.inf))
     normalizer.slopes, normalizer.costs = {0: 0.5, 1: 2.0}, {0: np.array([0.1, 0.2, 0.3]), 1: np.array([0.3, 0.2, 0.1])}
     assert normalizer.ways == 3
     role, cross, covariate = normalizer.residuals(layout, x[0], work[:, 0]) * layout.scale

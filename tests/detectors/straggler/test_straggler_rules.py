@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from mainstay.detectors.finding import Entity
+from mainstay.detectors.generator.catalog import generate
+from mainstay.detectors.generator.world import JOB
 from mainstay.detectors.straggler.detector import _OWN, StragglerDetector
 from mainstay.detectors.straggler.noise import noise_of
 from mainstay.detectors.straggler.normalize import layout_of, scale_of
@@ -255,3 +257,11 @@ def test_the_case_of_an_accused_rank() -> None:
     assert slower._say([0], Entity(job="demo", rank=0), 1.0).confidence == 0.95
     slower.rows["pair"][:], slower.rows["count"][0] = True, 10**6
     assert slower._say([0], Entity(job="demo", rank=0), 1.0).confidence == 0.8
+
+
+@pytest.mark.parametrize(("trap", "seed", "damaged"), [("accumulation", 12405, True), ("long_context", 12113, False)])
+def test_work_that_grows_beyond_what_was_seen_accuses_nobody(trap: str, seed: int, damaged: bool) -> None:
+    """More micro-batches hold more tokens, and longer sequences cost what no step before has shown."""
+    shape: dict[str, Any] = {"dp": 2, "pp": 2, "tp": 4, "seconds": 2.5, "steps": 96, "lengths": 0.1}
+    world, _ = generate(trap, seed, damaged=damaged, **shape)
+    assert StragglerDetector().update(next(world.recording().steps(JOB))) == []
