@@ -7,6 +7,7 @@ training wants neither. Blocks of 8 MiB keep the device busy without ``io_uring`
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -15,7 +16,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 import numpy as np
 import xxhash
@@ -36,6 +37,12 @@ _SECTOR: Final = 4096
 _REFUSED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
 
 
+class Digest(Protocol):
+    """An xxh3 state."""
+
+    def update(self, data: memoryview, /) -> None: ...
+
+
 class DirectFile:
     """A new file, written from its first byte to its last.
 
@@ -49,12 +56,15 @@ class DirectFile:
             OSError: the file exists or cannot be made.
         """
         self._fd, self.direct = _create(path, direct=direct)
-        self._free = deque(np.frombuffer(mmap.mmap(-1, BLOCK), np.uint8) for _ in range(DEPTH + 1))
+        self._buffers = _take_buffers()
+        self._free = deque(self._buffers)
         self._writing: deque[tuple[Future[None], Bytes]] = deque()
         self._threads = ThreadPoolExecutor(DEPTH, thread_name_prefix="checkpoint-write")
         self._block = self._free.popleft()
         self._filled = 0
         self._written = 0
+        self.digest: Digest | None = None
+        """Fed with what is appended, as long as it is set."""
 
     @property
     def size(self) -> int:
@@ -68,11 +78,14 @@ class DirectFile:
             OSError: an earlier block could not be written.
         """
         state, done = xxhash.xxh3_64(), 0
+        also = self.digest
         while done < len(data):
             count = min(len(data) - done, BLOCK - self._filled, _PIECE)
             piece = self._block[self._filled : self._filled + count]
             np.copyto(piece, data[done : done + count])
             state.update(piece.data)
+            if also is not None:
+                also.update(piece.data)
             self._filled += count
             done += count
             if self._filled == BLOCK:
@@ -143,6 +156,25 @@ class DirectFile:
     ) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
         os.close(self._fd)
+        _unused.append(self._buffers)
+
+
+_unused: list[list[Bytes]] = []
+"""Buffers of files that are written: the next one does not have to touch new pages."""
+
+
+def _take_buffers() -> list[Bytes]:
+    try:
+        return _unused.pop()
+    except IndexError:
+        return [_new_buffer() for _ in range(DEPTH + 1)]
+
+
+def _new_buffer() -> Bytes:
+    memory = mmap.mmap(-1, BLOCK, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, np.uint8)
 
 
 def _create(path: Path, *, direct: bool) -> tuple[int, bool]:

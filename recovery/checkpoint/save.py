@@ -11,11 +11,13 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import numpy as np
+import xxhash
 
 from mainstay.probes.durable_files import sync_directory, write_durably
 from mainstay.recovery.checkpoint import dcp
@@ -118,7 +120,8 @@ def write_part(
     data = arena.slot_bytes(record.slot)[: record.nbytes]
     place = (record.epoch, arena.header.rank, record.generation)
     share = None if final else target.config.share(arena.header.rank)
-    return write_image(target, place, arena.layout, data, lambda: arena.check(record), direct=direct, share=share)
+    check = partial(arena.check, record)
+    return write_image(target, place, arena.layout, data, check, direct=direct, share=share)
 
 
 def write_image(
@@ -126,7 +129,7 @@ def write_image(
     place: tuple[int, int, int],
     layout: Layout,
     data: Bytes,
-    still: Callable[[], None] = lambda: None,
+    check: Callable[[int | None], None] | None = None,
     *,
     direct: bool = True,
     share: tuple[int, int] | None = None,
@@ -138,12 +141,13 @@ def write_image(
         place: epoch, rank and generation.
         layout: of the slot.
         data: uint8 [layout.nbytes].
-        still: raises if the bytes were not those of the slot all the time.
+        check: is given the digest of the slot as it was written, or None if it was not written whole. Raises if the
+            bytes were not those of the slot all the time.
         direct: past the page cache.
         share: (index, count): write only this replica's share of what replicas hold alike.
 
     Raises:
-        OSError: the disk refused; nothing is left behind. And what ``still`` raises.
+        OSError: the disk refused; nothing is left behind. And what ``check`` raises.
     """
     begun = time.perf_counter()
     (epoch, rank, generation), config = place, target.config
@@ -152,8 +156,9 @@ def write_image(
     new = step / f".{name}.{os.getpid()}.new"
     try:
         with DirectFile(new, direct=direct) as file:
-            tensors, described = _write_tensors(file, layout, data, share)
-            still()
+            tensors, described, found = _write_tensors(file, layout, data, share)
+            if check is not None:
+                check(found)
             file.finish()
         new.replace(step / name)
     finally:
@@ -192,22 +197,44 @@ def _make_room(step: Path, name: str, nbytes: int) -> None:
 
 def _write_tensors(
     file: DirectFile, layout: Layout, data: Bytes, share: tuple[int, int] | None
-) -> tuple[list[TensorEntry], TensorEntry]:
-    """The tensors, and behind them the layout, by which our slot can be made again from a state dict alone."""
+) -> tuple[list[TensorEntry], TensorEntry, int | None]:
+    """The tensors, and behind them the layout, by which our slot can be made again from a state dict alone.
+
+    And the digest of the slot as it was written: tensors, and what lies between them in memory. None for a share.
+    """
+    slot = _SlotDigest(data) if share is None else None
     places = slices_of(layout, data)
     mine = {} if share is None else rows_by_tensor(layout, *share)
     entries = []
     for spec in layout.tensors:
         place, tensor = places.get(spec.name), data[spec.offset : spec.offset + spec.nbytes]
         if share is None or not spec.name.startswith(SHARED):
-            entries.append(_write_tensor(file, spec, tensor, place))
+            entries.append(_write_tensor(file, spec, tensor, place, slot))
         elif spec.name in mine:
             part = cut_rows(spec, mine[spec.name], place)
             piece = replace(spec, shape=part.shape, nbytes=part.stop - part.start)
             entries.append(_write_tensor(file, piece, tensor[part.start : part.stop], part.place))
     text = np.frombuffer(layout.to_json(), np.uint8)
     (spec,) = Layout.build({LAYOUT: ("uint8", (len(text),))}).tensors
-    return entries, _write_tensor(file, spec, text, None)
+    return entries, _write_tensor(file, spec, text, None), None if slot is None else slot.finish()
+
+
+class _SlotDigest:
+    """The digest of a slot, out of what is copied from it tensor by tensor."""
+
+    def __init__(self, data: Bytes) -> None:
+        self._data = data
+        self._at = 0
+        self.state = xxhash.xxh3_64()
+
+    def skip(self, at: int, nbytes: int) -> None:
+        """Digest what lies before a tensor at ``at``; its own ``nbytes`` are digested as they are copied."""
+        self.state.update(self._data[self._at : at].data)
+        self._at = at + nbytes
+
+    def finish(self) -> int:
+        self.skip(len(self._data), 0)
+        return int(self.state.intdigest())
 
 
 def slices_of(layout: Layout, data: Bytes) -> dict[str, GlobalSlice]:
@@ -229,12 +256,18 @@ def slices_of(layout: Layout, data: Bytes) -> dict[str, GlobalSlice]:
     return places
 
 
-def _write_tensor(file: DirectFile, spec: TensorSpec, data: Bytes, place: GlobalSlice | None) -> TensorEntry:
+def _write_tensor(
+    file: DirectFile, spec: TensorSpec, data: Bytes, place: GlobalSlice | None, slot: _SlotDigest | None = None
+) -> TensorEntry:
     file.pad()
     begin = file.size
     archive = Archive(spec, begin)
     file.append_bytes(archive.head())
+    if slot is not None:
+        slot.skip(spec.offset, spec.nbytes)
+        file.digest = slot.state
     digest = file.append(data)
+    file.digest = None
     file.append_bytes(archive.tail())
     nbytes = file.size - begin
     return TensorEntry(spec.name, spec.dtype, spec.shape, archive.data_at, spec.nbytes, digest, begin, nbytes, place)

@@ -31,8 +31,8 @@ NICE: Final = 10
 
 WRITERS: Final = max(2, min(8, (os.cpu_count() or 1) // 8))
 """Files written at a time. Two keep one device busy; nodes with many cores have many devices."""
-MEMORY_BYTES: Final = WRITERS * BUFFER_BYTES
-"""Most memory that writing takes beside the process itself; each file has its own buffers."""
+MEMORY_BYTES: Final = WRITERS * BUFFER_BYTES + 16 * 1024 * 1024
+"""Most memory that writing takes beside an idle process: the buffers of each file, and what Python itself needs."""
 
 
 class SlotOrder(msgspec.Struct, frozen=True, kw_only=True):

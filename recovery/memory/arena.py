@@ -320,15 +320,15 @@ class Arena:
         if not self.unchanged(record):
             raise TornSlotError(f"rank {self.header.rank}: slot {record.slot} of epoch {record.epoch} was overwritten")
 
-    def check(self, record: SlotRecord) -> None:
-        """Digest a VERIFIED slot again.
+    def check(self, record: SlotRecord, found: int | None = None) -> None:
+        """Digest a VERIFIED slot again; with ``found``, the digest of its bytes as they were read, compare that.
 
         Raises:
             CorruptArenaError: the bytes are not the ones that were verified.
             TornSlotError: overwritten meanwhile.
         """
         with self.reading(record) as data:
-            found = digest(data)
+            found = digest(data) if found is None else found
         if record.state is SlotState.VERIFIED and found != record.digest:
             raise CorruptArenaError(
                 f"rank {self.header.rank}: epoch {record.epoch} in slot {record.slot} has digest {found:016x}, "
