@@ -1,0 +1,280 @@
+"""How small checkpoints become, and what that costs: differences, byte planes with zstd, and quantized values.
+
+An embedding job of which each step touches 5% of the rows, and a transformer with Adam, are trained here. Slots of
+their steps are encoded, decoded, and compared. Jobs that continue from quantized slots are compared with the job that
+continues from the exact one, on held-out data. One thread; speeds are of processor time, beside a copy of these bytes.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.lib_checkpoint_models import TOUCHED, DenseJob, EmbeddingJob, Job, layout_of, restore, slot_of
+from bench.report import Row, publish, target_file
+from mainstay.recovery.checkpoint.encoding.chain_policy import ChainCosts, Link, NextSizes, Policy, choose_base
+from mainstay.recovery.checkpoint.encoding.encoded_slot import (
+    Quantization,
+    SlotBase,
+    SlotId,
+    SlotIndex,
+    decode_slot,
+    encode_slot,
+    read_encoded_slot,
+    slot_digests,
+    write_encoded_slot,
+)
+from mainstay.recovery.memory.digest import Bytes
+from mainstay.recovery.memory.layout import Layout
+
+FILLED = 80
+"""Steps of the embedding job before the first slot: almost every row has moments."""
+STEPS = 24
+"""Of the embedding job after these, each of them written."""
+SLOWER = 3
+"""How many times as long as that of a full step a restore may take."""
+WARM = 300
+"""Steps of the transformer before the first slot: its moments have settled."""
+MORE = 200
+"""Steps after a restore."""
+SMALLER = {8: 3.5, 4: 6.0, 2: 10.0}
+LOSS_BOUND = {8: 0.005, 4: 0.02, 2: 0.05}
+"""Relative to the loss of the exact restore; stated before it was measured."""
+QUANTIZED = [Quantization(8), Quantization(4), Quantization(4, kmeans=True), Quantization(2)]
+LARGE = Layout.build({"param.w": ("float32", (16 * 1024, 1024))})
+"""64 MiB, to measure speeds."""
+
+
+def named(quantization: Quantization) -> str:
+    return f"{quantization.bits} bit {'k-means' if quantization.kmeans else 'uniform'}"
+
+
+def raw_bytes(layout: Layout) -> int:
+    return sum(spec.nbytes for spec in layout.tensors)
+
+
+def encoded_bytes(
+    layout: Layout, slot: Bytes, base: SlotBase | None = None, quantization: Quantization | None = None
+) -> int:
+    """Bytes of the blobs; exact ones are decoded and compared first."""
+    blobs = [*encode_slot(layout, slot, base, quantization)]
+    if quantization is None and not isinstance(base, dict):
+        out = np.zeros(layout.nbytes, np.uint8) if base is None else np.array(base)
+        decode_slot(layout, iter(blobs), out)
+        if not np.array_equal(out, slot):
+            raise RuntimeError("an exact encoding does not decode to the same bits")
+    return sum(map(len, blobs))
+
+
+def live(claim: str, figure: float, unit: str, target: str = "", *, holds: bool | None = None, **more: Any) -> Row:
+    return Row(claim=claim, figure=round(figure, 4), unit=unit, target=target, holds=holds, kind="live", **more)
+
+
+# The embedding job
+
+
+Sized = Callable[[int, int | None], int]
+"""Bytes of a step against a base, or in full."""
+
+
+def write_policy(policy: Policy, sized: Sized, costs: ChainCosts) -> list[Link]:
+    """What a policy writes; it knows the size of what it may write, which a writer predicts from the changed units."""
+    links: list[Link] = []
+    cycle: list[Link] = []
+    for epoch in range(STEPS):
+        first, last = (cycle[0].epoch, cycle[-1].epoch) if cycle else (None, None)
+        following = NextSizes(full=0, since_full=sized(epoch, first), since_previous=sized(epoch, last))
+        base = choose_base(cycle, following, costs, policy)
+        link = Link(epoch, sized(epoch, base), base)
+        cycle = [link] if base is None else [*cycle, link]
+        links.append(link)
+    return links
+
+
+def embedding_rows() -> Iterator[Row]:
+    job = EmbeddingJob()
+    for number in range(FILLED):
+        job.step(number)
+    layout, slots = layout_of(job), []
+    for number in range(FILLED, FILLED + STEPS):
+        job.step(number)
+        slots.append(slot_of(job, layout))
+    raw, what = raw_bytes(layout), f"embedding, {TOUCHED:.0%} of the rows touched"
+    exact = [encoded_bytes(layout, new, old) / raw for old, new in itertools.pairwise(slots)]
+    digests = encoded_bytes(layout, slots[-1], slot_digests(layout, slots[-2])) / raw
+    yield live(
+        f"{what}: a difference to the step before", 100 * statistics.mean(exact), "% of full", "<= 12",
+        holds=max(exact) <= 0.12, n=len(exact),
+        baseline=f"greatest {max(exact):.1%}; from digests of the base alone {digests:.1%}",
+    )  # fmt: skip
+    for quantization in QUANTIZED[:2]:
+        nbytes = encoded_bytes(layout, slots[-1], slots[-2], quantization)
+        yield live(f"{what}: the same, {named(quantization)}", 100 * nbytes / raw, "% of full")
+    row, costs = chain_costs(layout, slots)
+    yield row
+
+    @functools.cache
+    def sized(epoch: int, base: int | None) -> int:
+        return encoded_bytes(layout, slots[epoch], None if base is None else slots[base])
+
+    policies: tuple[Policy, ...] = ("one_shot", "consecutive", "intermittent", "measured")
+    for policy in policies:
+        links = write_policy(policy, sized, costs)
+        fulls = sum(link.base is None for link in links)
+        share = sum(link.nbytes for link in links) / len(links) / raw
+        yield live(
+            f"{what}: policy {policy}, all steps", 100 * share, "% of full a step", n=STEPS,
+            target="<= 12" if policy == "measured" else "", holds=share <= 0.12 if policy == "measured" else None,
+            baseline=f"{fulls} full steps of {STEPS}; a restore takes at most {SLOWER} times that of a full step",
+        )  # fmt: skip
+
+
+def chain_costs(layout: Layout, slots: Sequence[Bytes]) -> tuple[Row, ChainCosts]:
+    """Write a chain of files, restore from its first and its last, and say what bytes and files cost."""
+    with tempfile.TemporaryDirectory() as folder:
+
+        def file(slot: SlotId) -> Path:
+            return Path(folder) / str(slot.epoch)
+
+        index: SlotIndex | None = None
+        sizes, seconds = [], {}
+        for epoch, slot in enumerate(slots):
+            own = SlotId("run", epoch, 0, 1)
+            blobs = encode_slot(layout, slot, slots[epoch - 1] if index else None)
+            index = write_encoded_slot(file(own), own, layout, blobs, exact=True, base=index)
+            sizes.append(file(own).stat().st_size)
+        out = np.empty(layout.nbytes, np.uint8)
+        for epoch in (0, STEPS - 1):
+            own = SlotId("run", epoch, 0, 1)
+            seconds[epoch] = fastest(lambda: read_encoded_slot(file(own), layout, out, file))  # noqa: B023
+            if not np.array_equal(out, slots[epoch]):
+                raise RuntimeError("a chain does not restore the same bits")
+    full, chain = seconds[0], seconds[STEPS - 1]
+    rate = sizes[0] / full
+    row = live(
+        f"restore from a chain of {STEPS} files, bit-equal", chain / full, "times a full file", n=3,
+        baseline=f"bytes {sum(sizes) / sizes[0]:.2f} times; a full file: {full * 1000:.0f} ms of processor time",
+    )  # fmt: skip
+    return row, ChainCosts(
+        write_bytes_per_second=rate, read_bytes_per_second=rate, max_restore_seconds=SLOWER * full,
+        link_seconds=max(0, chain - sum(sizes) / rate) / (STEPS - 1), restore_probability=0.001,
+    )  # fmt: skip
+
+
+# The transformer
+
+
+def dense_rows(job: DenseJob, precision: str) -> Iterator[Row]:
+    for number in range(WARM):
+        job.step(number)
+    layout, slots = layout_of(job), {}
+    for number in range(WARM, WARM + 11):
+        slots[number - WARM] = slot_of(job, layout)
+        job.step(number)
+    raw, newest, what = raw_bytes(layout), slots[10], f"dense Adam, {precision}"
+    bases = {"alone": None, "difference to 1 step before": slots[9], "difference to 10 steps before": slots[0]}
+    for name, base in bases.items():
+        smaller = raw / encoded_bytes(layout, newest, base)
+        yield live(f"{what}: lossless, {name}", smaller, "times smaller", ">= 1.25", holds=smaller >= 1.25)
+    for quantization in () if job.mixed else QUANTIZED:
+        smaller, least = raw / encoded_bytes(layout, newest, None, quantization), SMALLER[quantization.bits]
+        claim = f"{what}: {named(quantization)}"
+        yield live(claim, smaller, "times smaller", f">= {least}", holds=smaller >= least)
+
+
+# Training from a quantized slot
+
+
+def trained(job: Job, layout: Layout, slot: Bytes, begin: int) -> float:
+    """The held-out loss after ``MORE`` steps from a slot."""
+    restore(job, layout, slot)
+    for number in range(begin, begin + MORE):
+        job.step(number)
+    return job.held_out()
+
+
+def accuracy_rows(job: Job, what: str, begin: int) -> Iterator[Row]:
+    layout = layout_of(job)
+    slot, before = slot_of(job, layout), job.held_out()
+    exact = trained(copy.deepcopy(job), layout, slot, begin)
+    for quantization in QUANTIZED:
+        near = np.zeros(layout.nbytes, np.uint8)
+        decode_slot(layout, encode_slot(layout, slot, None, quantization), near)
+        found = trained(copy.deepcopy(job), layout, near, begin)
+        above, bound = found / exact - 1, LOSS_BOUND[quantization.bits]
+        yield live(
+            f"{what}: loss {MORE} steps after a restore, {named(quantization)}", 100 * above, "% above exact",
+            f"<= {100 * bound:g}", holds=above <= bound,
+            baseline=f"exact {exact:.4f}, at the restore {before:.4f}",
+        )  # fmt: skip
+
+
+# Speed
+
+
+def fastest(work: Callable[[], object], rounds: int = 3) -> float:
+    """Seconds of processor time, which other programs disturb less than time on the wall."""
+    seconds = []
+    for _ in range(rounds):
+        begun = time.thread_time()
+        work()
+        seconds.append(time.thread_time() - begun)
+    return min(seconds)
+
+
+def speed_rows() -> Iterator[Row]:
+    random = np.random.default_rng(1)
+    values = random.normal(0, 0.02, LARGE.tensors[0].shape).astype(np.float32)
+    base = values.reshape(-1).view(np.uint8)
+    near = (values * (1 + 1e-3 * random.standard_normal(values.shape))).astype(np.float32)
+    slot, out = near.reshape(-1).view(np.uint8), np.empty(LARGE.nbytes, np.uint8)
+    few = values.copy()
+    few[:: round(1 / TOUCHED)] += 1
+    sparse = few.reshape(-1).view(np.uint8)
+    cases: list[tuple[str, Bytes, SlotBase | None, Quantization | None]] = [
+        ("lossless, alone", slot, None, None),
+        ("lossless, difference of all words", slot, base, None),
+        ("5% of the rows changed", sparse, base, None),
+        ("5% of the rows changed, base by digests", sparse, slot_digests(LARGE, base), None),
+        *((named(quantization), slot, None, quantization) for quantization in QUANTIZED),
+    ]
+    for name, data, below, quantization in cases:
+        copied = fastest(lambda: np.copyto(out, slot), 5)
+        encoding = fastest(lambda: list(encode_slot(LARGE, data, below, quantization)), 2)  # noqa: B023
+        blobs = list(encode_slot(LARGE, data, below, quantization))
+        np.copyto(out, base)
+        decoding = fastest(lambda: decode_slot(LARGE, iter(blobs), out, verify=False), 2)  # noqa: B023
+        gigabytes = LARGE.nbytes / 1e9
+        yield live(
+            f"speed of one thread: {name}", gigabytes / encoding, "GB/s to encode", n=2,
+            baseline=f"decode {gigabytes / decoding:.2f} GB/s; memcpy {gigabytes / copied:.1f} GB/s",
+        )  # fmt: skip
+
+
+def main() -> None:
+    file = target_file("checkpoint_size")
+    torch.set_num_threads(1)
+    rows = [*embedding_rows()]
+    dense = DenseJob()
+    rows += [*dense_rows(dense, "float32"), *dense_rows(DenseJob(mixed=True), "bfloat16 with float32 master")]
+    rows += accuracy_rows(dense, "transformer", WARM + 11)
+    embedding = EmbeddingJob()
+    for number in range(MORE):
+        embedding.step(number)
+    rows += accuracy_rows(embedding, "embedding", MORE)
+    rows += speed_rows()
+    publish("checkpoint_size", rows, file)
+
+
+if __name__ == "__main__":
+    main()

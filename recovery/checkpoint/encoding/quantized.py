@@ -1,0 +1,300 @@
+"""Tensors in 8, 4, or 2 bits a value, by groups of a row each (Check-N-Run, NSDI'22, section 4.2).
+
+``uniform``      codes between a least and a greatest value of each group; with fewer than 8 bits these are searched
+                 greedily for the least squared error ("adaptive asymmetric" there)
+``kmeans``       codes of the centroids of each group
+``logarithmic``  codes of the logarithm, where no value is negative: a uniform code would make zeros of small second
+                 moments of Adam, and then steps without a limit
+
+The error bound of each group is measured by decoding, and stored. Decoding uses only operations that every processor
+rounds alike, so the digest of the decoded values holds everywhere.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from mainstay.recovery.checkpoint.encoding.exact import digest_of_base
+from mainstay.recovery.checkpoint.encoding.tensor_blob import QuantizedHeader, Sections, chunks, join, stored
+from mainstay.recovery.checkpoint.encoding.units import Base, Selection
+from mainstay.recovery.checkpoint.manifest import CheckpointError
+from mainstay.recovery.memory.digest import Bytes, digest
+from mainstay.recovery.memory.layout import DTYPES, TensorSpec
+
+Floats = npt.NDArray[np.float32]
+Codes = npt.NDArray[np.uint8]
+
+BITS: Final = (8, 4, 2)
+_DTYPES: Final = ("float32", "bfloat16", "float16")
+_KINDS: Final = ("uniform", "logarithmic", "kmeans")
+_GROUP: Final = 128
+"""Values of a group where rows are no good groups: 8 bytes of parameters and bound are 6% of 8-bit codes."""
+_ROW: Final = (64, 1024)
+_KMEANS_GROUP: Final = 512
+"""At least so many values share the centroids, which take 64 bytes at 4 bits."""
+_AT_ONCE: Final = 64 * 1024
+"""Values that are searched at once: the passes of the search stay in the cache."""
+_BINS, _KEPT = 20, 0.5
+"""The greedy search moves an end by range / _BINS until _KEPT of the range is left."""
+_LLOYD: Final = 6
+_LOG_UNIT: Final = 1 << 15
+"""Steps of logarithmic codes are multiples of 2^15 of 2^23, about 0.4% of a factor of two."""
+
+
+def can_quantize(spec: TensorSpec) -> bool:
+    """Whether the tensor holds floats of up to 32 bits."""
+    return spec.dtype in _DTYPES
+
+
+def encode_quantized(
+    spec: TensorSpec, data: Bytes, bits: int, *, kmeans: bool = False, base: Base | None = None
+) -> bytes | None:
+    """The blob of a tensor; None if a value is not finite, or the range too wide for 32-bit arithmetic.
+
+    Args:
+        spec: of the tensor, for which ``can_quantize``.
+        data: uint8 [spec.nbytes].
+        bits: 8, 4, or 2.
+        kmeans: centroids instead of uniform codes; not with 8 bits.
+        base: the same tensor of the base before it was quantized, or its digests; None: nothing is known.
+
+    Raises:
+        ValueError: other bits.
+    """
+    if bits not in BITS or (kmeans and bits == BITS[0]):
+        raise ValueError(f"cannot quantize to {bits} bits{' by k-means' * kmeans}; choose from 8 (not k-means), 4, 2")
+    chosen = Selection.build(spec, data, base)
+    flat = _floats(spec, chosen.gather(data))
+    if not np.isfinite(flat).all():
+        return None
+    kind = "logarithmic" if not np.signbit(flat).any() else "kmeans" if kmeans else "uniform"
+    group = _group(spec, kind)
+    values = np.pad(flat, (0, -len(flat) % group), mode="edge").reshape(-1, group)
+    codes, parameters = np.empty(values.shape, np.uint8), np.empty((len(values), _width(kind, bits)), np.uint8)
+    for part in chunks(len(values), max(1, _AT_ONCE // group)):
+        codes[part], parameters[part] = _ENCODERS[kind](values[part], bits)
+    with np.errstate(over="ignore", invalid="ignore"):
+        decoded = _DECODERS[kind](codes, parameters)
+        bound = _bounds(values, decoded, relative=kind == "logarithmic")
+    if not np.isfinite(decoded).all() or not np.isfinite(bound).all():
+        return None
+    header = QuantizedHeader(
+        dtype=spec.dtype, shape=spec.shape, sections=(), kind=kind, bits=bits, group=group,
+        digest=digest(_bytes(spec, decoded, len(flat))), unit=chosen.unit,
+        base=digest_of_base(base if chosen.unit else None),
+    )  # fmt: skip
+    halves = (bound.view(np.uint32) >> 16).astype(np.uint16)
+    return join(header, [*chosen.sections(), stored(_pack(codes, bits)), stored(parameters), stored(halves)])
+
+
+def decode_quantized(header: QuantizedHeader, sections: Sections, spec: TensorSpec, out: Bytes) -> Floats:
+    """Decode, and give the error bounds.
+
+    Args:
+        header: of the blob.
+        sections: of the blob.
+        spec: of the tensor.
+        out: uint8 [spec.nbytes]; holds the tensor of the base if the header has one.
+
+    Returns:
+        [groups]: the largest error of a value in each group of ``header.group`` values; of ``logarithmic`` groups,
+        relative to the value.
+
+    Raises:
+        CheckpointError: the sections do not fit, or decode to other values; ``out`` is worthless.
+    """
+    fits = spec.dtype in _DTYPES and header.kind in _KINDS and header.bits in BITS
+    if not fits or header.group != _group(spec, header.kind):
+        raise CheckpointError(f"{sections.what} has an impossible header")
+    chosen = Selection.read(header, sections, spec)
+    target = chosen.gather(out)
+    count = len(target) // np.dtype(DTYPES[spec.dtype]).itemsize
+    groups = -(-count // header.group)
+    codes = _unpack(sections.read(groups * header.group * header.bits // 8), header.bits).reshape(groups, header.group)
+    width = _width(header.kind, header.bits)
+    parameters = sections.read(groups * width).reshape(groups, width)
+    bound = (sections.read(groups * 2).view("u2").astype(np.uint32) << 16).view(np.float32)
+    sections.finish()
+    with np.errstate(over="ignore", invalid="ignore"):
+        target[:] = _bytes(spec, _DECODERS[header.kind](codes, parameters), count)
+    if digest(target) != header.digest:
+        raise CheckpointError(f"{sections.what} decodes to other values than were written")
+    chosen.scatter(target, out)
+    return bound
+
+
+def _group(spec: TensorSpec, kind: str) -> int:
+    row = spec.shape[-1] if spec.shape else 1
+    group = row if _ROW[0] <= row <= _ROW[1] and row % 4 == 0 else _GROUP
+    return group if kind != "kmeans" else group * -(-_KMEANS_GROUP // group)
+
+
+def _width(kind: str, bits: int) -> int:
+    """Bytes of the parameters of a group."""
+    return 2**bits * 4 if kind == "kmeans" else 6
+
+
+def _floats(spec: TensorSpec, data: Bytes) -> Floats:
+    if spec.dtype == "bfloat16":
+        return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return data.view(np.float16 if spec.dtype == "float16" else np.float32).astype(np.float32, copy=False)
+
+
+def _bytes(spec: TensorSpec, values: Floats, count: int) -> Bytes:
+    """The first ``count`` values, without padding, as bytes of the dtype."""
+    flat = np.ascontiguousarray(values).reshape(-1)[:count]
+    if spec.dtype == "float16":
+        return flat.astype(np.float16).view(np.uint8)
+    return (rounded_to_bfloat16(flat) if spec.dtype == "bfloat16" else flat).view(np.uint8)
+
+
+def rounded_to_bfloat16(values: Floats) -> npt.NDArray[np.uint16]:
+    """The bits of finite values as bfloat16, rounded to nearest even as torch does."""
+    bits = values.view(np.uint32)
+    return ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+
+
+def _rounded_up(values: Floats) -> Floats:
+    """To the next float whose lower 16 bits are zero: what two bytes hold. Not for negative values."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + 0xFFFF) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def _bounds(values: Floats, decoded: Floats, *, relative: bool) -> Floats:
+    error = np.abs(decoded.astype(np.float64) - values)
+    if relative:
+        error = np.divide(error, values, out=np.where(error == 0, 0, np.inf), where=values != 0)
+    return _rounded_up(np.nextafter(error.max(axis=1).astype(np.float32), np.float32(np.inf)))
+
+
+def _pack(codes: Codes, bits: int) -> Codes:
+    packed: Codes = np.bitwise_or.reduce(codes.reshape(-1, 8 // bits) << _shifts(bits), axis=1)
+    return packed
+
+
+def _unpack(packed: Codes, bits: int) -> Codes:
+    return ((packed[:, None] >> _shifts(bits)) & np.uint8(2**bits - 1)).reshape(-1)
+
+
+def _shifts(bits: int) -> Codes:
+    return np.arange(0, 8, bits).astype(np.uint8)
+
+
+# Uniform: parameters are the least value (float32) and the step (upper half of a float32)
+
+
+def _uniform_codes(values: Floats, low: Floats, step: Floats, bits: int) -> Floats:
+    codes = values - low[:, None]
+    codes *= np.divide(1, step, out=np.zeros_like(step), where=step > 0)[:, None]
+    np.rint(codes, out=codes)
+    return np.clip(codes, 0, 2**bits - 1, out=codes)
+
+
+def _encode_uniform(values: Floats, bits: int) -> tuple[Codes, Codes]:
+    low, high = values.min(axis=1), values.max(axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if bits < BITS[0]:
+            low, high = _search_ends(values, low, high, bits)
+        step = _rounded_up((high - low) / (2**bits - 1))
+        codes = np.nan_to_num(_uniform_codes(values, low, step, bits)).astype(np.uint8)
+    parameters = np.empty((len(values), 6), np.uint8)
+    parameters[:, :4] = low[:, None].view(np.uint8)
+    parameters[:, 4:] = step[:, None].view(np.uint8)[:, 2:]
+    return codes, parameters
+
+
+def _search_ends(values: Floats, low: Floats, high: Floats, bits: int) -> tuple[Floats, Floats]:
+    """Greedy: move the end whose move costs less, keep the ends with the least squared error of all."""
+    move: Floats = (high - low) / np.float32(_BINS)
+    best = (low, high, _squared_error(values, low, high, bits))
+    for _ in range(round(_BINS * (1 - _KEPT))):
+        up, down = low + move, high - move
+        error_up, error_down = _squared_error(values, up, high, bits), _squared_error(values, low, down, bits)
+        rising = error_up < error_down
+        low, high = np.where(rising, up, low), np.where(rising, high, down)
+        error = np.minimum(error_up, error_down)
+        better = error < best[2]
+        best = (np.where(better, low, best[0]), np.where(better, high, best[1]), np.minimum(error, best[2]))
+    return best[0], best[1]
+
+
+def _squared_error(values: Floats, low: Floats, high: Floats, bits: int) -> Floats:
+    step = (high - low) / (2**bits - 1)
+    error = _uniform_codes(values, low, step, bits)
+    error *= step[:, None]
+    error += low[:, None]
+    error -= values
+    total: Floats = np.einsum("ij,ij->i", error, error)
+    return total
+
+
+def _decode_uniform(codes: Codes, parameters: Codes) -> Floats:
+    low = np.ascontiguousarray(parameters[:, :4]).view(np.float32)
+    step = np.zeros((len(parameters), 4), np.uint8)
+    step[:, 2:] = parameters[:, 4:]
+    decoded = codes.astype(np.float32)
+    decoded *= step.view(np.float32)
+    decoded += low
+    return decoded
+
+
+# Logarithmic: the bits of a positive float, as a number, are its logarithm but for a small bend (Mitchell, 1962).
+# Code 0 is zero; parameters are the least number (uint32) and the step (uint16, of _LOG_UNIT)
+
+
+def _encode_logarithmic(values: Floats, bits: int) -> tuple[Codes, Codes]:
+    number, positive = np.ascontiguousarray(values).view(np.uint32), values > 0
+    low = number.min(axis=1, where=positive, initial=0x7F800000)
+    reach = np.maximum(number.max(axis=1), low) - low
+    whole = (2**bits - 2) * _LOG_UNIT
+    unit = (reach + (whole - 1)) // whole
+    step = np.maximum(unit, 1)[:, None] * np.uint32(_LOG_UNIT)
+    codes = np.where(positive, (np.maximum(number, low[:, None]) - low[:, None] + step // 2) // step + 1, 0)
+    parameters = np.empty((len(values), 6), np.uint8)
+    parameters[:, :4] = low[:, None].view(np.uint8)
+    parameters[:, 4:] = unit.astype(np.uint16)[:, None].view(np.uint8)
+    return codes.astype(np.uint8), parameters
+
+
+def _decode_logarithmic(codes: Codes, parameters: Codes) -> Floats:
+    low = np.ascontiguousarray(parameters[:, :4]).view(np.uint32)
+    step = np.ascontiguousarray(parameters[:, 4:]).view(np.uint16) * np.uint32(_LOG_UNIT)
+    number = (codes.astype(np.uint32) - np.uint32(1)) * step + low
+    return np.where(codes > 0, number, np.uint32(0)).view(np.float32)
+
+
+# K-means: parameters are the centroids (float32), in order
+
+
+def _encode_kmeans(values: Floats, bits: int) -> tuple[Codes, Codes]:
+    count, (rows, width) = 2**bits, values.shape
+    places = (np.arange(count) * 2 + 1) / (2 * count)
+    ordered = np.sort(values, axis=1)
+    centers = ordered[:, (places * width).astype(np.intp)]  # by rank, and by value, where the tails need centroids
+    centers = (centers + ordered[:, :1] + (ordered[:, -1:] - ordered[:, :1]) * places.astype(np.float32)) / 2
+    offsets = np.arange(rows)[:, None] * count
+    for _ in range(_LLOYD):
+        flat = (_nearest(values, centers) + offsets).reshape(-1)
+        sums = np.bincount(flat, values.reshape(-1), rows * count).reshape(rows, count)
+        sizes = np.bincount(flat, minlength=rows * count).reshape(rows, count)
+        moved = np.divide(sums, sizes, out=centers.astype(np.float64), where=sizes > 0)
+        centers = np.sort(moved.astype(np.float32), axis=1)
+    return _nearest(values, centers), np.ascontiguousarray(centers).view(np.uint8)
+
+
+def _nearest(values: Floats, centers: Floats) -> Codes:
+    codes = np.zeros(values.shape, np.uint8)
+    for left, right in zip(centers.T[:-1], centers.T[1:], strict=True):
+        codes += values > (left / 2 + right / 2)[:, None]
+    return codes
+
+
+def _decode_kmeans(codes: Codes, parameters: Codes) -> Floats:
+    return np.take_along_axis(np.ascontiguousarray(parameters).view(np.float32), codes.astype(np.intp), axis=1)
+
+
+_ENCODERS: Final = {"uniform": _encode_uniform, "logarithmic": _encode_logarithmic, "kmeans": _encode_kmeans}
+_DECODERS: Final = {"uniform": _decode_uniform, "logarithmic": _decode_logarithmic, "kmeans": _decode_kmeans}

@@ -1,0 +1,125 @@
+"""The choice of a base, against every other sequence of choices."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from mainstay.recovery.checkpoint.encoding.chain_policy import (
+    MAX_LINKS,
+    ChainCosts,
+    Link,
+    NextSizes,
+    Policy,
+    chain_of,
+    choose_base,
+)
+
+FULL = 1000
+Sizes = Callable[[int, int], int]
+"""Bytes of the difference between two steps."""
+
+
+def touched(share: float) -> Sizes:
+    """An embedding of which each step touches a random share of the rows."""
+    return lambda old, new: round(FULL * (1 - (1 - share) ** (new - old)))
+
+
+def costs(limit: float = math.inf, probability: float = 0.0) -> ChainCosts:
+    return ChainCosts(
+        write_bytes_per_second=1, read_bytes_per_second=1, max_restore_seconds=limit, restore_probability=probability
+    )
+
+
+def run(policy: Policy, sizes: Sizes, cost: ChainCosts, steps: int) -> list[Link]:
+    """What the policy writes."""
+    written: list[Link] = []
+    cycle: list[Link] = []
+    for epoch in range(steps):
+        first, last = (cycle[0].epoch, cycle[-1].epoch) if cycle else (0, 0)
+        following = NextSizes(full=FULL, since_full=sizes(first, epoch), since_previous=sizes(last, epoch))
+        base = choose_base(cycle, following, cost, policy)
+        if base is None:
+            cycle = []
+        link = Link(epoch, FULL if base is None else sizes(base, epoch), base)
+        cycle.append(link)
+        written.append(link)
+    return written
+
+
+def price(written: Sequence[Link], cost: ChainCosts) -> float:
+    """Seconds a step; infinite if a restore would take too long."""
+    chains = [chain_of(written, link.epoch) for link in written]
+    if any(cost.restore_seconds(chain) > cost.max_restore_seconds and len(chain) > 1 for chain in chains):
+        return math.inf
+    return sum(cost.step_seconds(chain) for chain in chains) / len(chains)
+
+
+def best_cycle(bases: str, sizes: Sizes, cost: ChainCosts, longest: int) -> float:
+    """The least price of a cycle of up to ``longest`` steps that repeats: ``bases`` are ``f`` (full step), ``p``."""
+    prices = []
+    for length in range(longest):
+        for choice in itertools.product(bases, repeat=length):
+            written = [Link(0, FULL)]
+            for epoch, base in enumerate(choice, 1):
+                old = 0 if base == "f" else epoch - 1
+                written.append(Link(epoch, sizes(old, epoch), old))
+            prices.append(price(written, cost))
+    return min(prices)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.03, 0.05, 0.1, 0.3, 0.7])
+def test_intermittent_is_the_best_period(share: float) -> None:
+    """A full step is due when the next difference costs more than the average: no other period is cheaper."""
+    sizes, cost = touched(share), costs()
+    best = min(price([Link(0, FULL), *(Link(e, sizes(0, e), 0) for e in range(1, n))], cost) for n in range(1, 60))
+    written = run("intermittent", sizes, cost, 600)
+    starts = [link.epoch for link in written if link.base is None]
+    assert price(written[: starts[-1]], cost) == pytest.approx(best, rel=1e-6)
+
+
+def test_intermittent_is_the_predictor_of_check_n_run() -> None:
+    sizes, (first, *others) = touched(0.05), run("intermittent", touched(0.05), costs(), 40)
+    assert first.base is None
+    written = [FULL]
+    for link in others:
+        size = sizes(link.epoch - len(written), link.epoch)
+        assert (link.base is None) == (sum(written) <= size * len(written))
+        written = [FULL] if link.base is None else [*written, size]
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.4])
+@pytest.mark.parametrize("limit", [math.inf, 1300, 1600])
+@pytest.mark.parametrize("probability", [0.0, 0.02, 0.2])
+def test_measured_is_near_the_best_sequence_and_within_the_limit(
+    share: float, limit: float, probability: float
+) -> None:
+    sizes, cost = touched(share), costs(limit, probability)
+    written = run("measured", sizes, cost, 400)
+    found = price(written, cost)
+    assert found < 1.02 * best_cycle("fp", sizes, cost, 10)
+    others: tuple[Policy, ...] = ("full", "one_shot", "consecutive", "intermittent")
+    for policy in others:
+        assert found <= price(run(policy, sizes, cost, 400), cost) * 1.02
+
+
+def test_policies_use_their_bases() -> None:
+    sizes, cost = touched(0.05), costs(1500)
+    expected: dict[Policy, set[int | None]] = {"full": {None}, "one_shot": {0, None}, "consecutive": {-1, None}}
+    for policy, bases in expected.items():
+        written = run(policy, sizes, cost, 12)
+        found = {
+            None if link.base is None else -1 if policy == "consecutive" and link.base == link.epoch - 1 else 0
+            for link in written
+        }
+        assert found == bases, policy
+
+
+def test_a_chain_has_a_greatest_length() -> None:
+    written = run("consecutive", lambda _old, _new: 0, costs(), MAX_LINKS * 2)
+    assert max(len(chain_of(written, link.epoch)) for link in written) == MAX_LINKS
+    with pytest.raises(KeyError):
+        chain_of([Link(3, 1, 2)], 3)
