@@ -27,7 +27,7 @@ from mainstay.detectors.localize.model import (
     Round,
 )
 from mainstay.detectors.localize.topology import Endpoint, FabricTopology, Host, Nic
-from mainstay.probes.benchmarks.nccl_tests import read
+from mainstay.probes.benchmarks.nccl_tests_output import read
 
 GOOD: Final = 0
 NAMED: Final = 1

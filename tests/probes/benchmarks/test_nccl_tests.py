@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainstay.probes.benchmarks.nccl_tests import NcclTests, Row, read
+from mainstay.probes.benchmarks.nccl_tests import NcclTests
+from mainstay.probes.benchmarks.nccl_tests_output import Row, read
 from mainstay.probes.benchmarks.result import BenchmarkState
 from tests.data import DATA, needs
 from tests.probes.benchmarks.tools import GPUS, program, recorded_arguments
