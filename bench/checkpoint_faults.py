@@ -29,6 +29,7 @@ from bench.lib_source import ArraySource
 from bench.report import RESULTS, Row, publish
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig
+from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.slot_reader import read_slot
 from mainstay.recovery.checkpoint.writer import SlotOrder, Writer, WriteRequest, WriteResult
 from mainstay.recovery.memory.arena import Arena
@@ -84,12 +85,16 @@ class Job:
         config = DiskConfig(run=RUN, generation=1, every=1, dp=RANKS, pp=1, tp=1, copies=self.copies)
         slot = SlotOrder(arena=str(self.arenas[rank].path), rank=rank, epoch=self.epoch)
         directory = str(self.disk / "checkpoints")
-        return WriteRequest(directory=directory, job="bench", config=config, keep=KEEP, slots=(slot,))
+        return WriteRequest(
+            directory=directory, job="bench", config=config, keep=RetentionPolicy(last=KEEP), slots=(slot,)
+        )
 
     def write(self, rank: int) -> WriteResult:
         order = self.order(rank)
         writer = Writer()
-        begun = writer.carry_out(WriteRequest(directory=order.directory, job="bench", config=order.config, keep=KEEP))
+        begun = writer.carry_out(
+            WriteRequest(directory=order.directory, job="bench", config=order.config, keep=RetentionPolicy(last=KEEP))
+        )
         return begun if begun.problem else writer.carry_out(order)
 
     def start(self, rank: int) -> int:

@@ -38,6 +38,7 @@ from mainstay.recovery.agent.parity_store import ParityStore
 from mainstay.recovery.agent.store import ArenaStore
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.manifest import DiskConfig
+from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.slot_reader import read_slot
 from mainstay.recovery.checkpoint.writer import MEMORY_BYTES, SlotOrder, WriteRequest, WriteResult
 from mainstay.recovery.job_certificates import Authority, job_tls
@@ -78,7 +79,7 @@ class Node:
     def write(self, ranks: int = RANKS, *, copies: int = 0) -> WriteResult:
         """As an agent has it written."""
         config = DiskConfig(run=RUN, generation=1, every=1, dp=len(self.arenas), pp=1, tp=1, copies=copies)
-        order = WriteRequest(directory=str(self.disk / "ours"), job="bench", config=config, keep=2)
+        order = WriteRequest(directory=str(self.disk / "ours"), job="bench", config=config, keep=RetentionPolicy())
         self.writer.submit(order)
         slots = tuple(SlotOrder(arena=str(arena.path), rank=arena.header.rank, epoch=EPOCH) for arena in self.arenas)
         told = self.writer.submit(msgspec.structs.replace(order, slots=slots[:ranks]))
@@ -221,7 +222,7 @@ def restoring(memory: Path, disk: Path, nbytes: int) -> list[Row]:
             store.open(arena.header.rank, arena.layout)
             store.arena(arena.header.rank).data[:] = 0  # touched, as the agent does before ranks start
         tls = job_tls("secret", "bench", Authority.SNAPSHOTS)
-        settings = AgentSettings(job="bench", node="n", tls=tls, directory=root, disk_every=1, disk_keep=2)
+        settings = AgentSettings(job="bench", node="n", tls=tls, directory=root, disk_every=1, disk_keep=RetentionPolicy())
         agent = AgentNode(settings, store, ParityStore(root))
         counts: list[int] = []
         meter: Any = agent.meter

@@ -1,4 +1,4 @@
-"""``mainstay checkpoint ls|verify|export|import``: list, verify, export, and import checkpoints.
+"""``mainstay checkpoint ls|verify|export|import``, and ``checkpoint_levels_cli``: work on checkpoints.
 
 ``ls`` and ``verify`` need no torch. ``export`` writes a ``torch.distributed.checkpoint`` of model and optimizer, or one
 file for ``torch.load``. ``import`` turns such a directory of a complete step, which lost its manifest or which another
@@ -18,20 +18,31 @@ from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
 from mainstay.recovery.checkpoint.catalog import LATEST, ResumeSource, RunDirectory, find, runs
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, PartEntry
+from mainstay.recovery.checkpoint_levels_cli import download, level_columns, pin, unpin, upload, uploaded_rows
 from mainstay.recovery.memory.errors import ArenaError
 
 checkpoint = App(name="checkpoint", help="List, verify, export, and import checkpoints.")
 MIB = 1 << 20
 
 
-_clear = one_line("mainstay checkpoint", dict.fromkeys((CheckpointError, ArenaError, OSError), BAD_INPUT))
+_clear = one_line("mainstay checkpoint", dict.fromkeys((CheckpointError, ArenaError, OSError, ValueError), BAD_INPUT))
+for command in (pin, unpin, upload, download):
+    checkpoint.command(_clear(command), name=command.__name__)
 
 
 @checkpoint.command(name="ls")
 @_clear
-def ls(directory: Path, *, as_json: AsJson = False) -> int:
-    """List runs and steps, the newest last, and why a step is incomplete."""
-    rows = [row for run in runs(directory) for row in _steps(run)]
+def ls(directory: Path, *, upload: str | None = None, as_json: AsJson = False) -> int:
+    """List runs and steps, the newest last, at which level they are, and why a step is incomplete.
+
+    Args:
+        directory: Read checkpoints from this directory.
+        upload: List the steps that were uploaded to this place too.
+        as_json: Print only JSON.
+    """
+    rows = [row for run in (runs(directory) if directory.is_dir() or upload is None else []) for row in _steps(run)]
+    if upload is not None:
+        rows = sorted([*rows, *uploaded_rows(upload, rows)], key=lambda row: (row["run"], row["step"] or 0))
     if as_json:
         _print(rows)
         return 0
@@ -51,7 +62,8 @@ def _line(row: dict[str, Any]) -> str:
     if row["step"] is None:
         return str(row["problem"])
     size = f"{row['nbytes'] / MIB:>11.1f} MiB"
-    return f"step {row['step']:>9}  {row['ranks']:>5} ranks  {size}  {row['problem'] or 'complete'}"
+    where = f"complete ({', '.join(row['levels'])}{'; pinned' if row['pinned'] else ''})"
+    return f"step {row['step']:>9}  {row['ranks']:>5} ranks  {size}  {row['problem'] or where}"
 
 
 def _steps(run: RunDirectory) -> list[dict[str, Any]]:
@@ -62,12 +74,13 @@ def _steps(run: RunDirectory) -> list[dict[str, Any]]:
     except CheckpointError as error:
         row, problem = {"run": run.id, "job": "-", "shape": None}, str(error)
     steps = [row | _step(run, epoch) for epoch in run.steps()]
-    return steps or [row | {"step": None, "ranks": 0, "nbytes": 0, "whole": False, "problem": problem}]
+    return steps or [row | {"step": None, "ranks": 0, "nbytes": 0, "whole": False, "levels": [], "problem": problem}]
 
 
 def _step(run: RunDirectory, epoch: int) -> dict[str, Any]:
     parts = run.parts(epoch)
     row = {"step": epoch, "ranks": len({p.rank for p in parts}), "nbytes": sum(p.nbytes for p in parts)}
+    row |= level_columns(run, epoch)
     try:
         manifest = run.manifest(epoch)
     except CheckpointError as error:

@@ -10,6 +10,19 @@ CHECKPOINT_REPLICAS: Final = (
     "that all nodes share; 0: each replica writes its whole state."
 )
 CHECKPOINTS: Final = "Write checkpoints to this directory; --resume reads them."
+CHECKPOINT_KEEP: Final = "Keep this many of the newest complete steps; more where --on-corruption needs older ones."
+CHECKPOINT_KEEP_HOURS: Final = (
+    "Keep the first complete step of each H hours too; with --checkpoint-upload, only where steps are uploaded to."
+)
+CHECKPOINT_UPLOAD: Final = (
+    "Upload complete steps to this place, s3://BUCKET/PREFIX?endpoint=URL or a directory; --resume also reads them."
+)
+CHECKPOINT_UPLOAD_RATE: Final = "Limit the bytes per second that each node uploads; 0: no limit."
+GROUP_SIZE: Final = "Limit the nodes of a parity group; the default is 8, or what the scheme needs."
+PARITY: Final = "Encode parity across nodes every N steps; 0: never; or auto."
+INTERVAL: Final = "Write a checkpoint to --checkpoint-dir every N steps; 0: never; or auto."
+MTBF: Final = "Set the mean time between failures of one node in hours, for auto."
+STANDBYS: Final = "Keep this many warm standbys; as many ranks of lost nodes fit here."
 RESUME: Final = (
     "Continue from the newest complete step of an earlier run: latest, a run ID, or auto (start if there is none)."
 )

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from mainstay.probes.data_dir import read_secret
 from mainstay.probes.transport import Transport
 from mainstay.recovery import protection_scheme
+from mainstay.recovery.checkpoint.storage import check_storage_url
 from mainstay.recovery.protection_scheme import ProtectionScheme
 
 TOKEN_VARIABLE: Final = "MAINSTAY_JOB_TOKEN"  # noqa: S105 - the name of a variable, not a token
@@ -30,6 +31,13 @@ def parse_scheme(text: str, group_size: int | None) -> ProtectionScheme:
         return protection_scheme.parse(text, group_size)
     except ValueError as error:
         raise OptionsError(f"--protection, --group-size: {error}") from error
+
+
+def parse_upload(url: str | None) -> str | None:
+    try:
+        return None if url is None else check_storage_url(url)
+    except ValueError as error:
+        raise OptionsError(f"--checkpoint-upload: {error}") from error
 
 
 def parse_domains(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -74,6 +82,10 @@ def parse_host_and_port(option: str, text: str, lowest: int = 1) -> tuple[str, i
     if not colon or not host or not port.isdigit() or not lowest <= int(port) < 65536:
         raise OptionsError(f"{option} {text!r} must look like HOST:PORT")
     return host.strip("[]"), int(port)
+
+
+def parse_launcher_endpoint(text: str | None) -> tuple[str, int] | None:
+    return None if text is None else parse_host_and_port("--launcher-endpoint", text)
 
 
 def parse_service(url: str | None) -> str | None:

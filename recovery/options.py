@@ -22,10 +22,11 @@ from mainstay.recovery.option_values import (
     find_job_token,
     parse_domains,
     parse_endpoint,
-    parse_host_and_port,
+    parse_launcher_endpoint,
     parse_nnodes,
     parse_scheme,
     parse_service,
+    parse_upload,
     read_token,
     state_directory,
 )
@@ -40,7 +41,6 @@ AUTO_DISK: Final = 20
 """Steps between saves until one was measured: enough for a median step time, few enough to learn soon."""
 CORRUPTION_KEEP: Final = 8
 """More files of each rank with ``--on-corruption rollback``: with half an hour between saves, four hours."""
-_ENDPOINT: Final = "--launcher-endpoint"
 DIGESTS_APART: Final = 50
 """Epochs between digests of parameters (``mainstay.recovery.sdk.numerics``): so late replicas are seen to differ."""
 
@@ -96,6 +96,14 @@ class RunOptions:
     """(node, domain) pairs that override what the nodes report."""
     disk_every: int
     checkpoint_dir: Path | None
+    checkpoint_keep: int = 2
+    """Newest complete steps."""
+    checkpoint_keep_hours: float = 0.0
+    """The first complete step of each period of so many hours is kept too; 0: none."""
+    checkpoint_upload: str | None = None
+    """URL of the place that complete steps are uploaded to."""
+    upload_rate: float = 0.0
+    """Bytes per second; 0: no limit."""
     max_restarts: int
     state_dir: Path
     record_events: Path | None = None
@@ -147,7 +155,8 @@ class RunOptions:
             DIGESTS_APART if self.on_numeric_anomaly is NumericAnomalyPolicy.REPLAY else 0, self.step_replay_every
         )
         older = CORRUPTION_KEEP if self.on_corruption is CorruptionPolicy.ROLLBACK else 0
-        return 2 + max(older, -(-reach // self.disk_every) if self.disk_every else 0)
+        needed = 2 + max(older, -(-reach // self.disk_every) if self.disk_every else 0)
+        return max(needed, self.checkpoint_keep)
 
     @property
     def world_size(self) -> int:
@@ -239,35 +248,31 @@ def _job_options(parser: argparse.ArgumentParser) -> None:
     add("--ready-timeout", type=float, default=60.0, help="Replace a survivor that is silent for this many seconds.")
     add("--node-timeout", type=float, default=10.0, help="Declare a node lost after this many seconds of silence.")
     add("--quorum", type=int, help=option_help.QUORUM)
-    add(_ENDPOINT, help=option_help.LAUNCHER_ENDPOINT)
+    add("--launcher-endpoint", help=option_help.LAUNCHER_ENDPOINT)
 
 
 def _protection_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("options of snapshots and checkpoints").add_argument
-    parity = "Encode parity across nodes every N steps; 0: never; or auto."
-    add("--parity-interval", dest="parity_every", type=_every, default=10, metavar="N", help=parity)
+    add("--parity-interval", dest="parity_every", type=_every, default=10, metavar="N", help=option_help.PARITY)
     add("--protection", default="xor", metavar="SCHEME", help=option_help.PROTECTION)
-    add(
-        "--group-size",
-        type=int,
-        help="Limit the nodes of a parity group; the default is 8, or what the scheme needs.",
-    )
+    add("--group-size", type=int, help=option_help.GROUP_SIZE)
     add("--failure-domain", dest="domain", action="append", default=[], metavar="[NODE=]RACK", help=option_help.DOMAIN)
     add("--shard-snapshots", action="store_true", help=option_help.SHARD_SNAPSHOTS)
     add("--snapshot-encryption", choices=("on", "off"), default="on", help=option_help.SNAPSHOT_ENCRYPTION)
-    checkpoint = "Write a checkpoint to --checkpoint-dir every N steps; 0: never; or auto."
-    add("--checkpoint-interval", dest="disk_every", type=_every, default=0, metavar="N", help=checkpoint)
+    add("--checkpoint-interval", dest="disk_every", type=_every, default=0, metavar="N", help=option_help.INTERVAL)
     add("--checkpoint-dir", type=Path, help=option_help.CHECKPOINTS)
+    add("--checkpoint-keep", type=int, default=2, metavar="N", help=option_help.CHECKPOINT_KEEP)
+    add("--checkpoint-keep-hours", type=float, default=0.0, metavar="H", help=option_help.CHECKPOINT_KEEP_HOURS)
+    add("--checkpoint-upload", metavar="URL", help=option_help.CHECKPOINT_UPLOAD)
+    add("--checkpoint-upload-rate", type=float, default=0.0, metavar="B", help=option_help.CHECKPOINT_UPLOAD_RATE)
     add("--checkpoint-replicas", type=int, default=0, help=option_help.CHECKPOINT_REPLICAS)
     add("--resume", metavar="RUN", help=option_help.RESUME)
-    mtbf = "Set the mean time between failures of one node in hours, for auto."
-    add("--node-mtbf-hours", dest="mtbf_hours", type=float, default=NODE_MTBF_HOURS, metavar="H", help=mtbf)
+    add("--node-mtbf-hours", dest="mtbf_hours", type=float, default=NODE_MTBF_HOURS, metavar="H", help=option_help.MTBF)
 
 
 def _recovery_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("options of recovery").add_argument
-    standbys = "Keep this many warm standbys; as many ranks of lost nodes fit here."
-    add("--standbys", dest="spares", type=int, default=1, metavar="N", help=standbys)
+    add("--standbys", dest="spares", type=int, default=1, metavar="N", help=option_help.STANDBYS)
     _add_choice(add, "--on-loss", LossPolicy.WAIT, option_help.ON_LOSS)
     _add_choice(add, "--on-hang", OnHang.RECOVER, option_help.ON_HANG)
     _add_choice(add, "--on-numeric-anomaly", NumericAnomalyPolicy.REPORT, option_help.ON_NUMERIC_ANOMALY)
@@ -303,6 +308,10 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         domains=parse_domains(found.domain),
         disk_every=AUTO_DISK if found.disk_every == AUTO else found.disk_every,
         checkpoint_dir=found.checkpoint_dir,
+        checkpoint_keep=found.checkpoint_keep,
+        checkpoint_keep_hours=found.checkpoint_keep_hours,
+        checkpoint_upload=parse_upload(found.checkpoint_upload),
+        upload_rate=found.checkpoint_upload_rate,
         max_restarts=found.max_restarts,
         state_dir=found.state_dir or state_directory(job),
         record_events=found.record_events,
@@ -314,9 +323,7 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         ready_seconds=found.ready_timeout,
         node_seconds=found.node_timeout,
         quorum=found.nnodes.most // 2 + 1 if found.quorum is None else found.quorum,
-        launcher_endpoint=None
-        if (election_endpoint := found.launcher_endpoint) is None
-        else parse_host_and_port(_ENDPOINT, election_endpoint),
+        launcher_endpoint=parse_launcher_endpoint(found.launcher_endpoint),
         on_loss=LossPolicy(found.on_loss),
         micro_batch_assignment=AssignmentPolicy(found.micro_batch_assignment),
         on_hang=OnHang(found.on_hang),
@@ -366,6 +373,10 @@ def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
         "--checkpoint-interval needs --checkpoint-dir": options.disk_every > 0 and options.checkpoint_dir is None,
         "--on-loss reinstantiate needs --checkpoint-dir": options.on_loss is LossPolicy.REINSTANTIATE
         and options.checkpoint_dir is None,
+        "--checkpoint-upload needs --checkpoint-dir": options.checkpoint_upload and options.checkpoint_dir is None,
+        "--checkpoint-keep must be at least 1": options.checkpoint_keep < 1,
+        "--checkpoint-keep-hours must not be negative": options.checkpoint_keep_hours < 0,
+        "--checkpoint-upload-rate must not be negative": options.upload_rate < 0,
         "--checkpoint-replicas must not be negative": options.checkpoint_replicas < 0,
         "--resume needs --checkpoint-dir": options.resume is not None and options.checkpoint_dir is None,
         "--node-mtbf-hours must be above 0": not options.mtbf_hours > 0.0,

@@ -13,6 +13,8 @@ from mainstay.recovery.agent.peer import Credentials, Peer
 from mainstay.recovery.agent.peer_messages import TransferHeader, TransferTail
 from mainstay.recovery.agent.store import ArenaStore
 from mainstay.recovery.agent.transfer_rates import TransferRateMeter
+from mainstay.recovery.checkpoint.retention import RetentionPolicy
+from mainstay.recovery.checkpoint.upload import UploadRequest
 from mainstay.recovery.job_tls import JobTls
 
 
@@ -24,9 +26,10 @@ class AgentSettings:
     directory: Path
     parity_every: int = 0
     disk_every: int = 0
-    disk_keep: int = 2
-    """Files a rank: the newest, and one for when that is not complete on every rank; more to go further back."""
+    disk_keep: RetentionPolicy = field(default_factory=RetentionPolicy)
+    """Two steps at least: the newest, and one for when that is not complete on every rank."""
     checkpoint_dir: Path | None = None
+    upload: UploadRequest | None = None
     scrub_rate: float = 200e6
     """Bytes a second that scrubbing digests at most: one part in a hundred of what a core could; 0: no limit."""
     scrub_pause: float = 30.0

@@ -44,6 +44,9 @@ from mainstay.recovery.agent.shm_lifecycle import (
     touch_owner,
     write_owner,
 )
+from mainstay.recovery.checkpoint.retention import PENDING_UPLOADS, RetentionPolicy
+from mainstay.recovery.checkpoint.storage import check_storage_url
+from mainstay.recovery.checkpoint.upload import UploadRequest
 from mainstay.recovery.job_certificates import Authority, job_tls
 from mainstay.recovery.job_tls import PendingConnections
 from mainstay.recovery.state_files import write_json
@@ -206,8 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve one node of one job until ended.
 
     ``--job J`` alone starts a standalone agent (``standalone``). A launcher gives ``--job J --node N --socket PATH
-    --listen HOST:PORT --token-file F`` and optionally ``--shm-dir D --parity-interval K --checkpoint-interval D
-    --checkpoint-keep N --checkpoint-dir DIR --owner-pid PID``. Port 0 takes a free one. When ready, one line of JSON
+    --listen HOST:PORT --token-file F``, and perhaps more. Port 0 takes a free one. When ready, one line of JSON
     goes to stdout: ``{"ready": true, "node", "socket", "endpoint": "host:port", "pid"}``. Ends (files stay) on
     SIGTERM, and when its owner (default: the parent process) is gone. Exit code 2 and one line on stderr when it
     cannot start.
@@ -299,8 +301,8 @@ def _settings(arguments: argparse.Namespace) -> AgentSettings:
         raise ValueError("--parity-interval and --checkpoint-interval must not be negative")
     if min(arguments.scrub_interval, arguments.scrub_rate, arguments.restore_drill_interval) < 0:
         raise ValueError("--scrub-interval, --scrub-rate and --restore-drill-interval must not be negative")
-    if arguments.disk_keep < 1:
-        raise ValueError("--checkpoint-keep must be at least 1")
+    if arguments.disk_keep < 1 or arguments.keep_hours < 0:
+        raise ValueError("--checkpoint-keep must be at least 1, --checkpoint-keep-hours at least 0")
     return AgentSettings(
         job=arguments.job,
         node=arguments.node,
@@ -308,12 +310,32 @@ def _settings(arguments: argparse.Namespace) -> AgentSettings:
         directory=node_directory(arguments.shm_dir, arguments.job, arguments.node),
         parity_every=arguments.parity_every,
         disk_every=arguments.disk_every,
-        disk_keep=arguments.disk_keep,
+        disk_keep=RetentionPolicy(
+            last=arguments.disk_keep,
+            every_hours=0.0 if arguments.upload else arguments.keep_hours,
+            pending=PENDING_UPLOADS if arguments.upload else 0,
+        ),
         checkpoint_dir=arguments.checkpoint_dir,
+        upload=_upload(arguments),
         encrypts=arguments.snapshot_encryption == "on",
         scrub_pause=arguments.scrub_interval,
         scrub_rate=arguments.scrub_rate,
         drill_seconds=arguments.restore_drill_interval,
+    )
+
+
+def _upload(arguments: argparse.Namespace) -> UploadRequest | None:
+    if arguments.upload is None:
+        return None
+    if arguments.checkpoint_dir is None:
+        raise ValueError("--checkpoint-upload needs --checkpoint-dir")
+    return UploadRequest(
+        directory=str(arguments.checkpoint_dir),
+        url=check_storage_url(arguments.upload),
+        job=arguments.job,
+        node=arguments.node,
+        policy=RetentionPolicy(last=arguments.disk_keep, every_hours=arguments.keep_hours),
+        rate=arguments.upload_rate,
     )
 
 
@@ -335,6 +357,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--checkpoint-interval", dest="disk_every", type=int, default=0, metavar="N", help=checkpoint)
     add("--checkpoint-keep", dest="disk_keep", type=int, default=2, metavar="N", help="Keep N files of each rank.")
     add("--checkpoint-dir", type=Path, help="Write checkpoints to this directory.")
+    hours = "Keep the first complete step of each H hours too."
+    add("--checkpoint-keep-hours", dest="keep_hours", type=float, default=0.0, metavar="H", help=hours)
+    add("--checkpoint-upload", dest="upload", metavar="URL", help="Upload complete steps to this place.")
+    rate = "Limit the bytes per second that uploads send; 0: no limit."
+    add("--checkpoint-upload-rate", dest="upload_rate", type=float, default=0.0, metavar="B", help=rate)
     encryption = "Encrypt snapshots that other nodes read; off: only detect changes on the way."
     add("--snapshot-encryption", choices=("on", "off"), default="on", help=encryption)
     add("--scrub-interval", type=float, default=30.0, help="Wait this many seconds between two scrubs; 0: no scrubs.")

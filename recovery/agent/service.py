@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -16,9 +17,18 @@ import msgspec
 from mainstay.recovery.agent import transfer
 from mainstay.recovery.agent.capacity_check import check_capacity
 from mainstay.recovery.agent.checkpoint_reader import CheckpointReader
+from mainstay.recovery.agent.checkpoint_upload import CheckpointUpload
 from mainstay.recovery.agent.checkpoint_writer import CheckpointWriter
 from mainstay.recovery.agent.encoder import ParityEncoder, answer_row
-from mainstay.recovery.agent.errors import AgentError, AgentGoneError, FailureKind, RefusedError, StaleGenerationError
+from mainstay.recovery.agent.errors import (
+    AgentError,
+    AgentGoneError,
+    CorruptError,
+    FailureKind,
+    NoSuchSlotError,
+    RefusedError,
+    StaleGenerationError,
+)
 from mainstay.recovery.agent.extra_copies import ExtraCopyManager
 from mainstay.recovery.agent.messages import (
     AgentFailure,
@@ -58,6 +68,8 @@ from mainstay.recovery.agent.periodic_thread import PeriodicThread
 from mainstay.recovery.agent.rebuild import rebuild, serve_stripe
 from mainstay.recovery.agent.scrub import Scrubber
 from mainstay.recovery.agent.store import ArenaStore
+from mainstay.recovery.checkpoint.levels import fetch_parts
+from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.memory.errors import (
     ArenaError,
     CorruptArenaError,
@@ -109,6 +121,8 @@ class AgentService:
         if settings.checkpoint_dir is not None:
             self._disk = CheckpointWriter(self.node, settings.checkpoint_dir)
             self._threads.append(self._disk)
+        if settings.upload is not None:
+            self._threads.append(CheckpointUpload(self.store, settings.upload))
         self.scrubber = Scrubber(self.node, self._encoder.again)
         if settings.scrub_pause:
             self._threads.append(self.scrubber)
@@ -193,6 +207,17 @@ class AgentService:
 
     def _load_disk(self, request: LoadDisk, caller: AgentConnection) -> WireMessage:
         run = "" if self._disk is None or self._disk.config is None else self._disk.config.run
+        try:
+            return self._reader.load(request, caller.generation, run)
+        except (NoSuchSlotError, CorruptError) as error:
+            if self.settings.upload is None:
+                raise
+            logger.warning("%s; the upload level has a copy", error)
+        part = (request.rank if request.from_rank is None else request.from_rank, request.generation)
+        try:
+            fetch_parts(Path(request.directory), self.settings.upload.url, request.run, request.epoch, [part])
+        except (CheckpointError, OSError) as problem:
+            raise NoSuchSlotError(str(problem)) from problem
         return self._reader.load(request, caller.generation, run)
 
     def _require_disk(self) -> CheckpointWriter:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from mainstay.recovery.checkpoint.manifest import (
     remove_file,
     step_name,
 )
+from mainstay.recovery.checkpoint.retention import CompleteStep, RetentionPolicy, steps_to_keep
 from mainstay.recovery.mesh_shape import MeshShape
 
 _STEP: Final = re.compile(r"^step-(\d{8,18})$")
@@ -38,6 +40,23 @@ _PART: Final = re.compile(r"^rank-(\d{1,9})\.g(\d{1,18})\.json$")
 _DATA: Final = re.compile(r"^__(\d{1,9})_(\d{1,18})\.distcp$")
 _RUN: Final = re.compile(r"^run\.g(\d{1,18})\.json$")
 LATEST: Final = "latest"
+DOWNLOADS: Final = ".download"
+"""Beside the runs: a directory of steps from the upload level, of which only the parts are here that were needed."""
+PINNED: Final = "pinned"
+"""An empty file in a step that no retention policy removes."""
+UPLOAD: Final = ".upload.json"
+"""In a step: its ``UploadState``. Who uploads the step touches it at least each minute."""
+UPLOAD_STALE_SECONDS: Final = 600.0
+"""Without a touch, whoever uploaded was killed: a request gives up much earlier."""
+
+
+class UploadState(msgspec.Struct, frozen=True):
+    """Who uploads a step, or has uploaded it."""
+
+    url: str
+    node: str
+    check: str = ""
+    """Of the manifest that is there; empty: none yet."""
 
 
 class PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -147,18 +166,66 @@ class RunDirectory:
 
     # What may go
 
-    def prune(self, keep: int, returns: tuple[Return, ...]) -> None:
-        """Keep the newest ``keep`` whole steps and what is newer; remove older steps, and parts that were given up.
+    def prune(self, policy: RetentionPolicy, returns: tuple[Return, ...]) -> None:
+        """Remove complete steps that ``policy`` does not keep, older incomplete ones, and parts that were given up.
 
         Where no step is ever whole, because every node has a disk of its own, the parts here are counted instead.
+        While a manifest cannot be read, no complete step goes.
         """
         self._remove_given_up(returns)
+        with contextlib.suppress(OSError):
+            for epoch in self.removable(policy):
+                remove_step(self.step(epoch))
+                shutil.rmtree(self.path.parent / DOWNLOADS, ignore_errors=True)  # this run has steps of its own
+
+    def removable(self, policy: RetentionPolicy) -> list[int]:
+        """Steps that ``policy`` does not keep, and incomplete ones that are older than its newest.
+
+        Raises:
+            OSError: a manifest cannot be read at present.
+        """
         steps = self.steps()
-        whole = [epoch for epoch in steps if (self.step(epoch) / MANIFEST).exists()]
-        counted = whole or [epoch for epoch in steps if self.parts(epoch)]
-        for epoch in steps if len(counted) > keep else ():
-            if epoch < counted[-keep]:
-                _remove_step(self.step(epoch))
+        whole = [state for epoch in steps if (state := self.complete_step(epoch)) is not None]
+        counted = whole or [self._unknown_step(epoch) for epoch in steps if self.parts(epoch)]
+        keep, limit = steps_to_keep(counted, policy), counted[-policy.last].epoch if len(counted) > policy.last else 0
+        return [epoch for epoch in steps if epoch < limit and epoch not in keep]
+
+    def complete_step(self, epoch: int) -> CompleteStep | None:
+        """``epoch`` as retention sees it; None: it is not complete.
+
+        Raises:
+            OSError: its manifest cannot be read at present.
+        """
+        try:
+            manifest = self.manifest(epoch)
+        except CheckpointError as error:
+            if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, FileNotFoundError):
+                raise error.__cause__ from error
+            return None
+        state = self.upload_state(epoch)
+        done = state is not None and state.check == manifest.check
+        return msgspec.structs.replace(
+            self._unknown_step(epoch),
+            time=manifest.time,
+            bases=frozenset(bases_of(manifest)),
+            uploaded=done,
+            uploading=not done and self.is_uploading(epoch),
+        )
+
+    def _unknown_step(self, epoch: int) -> CompleteStep:
+        return CompleteStep(epoch=epoch, time=0.0, pinned=(self.step(epoch) / PINNED).exists())
+
+    def upload_state(self, epoch: int) -> UploadState | None:
+        """Where ``epoch`` has been uploaded to; None: nowhere."""
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            return msgspec.json.decode((self.step(epoch) / UPLOAD).read_bytes(), type=UploadState)
+        return None
+
+    def is_uploading(self, epoch: int) -> bool:
+        """Whether a process has touched the state of the upload lately."""
+        with contextlib.suppress(OSError):
+            return time.time() - (self.step(epoch) / UPLOAD).stat().st_mtime < UPLOAD_STALE_SECONDS
+        return False
 
     def _remove_given_up(self, returns: tuple[Return, ...]) -> None:
         """Remove parts of steps that the job has gone back behind."""
@@ -166,7 +233,7 @@ class RunDirectory:
             parts = self.parts(epoch)
             gone = [part for part in parts if not holds(returns, epoch, part.generation)]
             if gone and len(gone) == len(parts):
-                _remove_step(self.step(epoch))
+                remove_step(self.step(epoch))
             if gone:  # the manifest may be about them; whoever completes the step writes another
                 remove_file(self.step(epoch) / MANIFEST)
             for part in gone:
@@ -174,7 +241,13 @@ class RunDirectory:
                 remove_file(self.step(epoch) / data_name(part.rank, part.generation))
 
 
-def _remove_step(step: Path) -> None:
+def bases_of(manifest: Manifest) -> list[int]:
+    """Epochs of the steps of the same run that ``manifest`` refers to."""
+    names = getattr(manifest, "bases", None) or ()
+    return [int(match[1]) for name in names if (match := _STEP.match(name))]
+
+
+def remove_step(step: Path) -> None:
     """Remove a step; its manifest first, so that what is left of it if this is interrupted claims nothing."""
     remove_file(step / MANIFEST)
     with contextlib.suppress(OSError):

@@ -21,6 +21,7 @@ import msgspec
 from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.direct_file import BUFFER_BYTES, WriteMode
 from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig
+from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.save import WriteTarget
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.errors import ArenaError
@@ -56,7 +57,7 @@ class WriteRequest(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     job: str
     config: DiskConfig
-    keep: int
+    keep: RetentionPolicy
     slots: tuple[SlotOrder, ...] = ()
     final: bool = False
     """The last one: one replica of each stage makes the step whole."""

@@ -13,9 +13,11 @@ import logging
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from mainstay.recovery.checkpoint.catalog import LATEST, find
+from mainstay.recovery.checkpoint.catalog import DOWNLOADS, LATEST
+from mainstay.recovery.checkpoint.levels import find_nearest
 from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig
 from mainstay.recovery.checkpoint.reshape import needed, sources
+from mainstay.recovery.checkpoint.storage import StorageError
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.state.events import LastSaveBegun
 from mainstay.recovery.membership.members import NodeMember
@@ -59,7 +61,10 @@ class CheckpointManager:
         directory = self._job.options.checkpoint_dir
         assert directory is not None
         try:
-            self._job.source = find(directory, LATEST if wanted == AUTO else wanted)
+            upload = self._job.options.checkpoint_upload
+            self._job.source = find_nearest(directory, upload, LATEST if wanted == AUTO else wanted)
+        except StorageError as error:
+            raise CheckpointError(f"--resume {wanted}: {error}") from error
         except CheckpointError as error:
             if wanted != AUTO:
                 raise CheckpointError(f"--resume {wanted}: {error}") from error
@@ -86,14 +91,15 @@ class CheckpointManager:
         shape = self._job.members.shape
         if self._job.source is None or shape is None:
             return None
-        parts = sources(self._job.source.manifest, shape, rank)
+        parts, directory = sources(self._job.source.manifest, shape, rank), self._job.source.directory
         of, generation = parts[0]
         return RestoreOrder(
             epoch=self._job.begun_at,
             source=RestoreSource.DISK,
             from_rank=of,
-            directory=str(self._job.source.directory),
+            directory=str(directory),
             run=self._job.source.manifest.run,
+            upload=(self._job.options.checkpoint_upload or "") if directory.name == DOWNLOADS else "",
             part=generation,
             parts=parts if needed(self._job.source.manifest, shape, rank) else (),
         )

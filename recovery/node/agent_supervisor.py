@@ -201,11 +201,14 @@ class AgentSupervisor:
             "--parity-interval": options.parity_every if options.max_nodes > 1 and options.protection.tolerance else 0,
             "--checkpoint-interval": options.disk_every,
             "--checkpoint-keep": options.disk_keep,
+            "--checkpoint-keep-hours": options.checkpoint_keep_hours,
             "--snapshot-encryption": "on" if options.encrypts_snapshots else "off",
             "--owner-pid": os.getpid(),
         }
         if options.checkpoint_dir is not None:
             flags["--checkpoint-dir"] = options.checkpoint_dir
+        if options.checkpoint_upload is not None:
+            flags |= {"--checkpoint-upload": options.checkpoint_upload, "--checkpoint-upload-rate": options.upload_rate}
         return ["-m", "mainstay.recovery.agent", *(str(part) for pair in flags.items() for part in pair)]
 
 

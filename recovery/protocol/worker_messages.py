@@ -258,6 +258,8 @@ class RestoreOrder(WorkerMessage, frozen=True):
     directory: str | None = None
     run: str = ""
     """Which run in ``directory``, whose rank ``from_rank`` (None: the same)."""
+    upload: str = ""
+    """URL of the upload level, where ``directory`` takes what a rank needs from there; empty: all is there."""
     part: int = 0
     """Generation of the part there; 0: the newest."""
     parts: tuple[tuple[int, int], ...] = ()

@@ -14,6 +14,7 @@ from mainstay.recovery.agent.client import AgentClient
 from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.agent.peer import Credentials
 from mainstay.recovery.checkpoint.catalog import RunDirectory
+from mainstay.recovery.checkpoint.levels import fetch_parts
 from mainstay.recovery.checkpoint.reshape import PartOf, gather
 from mainstay.recovery.job_tls import JobTls
 from mainstay.recovery.memory.arena import Arena
@@ -199,7 +200,7 @@ class SnapshotSession:
         if order.source is RestoreSource.LIVE:
             self._stash.rewind()
             nbytes = 0
-        elif parts := self._parts(order):
+        elif parts := self._download(order):
             if self.sharded is not None and not order.part:
                 self._bring(order)  # replicas that still have their slots read this share from the agent
             nbytes = self._reshape(order, parts)
@@ -230,6 +231,17 @@ class SnapshotSession:
                 from_rank=order.from_rank,
                 generation=order.part,
             )
+
+    def _download(self, order: RestoreOrder) -> tuple[PartOf, ...]:
+        """See ``_parts``; what these need of the upload level is in the directory then."""
+        if not order.upload or order.directory is None:
+            return self._parts(order)
+        step = (Path(order.directory), order.upload, order.run, order.epoch)
+        fetch_parts(*step, order.parts or [(self._rank if order.from_rank is None else order.from_rank, order.part)])
+        parts = self._parts(order)
+        if parts:
+            fetch_parts(*step, parts)
+        return parts
 
     def _parts(self, order: RestoreOrder) -> tuple[PartOf, ...]:
         """The parts that the state is gathered from; none: the agent restores the slot.

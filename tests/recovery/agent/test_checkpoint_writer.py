@@ -21,6 +21,7 @@ from mainstay.recovery.agent.parity_store import ParityStore
 from mainstay.recovery.agent.store import ArenaStore
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.manifest import DiskConfig
+from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.writer import Writer, WriteRequest, WriteResult
 from mainstay.recovery.job_certificates import Authority, job_tls
 from mainstay.recovery.memory.digest import digest
@@ -42,7 +43,9 @@ class Bench:
         memory = root / "memory"
         memory.mkdir()
         tls = job_tls("secret", "job", Authority.SNAPSHOTS)
-        settings = AgentSettings(job="job", node="node", tls=tls, directory=memory, disk_every=10, disk_keep=4)
+        settings = AgentSettings(
+            job="job", node="node", tls=tls, directory=memory, disk_every=10, disk_keep=RetentionPolicy(last=4)
+        )
         self.store = ArenaStore(memory, slots=settings.slots, disk_every=settings.disk_every)
         self.array = np.zeros(5000, np.uint8)
         source = ArraySource({"t": self.array})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,8 @@ from mainstay.recovery.checkpoint.manifest import DiskConfig, Manifest
 from mainstay.recovery.checkpoint.save import WriteTarget
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.snapshot import SnapshotWriter
+from tests.recovery.checkpoint.object_store import FaultProxy, s3_server
+from tests.recovery.checkpoint.upload_place import Place
 
 RUN = "01997c4e-8f00-7000-8000-000000000001"
 
@@ -85,3 +89,31 @@ class Ranks:
 def ranks(tmp_path: Path) -> Callable[..., Ranks]:
     """Make a job: see ``Ranks``."""
     return lambda **options: Ranks(tmp_path, **options)
+
+
+@pytest.fixture
+def place(ranks: Callable[..., Any], tmp_path: Path) -> Place:
+    """A job, and a directory as its upload level."""
+    return Place(ranks(dp=2), str(tmp_path / "level"))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[FaultProxy]:
+    """A bucket behind a proxy."""
+    with s3_server() as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def proxy(server: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """The same with credentials; faults of one test do not reach the next."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    yield server
+    server.work_again()
+
+
+@pytest.fixture
+def bucket(ranks: Callable[..., Any], proxy: FaultProxy, request: pytest.FixtureRequest) -> Place:
+    """A job, and a part of the bucket as its upload level."""
+    return Place(ranks(dp=2), proxy.url.replace("runs/here", re.sub(r"\W", "-", request.node.name)))

@@ -20,6 +20,7 @@ from mainstay.recovery.checkpoint import catalog, save
 from mainstay.recovery.checkpoint.catalog import find, substitute_part
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError, DiskConfig, RunInfo, holds, write_checked
+from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.slot_reader import read_slot
 from mainstay.recovery.checkpoint.writer import SlotOrder, SlotResult, WriteRequest, WriteResult
 from mainstay.recovery.memory.errors import CorruptArenaError, LayoutMismatchError
@@ -109,7 +110,7 @@ def test_a_future_that_was_given_up_is_no_step_to_go_on_from(ranks: Callable[...
     assert find(job.directory).manifest.epoch == 10
     with pytest.raises(CheckpointError, match="a future that the job has gone back from"):
         job.run.manifest(20)
-    job.run.prune(2, returns)
+    job.run.prune(RetentionPolicy(), returns)
     assert job.run.steps() == [10]
     job.whole(20, 2, returns)
     assert {part.generation for part in find(job.directory).manifest.parts} == {2}
@@ -136,7 +137,7 @@ def test_old_steps_go_and_nothing_that_is_still_needed(ranks: Callable[..., Any]
     for epoch in (10, 20, 30):
         job.whole(epoch)
     job.write(0, 40)
-    job.run.prune(2, ())
+    job.run.prune(RetentionPolicy(), ())
     assert job.run.steps() == [20, 30, 40]
 
 
@@ -236,7 +237,7 @@ def test_the_process_that_writes_needs_no_torch_and_ends_with_whoever_asks(
     code = "import sys; sys.modules['torch'] = None; from mainstay.recovery.checkpoint.writer import main; main()"
     process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     config = DiskConfig(run=job.run_id, generation=1, every=4, dp=1, pp=1, tp=1)
-    order = WriteRequest(directory=str(job.directory), job="job", config=config, keep=2)
+    order = WriteRequest(directory=str(job.directory), job="job", config=config, keep=RetentionPolicy())
     assert converse(process, order) == WriteResult()
     slot = SlotOrder(arena=str(arena.path), rank=0, epoch=8)
     written = msgspec.structs.replace(order, slots=(slot,))
@@ -274,7 +275,7 @@ def test_a_manifest_goes_with_the_parts_that_were_given_up(ranks: Callable[..., 
     target = job.target(2, returns)
     save.begin_step(target)
     job.write(1, 20, target, 2)
-    job.run.prune(1, returns)
+    job.run.prune(RetentionPolicy(last=1), returns)
     assert job.run.steps() == [10, 20]
     assert [(part.rank, part.generation) for part in job.run.parts(20)] == [(1, 2)]
     assert [manifest.epoch for manifest in job.run.complete()] == [10]

@@ -120,6 +120,11 @@ def test_all_nodes_derive_the_same_secret_from_the_service_token(script: str, tm
         (["--checkpoint-interval", "auto", "S"], "--checkpoint-interval needs --checkpoint-dir"),
         (["--on-loss", "reinstantiate", "S"], "--on-loss reinstantiate needs --checkpoint-dir"),
         (["--resume", "latest", "S"], "--resume needs --checkpoint-dir"),
+        (["--checkpoint-upload", "s3://b", "S"], "--checkpoint-upload needs --checkpoint-dir"),
+        (["--checkpoint-upload", "ftp://b", "S"], "--checkpoint-upload: 'ftp://b' must be s3://BUCKET/PREFIX"),
+        (["--checkpoint-keep", "0", "S"], "--checkpoint-keep must be at least 1"),
+        (["--checkpoint-keep-hours", "-1", "S"], "--checkpoint-keep-hours must not be negative"),
+        (["--checkpoint-upload-rate", "-1", "S"], "--checkpoint-upload-rate must not be negative"),
         (
             ["--checkpoint-interval", "5", "--checkpoint-dir", "d", "--checkpoint-replicas", "-1", "S"],
             "--checkpoint-replicas must not be negative",

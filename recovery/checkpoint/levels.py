@@ -1,0 +1,304 @@
+"""The upload level as a reader sees it: which steps are there, and the files of one of them in the local directory.
+
+JSON of runs and steps is mirrored into a temporary directory, so that ``catalog`` answers for both levels alike. Data
+is read in ranges, several at a time, and checked against the digest that was noted when it was uploaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import xxhash
+
+from mainstay.probes.durable_files import sync_directory, write_durably
+from mainstay.recovery.checkpoint.catalog import (
+    DOWNLOADS,
+    LATEST,
+    PINNED,
+    ResumeSource,
+    RunDirectory,
+    bases_of,
+    find,
+    remove_step,
+)
+from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError, Manifest, remove_file, step_name
+from mainstay.recovery.checkpoint.retention import RetentionPolicy
+from mainstay.recovery.checkpoint.storage import PART_BYTES, CheckpointStorage, StorageError, StoredFile
+
+logger = logging.getLogger("mainstay.checkpoint")
+
+REQUESTS_AT_ONCE: Final = 8
+"""Ranges of 8 MiB of one file, or small objects."""
+_RUN_INFO: Final = re.compile(r"^run\.g\d{1,18}\.json$")
+_NAME: Final = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")
+
+_PART_FILE: Final = re.compile(r"^(?:__|rank-)(\d{1,9})(?:_|\.g)(\d{1,18})(?!\d)")
+
+
+PartName = tuple[int, int]
+"""Rank and generation of a part; generation 0: the one that the manifest names."""
+
+
+def files_name(manifest: Manifest) -> str:
+    """The object that lists the files of a manifest."""
+    return f"files-{manifest.check}.json"
+
+
+@contextlib.contextmanager
+def open_level(url: str, **options: float) -> Iterator[UploadLevel]:
+    """The upload level at ``url``; see ``CheckpointStorage`` for what this raises, and for ``options``."""
+    with tempfile.TemporaryDirectory(prefix="mainstay-") as mirror:
+        yield UploadLevel(CheckpointStorage(url, **options), Path(mirror))
+
+
+class UploadLevel:
+    """One place that holds checkpoints; ``mirror`` takes JSON of what is there, as ``catalog`` reads it."""
+
+    def __init__(self, storage: CheckpointStorage, mirror: Path) -> None:
+        self.storage, self._mirror = storage, mirror
+        self._sent: dict[str, bytes] = {}
+
+    # What is there
+
+    def run_ids(self) -> list[str]:
+        """Runs, in the order in which they began.
+
+        Raises:
+            StorageError: the place does not answer. So do all methods.
+        """
+        return sorted(name for name in self.storage.children()[0] if _NAME.match(name))
+
+    def open_run(self, run_id: str) -> RunDirectory:
+        """What the place says of a run, and the numbers of its steps; see ``read_manifests``."""
+        if not _NAME.match(run_id):
+            raise CheckpointError(f"{run_id!r} is no run")
+        run = RunDirectory(self._mirror / run_id)
+        run.path.mkdir(exist_ok=True)
+        steps, files = self.storage.children(run_id)
+        for name in filter(_RUN_INFO.match, files):
+            (run.path / name).write_bytes(self.storage.read(f"{run_id}/{name}"))
+        for epoch in run.steps():
+            if step_name(epoch) not in steps:
+                remove_step(run.step(epoch))
+        for name in filter(_NAME.match, steps):
+            (run.path / name).mkdir(exist_ok=True)
+        return run
+
+    def read_manifests(self, run: RunDirectory, epochs: Collection[int]) -> None:
+        """Read the manifests of ``epochs``, and which steps are pinned."""
+        with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+            list(pool.map(lambda epoch: self._read_manifest(run, epoch), epochs))
+
+    def _read_manifest(self, run: RunDirectory, epoch: int) -> None:
+        place, here = f"{run.id}/{step_name(epoch)}", run.step(epoch)
+        files = self.storage.children(place)[1]
+        for name in (MANIFEST, PINNED):
+            if name in files:
+                (here / name).write_bytes(self.storage.read(f"{place}/{name}"))
+            else:
+                remove_file(here / name)
+
+    def find(self, run: str = LATEST, step: int | None = None) -> ResumeSource:
+        """The newest complete step at the place; see ``catalog.find``.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        for run_id in reversed(self.run_ids()) if run == LATEST else [run]:
+            opened = self.open_run(run_id)
+            for epoch in reversed(opened.steps()):
+                if step in {None, epoch}:
+                    self._read_manifest(opened, epoch)
+                    with contextlib.suppress(CheckpointError):
+                        return ResumeSource(self._mirror, opened.manifest(epoch))
+        what = "complete step" if step is None else f"complete step {step}"
+        raise CheckpointError(f"{self.storage.url} has no {what} of {'any run' if run == LATEST else f'run {run}'}")
+
+    # From there
+
+    def fetch(self, directory: Path, source: ResumeSource, parts: Collection[PartName] | None = None) -> int:
+        """Download a step into ``directory``, with the steps that it refers to; bytes read.
+
+        Args:
+            directory: of checkpoints. Other processes of this node may do the same at the same time.
+            source: as ``find`` gave it.
+            parts: read only these, and what these were written in shares with; None: all.
+
+        Raises:
+            CheckpointError: the place lost a file, or holds other bytes; what was checked stays.
+            OSError: the disk refused.
+        """
+        manifest, wanted = source.manifest, None if parts is None else _with_shares(source.manifest, parts)
+        count = 0
+        for epoch in bases_of(manifest):
+            base = self.find(manifest.run, epoch)
+            ranks = None if wanted is None else {rank for rank, _ in wanted}
+            older = [(p.rank, p.generation) for p in base.manifest.parts if ranks is None or p.rank in ranks]
+            count += self.fetch(directory, base, None if wanted is None else older)
+        run, place = RunDirectory(directory / manifest.run), f"{manifest.run}/{step_name(manifest.epoch)}"
+        step = run.step(manifest.epoch)
+        step.mkdir(parents=True, exist_ok=True)
+        with _lock(step):
+            for name, stored in self._files(manifest, place).items():
+                if wanted is None or part_of(name) in wanted:
+                    count += self._fetch_file(f"{place}/{name}", step / name, stored)
+            for info in source.run.path.glob("run.g*.json"):
+                if not (run.path / info.name).exists():
+                    write_durably(run.path / info.name, info.read_bytes())
+            if wanted is None or directory.name == DOWNLOADS:
+                write_durably(step / MANIFEST, (source.run.step(manifest.epoch) / MANIFEST).read_bytes())
+        return count
+
+    def _files(self, manifest: Manifest, place: str) -> dict[str, StoredFile]:
+        path = f"{place}/{files_name(manifest)}"
+        try:
+            files = msgspec.json.decode(self.storage.read(path), type=dict[str, StoredFile])
+        except msgspec.MsgspecError as error:
+            raise CheckpointError(f"{self.storage.url}: {path} is damaged: {error}") from error
+        bad = [name for name in files if name != ".metadata" and not _NAME.match(name)]
+        if bad:
+            raise CheckpointError(f"{self.storage.url}: {path} lists {bad[0]!r}, which is no file of a step")
+        return files
+
+    def _fetch_file(self, path: str, target: Path, stored: StoredFile) -> int:
+        """Bytes read: none if the file is here already."""
+        with contextlib.suppress(OSError):
+            if target.stat().st_size == stored.nbytes and digest_of(target) == stored.digest:
+                return 0
+        new = target.with_name(f".{target.name}.{secrets.token_hex(4)}.new")
+        try:
+            with new.open("wb+", buffering=0) as file:
+                descriptor = file.fileno()
+                if stored.nbytes:
+                    os.posix_fallocate(descriptor, 0, stored.nbytes)
+
+                def copy(start: int) -> None:
+                    data = self.storage.read_range(path, start, min(PART_BYTES, stored.nbytes - start))
+                    while data:
+                        count = os.pwrite(descriptor, data, start)
+                        data, start = data[count:], start + count
+
+                with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+                    list(pool.map(copy, range(0, stored.nbytes, PART_BYTES)))
+                if digest_of(new) != stored.digest:
+                    raise CheckpointError(f"{self.storage.url}: {path} does not hold the bytes that were uploaded")
+                os.fsync(descriptor)
+            new.replace(target)
+        finally:
+            remove_file(new)
+        sync_directory(target.parent)
+        return stored.nbytes
+
+    # To there
+
+    def put_run_info(self, run: RunDirectory) -> None:
+        """Upload what is known of the run where it is news."""
+        for path in sorted(run.path.glob("run.g*.json")):
+            content = path.read_bytes()
+            if _RUN_INFO.match(path.name) and self._sent.get(f"{run.id}/{path.name}") != content:
+                self.storage.put_bytes(f"{run.id}/{path.name}", content)
+                self._sent[f"{run.id}/{path.name}"] = content
+
+    def prune(self, local: RunDirectory, policy: RetentionPolicy) -> None:
+        """Delete steps of a run that ``policy`` does not keep; see ``RunDirectory.prune``.
+
+        A step that is in the local directory and is not uploaded may be on its way: it stays.
+        """
+        run = self.open_run(local.id)
+        self.read_manifests(run, run.steps())
+        for epoch in run.removable(policy):
+            state = local.complete_step(epoch)
+            if not local.step(epoch).exists() or (state is not None and state.uploaded):
+                self._delete_step(f"{run.id}/{step_name(epoch)}")
+
+    def _delete_step(self, place: str) -> None:
+        """Its manifest first: at no time may a step claim to be whole and not be."""
+        self.storage.delete([f"{place}/{MANIFEST}"])
+        self.storage.delete([f"{place}/{name}" for name in self.storage.children(place)[1]])
+
+
+def part_of(name: str) -> PartName | None:
+    """Rank and generation of the part that a file of a step belongs to; None: to the step as a whole."""
+    match = _PART_FILE.match(name)
+    return None if match is None else (int(match[1]), int(match[2]))
+
+
+def digest_of(path: Path) -> str:
+    """xxh3_64 of a file."""
+    digest = xxhash.xxh3_64()
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(PART_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def find_nearest(directory: Path, url: str | None, run: str = LATEST, step: int | None = None) -> ResumeSource:
+    """The newest complete step of both levels; the local copy of one that is at both. See ``catalog.find``.
+
+    The manifest is all that is read of a step at the upload level. Its source is ``directory / DOWNLOADS``, to which
+    ``fetch_parts`` brings what a rank needs.
+
+    Raises:
+        CheckpointError: there is none at either level.
+        StorageError: there is none here, and the upload level does not answer.
+    """
+    if url is None:
+        return find(directory, run, step)
+    local: ResumeSource | None = None
+    with contextlib.suppress(CheckpointError):
+        local = find(directory, run, step)
+    try:
+        with open_level(url) as level:
+            there = replace(level.find(run, step), directory=directory / DOWNLOADS)
+    except (CheckpointError, StorageError) as error:
+        if local is None:
+            raise
+        if isinstance(error, StorageError):
+            logger.warning("%s; the newest step in %s counts", error, directory)
+        return local
+    age = (there.manifest.run, there.manifest.epoch)
+    return there if local is None or age > (local.manifest.run, local.manifest.epoch) else local
+
+
+def fetch_parts(directory: Path, url: str, run: str, epoch: int, parts: Collection[PartName]) -> int:
+    """Download parts of a step (see ``UploadLevel.fetch``); bytes read.
+
+    Raises:
+        CheckpointError: the upload level does not have them, or they are damaged.
+        OSError: the disk refused, or the upload level does not answer (``StorageError``).
+    """
+    with open_level(url) as level:
+        source = level.find(run, epoch)
+        made = {part.rank: part.generation for part in source.manifest.parts}
+        missing = [rank for rank, generation in parts if generation not in {0, made.get(rank)} or rank not in made]
+        if missing:
+            raise CheckpointError(f"step {epoch} of run {run} at {url} does not hold rank {missing[0]}")
+        return level.fetch(directory, source, [(rank, made[rank]) for rank, _ in parts])
+
+
+def _with_shares(manifest: Manifest, parts: Collection[PartName]) -> set[PartName]:
+    """``parts`` and, where replicas have divided the writing, those of the other replicas."""
+    made = {part.rank: part.generation for part in manifest.parts}
+    peers = (peer for rank, _ in parts for peer in manifest.shape.dp_peers(rank) if peer in made)
+    return {*parts, *((peer, made[peer]) for peer in peers if manifest.shares is True)}
+
+
+@contextlib.contextmanager
+def _lock(step: Path) -> Iterator[None]:
+    """One process of the node at a time; where the file system has no locks, all read the same."""
+    with (step / ".lock").open("wb") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

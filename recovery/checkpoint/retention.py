@@ -1,0 +1,56 @@
+"""Which steps of a run stay, and which may go. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+
+PENDING_UPLOADS: Final = 4
+"""Complete steps that wait for their upload and are kept locally: beyond that, the oldest one is given up."""
+
+
+class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a run is kept beside pinned steps, and what those that are kept refer to."""
+
+    last: Annotated[int, msgspec.Meta(ge=1)] = 2
+    """The newest complete steps."""
+    every_hours: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
+    """The first complete step of each period of so many hours (of Unix time); 0: none."""
+    pending: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """The newest complete steps that are not uploaded yet; 0: there is no upload."""
+
+
+class CompleteStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What a policy asks of a complete step."""
+
+    epoch: int
+    time: float
+    """Unix seconds."""
+    bases: frozenset[int] = frozenset()
+    """Epochs of the steps without which this one cannot be read."""
+    pinned: bool = False
+    uploaded: bool = False
+    uploading: bool = False
+
+
+def steps_to_keep(steps: Sequence[CompleteStep], policy: RetentionPolicy) -> set[int]:
+    """Epochs of ``steps`` (all complete ones of a run) that ``policy`` keeps, and all that these refer to."""
+    ordered = sorted(steps, key=lambda step: step.epoch)
+    keep = {step.epoch for step in ordered[-policy.last :]}
+    keep.update(step.epoch for step in ordered if step.pinned or step.uploading)
+    if policy.every_hours:
+        first: dict[int, int] = {}
+        for step in ordered:
+            first.setdefault(int(step.time // (policy.every_hours * 3600.0)), step.epoch)
+        keep.update(first.values())
+    if policy.pending:
+        keep.update([step.epoch for step in ordered if not step.uploaded][-policy.pending :])
+    bases = {step.epoch: step.bases for step in ordered}
+    missing = list(keep)
+    while missing:
+        more = bases.get(missing.pop(), frozenset()) - keep
+        keep |= more
+        missing.extend(more)
+    return keep

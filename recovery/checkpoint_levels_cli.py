@@ -1,0 +1,118 @@
+"""``mainstay checkpoint pin|unpin|upload|download``: keep steps, and move them between the levels."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from mainstay.recovery.checkpoint.catalog import LATEST, PINNED, RunDirectory, find, runs
+from mainstay.recovery.checkpoint.levels import open_level
+from mainstay.recovery.checkpoint.manifest import CheckpointError, remove_file, step_name
+from mainstay.recovery.checkpoint.storage import CheckpointStorage
+from mainstay.recovery.checkpoint.upload import Uploader, UploadRequest
+
+
+def pin(directory: Path, *, step: int | None = None, run: str = LATEST) -> int:
+    """Pin a complete step: no retention policy removes it, here or where it was uploaded to.
+
+    Args:
+        directory: Read checkpoints from this directory.
+        step: Choose the step; the default is the newest complete one.
+        run: Choose the run by its ID; the default is the newest with a complete step.
+    """
+    return _set_pinned(directory, run, step, pinned=True)
+
+
+def unpin(directory: Path, *, step: int | None = None, run: str = LATEST) -> int:
+    """Unpin a step: retention policies apply again.
+
+    Args:
+        directory: Read checkpoints from this directory.
+        step: Choose the step; the default is the newest complete one.
+        run: Choose the run by its ID; the default is the newest with a complete step.
+    """
+    return _set_pinned(directory, run, step, pinned=False)
+
+
+def _set_pinned(directory: Path, wanted: str, step: int | None, *, pinned: bool) -> int:
+    source = find(directory, wanted, step)
+    run, epoch = source.run, source.manifest.epoch
+    mark, state = run.step(epoch) / PINNED, run.upload_state(epoch)
+    if pinned:
+        mark.touch()
+    else:
+        remove_file(mark)
+    if state is not None:
+        storage, path = CheckpointStorage(state.url), f"{run.id}/{step_name(epoch)}/{PINNED}"
+        if pinned:
+            storage.put_bytes(path, b"")
+        else:
+            storage.delete([path])
+    print(f"step {epoch} of run {run.id} is {'pinned' if pinned else 'not pinned'}")  # noqa: T201 - a command prints
+    return 0
+
+
+def upload(directory: Path, url: str) -> int:
+    """Upload all complete steps of a directory that are not uploaded yet; nothing is deleted there.
+
+    Args:
+        directory: Read checkpoints from this directory.
+        url: Upload to this place: ``s3://BUCKET/PREFIX?endpoint=URL`` or a directory.
+    """
+    runs(directory)  # is it one?
+    request = UploadRequest(directory=str(directory), url=url, job="", node=socket.gethostname(), policy=None)
+    with open_level(url) as level:
+        uploader = Uploader(level, request)
+        while found := uploader.upload_next():
+            print(f"step {found[1]} of run {found[0]} is uploaded")  # noqa: T201 - a command prints
+    return 0
+
+
+def download(url: str, directory: Path, *, step: int | None = None, run: str = LATEST) -> int:
+    """Download a complete step, and check every file.
+
+    Args:
+        url: Read from this place: ``s3://BUCKET/PREFIX?endpoint=URL`` or a directory.
+        directory: Write to this directory of checkpoints.
+        step: Choose the step; the default is the newest complete one.
+        run: Choose the run by its ID; the default is the newest with a complete step.
+    """
+    with open_level(url) as level:
+        source = level.find(run, step)
+        nbytes = level.fetch(directory, source)
+    text = f"step {source.manifest.epoch} of run {source.manifest.run}: {nbytes} bytes read"
+    print(f"{text}; resume from it with --checkpoint-dir {directory} --resume latest")  # noqa: T201 - likewise
+    return 0
+
+
+def uploaded_rows(url: str, listed: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows for ``ls`` of complete steps at ``url``; of those in ``listed``, only the levels change."""
+    known = {(row["run"], row["step"]): row for row in listed if row["whole"]}
+    found = []
+    with open_level(url) as level:
+        for run in map(level.open_run, level.run_ids()):
+            level.read_manifests(run, run.steps())
+            for manifest in reversed(list(run.complete())):
+                row = known.get((run.id, manifest.epoch))
+                if row is None:
+                    shape = [manifest.dp, manifest.pp, manifest.tp]
+                    size = {"ranks": len(manifest.parts), "nbytes": sum(part.nbytes for part in manifest.parts)}
+                    step = {"run": run.id, "job": manifest.job, "shape": shape, "step": manifest.epoch, "problem": ""}
+                    found.append(
+                        step | size | level_columns(run, manifest.epoch) | {"whole": True, "levels": ["upload"]}
+                    )
+                elif "upload" not in row["levels"]:
+                    row["levels"].append("upload")
+    return found
+
+
+def level_columns(run: RunDirectory, epoch: int) -> dict[str, Any]:
+    """Where a step is, and whether it is pinned."""
+    try:
+        state = run.complete_step(epoch)
+    except OSError as error:
+        raise CheckpointError(str(error)) from error
+    uploaded = state is not None and state.uploaded
+    return {"levels": ["local", "upload"] if uploaded else ["local"], "pinned": state is not None and state.pinned}

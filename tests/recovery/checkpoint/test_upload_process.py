@@ -1,0 +1,138 @@
+"""The process that uploads: killed, ended by its agent, and in trouble with its store."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mainstay.recovery.agent.checkpoint_upload import CheckpointUpload
+from mainstay.recovery.agent.messages import AgentFailure, Fetched, LoadDisk
+from mainstay.recovery.agent.node import AgentConnection, AgentSettings
+from mainstay.recovery.agent.service import AgentService
+from mainstay.recovery.agent.store import ArenaStore
+from mainstay.recovery.checkpoint import upload
+from mainstay.recovery.checkpoint.levels import open_level
+from mainstay.recovery.checkpoint.load import verify_part
+from mainstay.recovery.checkpoint.upload import Uploader, UploadRequest
+from mainstay.recovery.job_certificates import Authority, job_tls
+from tests.recovery.checkpoint.object_store import FaultProxy
+from tests.recovery.checkpoint.upload_place import Place, until
+
+pytestmark = pytest.mark.slow
+
+
+def start(request: UploadRequest) -> subprocess.Popen[bytes]:
+    code = "import sys; sys.modules['torch'] = None; from mainstay.recovery.checkpoint.upload import main; main()"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(request) + b"\n")
+    process.stdin.flush()
+    return process
+
+
+def test_the_process_is_killed_and_the_next_one_ends_when_all_is_there(bucket: Place, tmp_path: Path) -> None:
+    """Without torch; with a rate at which the first one is killed on its way."""
+    bucket.job.whole(10)
+    process = start(bucket.request(rate=2000.0))
+    until(lambda: bucket.job.run.upload_state(10) is not None)
+    process.kill()
+    process.communicate()
+    assert bucket.complete() == []
+    process = start(bucket.request())
+    until(lambda: bucket.complete() == [10])
+    bucket.job.whole(20)
+    out, _ = process.communicate(timeout=60.0)  # stdin ends: what is complete goes up first
+    assert process.returncode == 0
+    assert set(out.split(b"\n")) == {b""}
+    assert bucket.complete() == [10, 20]
+    bucket.check(tmp_path / "back", 20)
+
+
+def test_a_problem_is_reported_and_forgotten_when_it_has_passed(
+    bucket: Place, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(upload, "LOOK_SECONDS", 0.05)
+    bucket.job.whole(10)
+    proxy.fail("503", "PUT", times=10_000)
+    problems: list[str] = []
+    ended = threading.Event()
+    with open_level(bucket.url, retry_seconds=0.2) as level:
+        uploader = Uploader(level, bucket.request())
+        thread = threading.Thread(target=upload.follow, args=(uploader, ended, problems.append))
+        thread.start()
+        until(lambda: bool(problems))
+        proxy.work_again()
+        until(lambda: problems[-1] == "")
+        ended.set()
+        thread.join(60.0)
+    assert "Cannot write" in problems[0]
+    assert bucket.complete() == [10]
+
+
+def test_the_agent_starts_it_again_and_lets_it_finish(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    store = ArenaStore(tmp_path / "memory", slots=3, disk_every=10)
+    thread = CheckpointUpload(store, place.request())
+    thread.start()
+    until(lambda: thread.process is not None)
+    first = thread.process
+    assert first is not None
+    place.job.whole(10)
+    until(lambda: place.complete() == [10])
+    first.kill()
+    until(lambda: "exit code -9" in store.degraded.get("checkpoint upload", ""))
+    until(lambda: thread.process is not first)
+    until(lambda: not store.degraded)
+    last = thread.process
+    assert last is not None
+    place.job.whole(20)
+    thread.stop()
+    assert last.wait(60.0) == 0
+    assert place.complete() == [10, 20]
+
+
+def test_a_place_that_cannot_be_opened_is_reported(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "file").touch()
+    store = ArenaStore(tmp_path / "memory", slots=3, disk_every=10)
+    thread = CheckpointUpload(store, place.request(url=str(tmp_path / "file" / "below")))
+    thread.start()
+    until(lambda: "Not a directory" in store.degraded.get("checkpoint upload", ""))
+    thread.stop()
+    assert thread.process is not None
+    assert thread.process.wait(60.0) == 1
+
+
+def test_an_agent_whose_part_is_damaged_or_missing_reads_it_from_the_upload_level(place: Place, tmp_path: Path) -> None:
+    job, memory = place.job, tmp_path / "memory"
+    memory.mkdir()
+    tls = job_tls("secret", "job", Authority.SNAPSHOTS)
+    settings = AgentSettings(job="job", node="n", tls=tls, directory=memory, upload=place.request(), disk_every=10)
+    service = AgentService(settings)
+    job.whole(10)
+    place.upload()
+    source = job.arenas[1]
+    service.store.open(1, source.layout)
+    expected = bytes(source.slot_bytes(source.find(10).slot)[: source.layout.nbytes])
+    path = job.run.step(10) / job.run.part(10, 1, 1).file
+    caller = AgentConnection(socket.socket(), 5, encrypts=False)
+    request = LoadDisk(rank=1, epoch=10, directory=str(job.directory), run=job.run_id, generation=1)
+    for spoil in (lambda: path.write_bytes(bytes(path.stat().st_size)), path.unlink):
+        spoil()
+        assert isinstance(service.answer(request, caller), Fetched)
+        arena = service.store.arena(1)
+        assert bytes(arena.slot_bytes(arena.find(10).slot)[: source.layout.nbytes]) == expected
+        assert verify_part(job.run, job.run.part(10, 1, 1)) > 0
+    path.unlink()
+    (Path(place.url) / job.run_id / "step-00000010" / path.name).write_bytes(b"short")
+    answer = service.answer(request, caller)
+    assert isinstance(answer, AgentFailure)
+    assert path.name in answer.reason
+    caller.sock.close()

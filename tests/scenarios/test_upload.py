@@ -1,0 +1,96 @@
+"""The local directory is gone, or never was here: a later start continues from an S3 bucket, to the same bits."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.lib_job import ANY_SHAPE
+from mainstay.recovery.checkpoint.catalog import DOWNLOADS, find
+from mainstay.recovery.checkpoint.levels import open_level
+from mainstay.recovery.checkpoint.manifest import CheckpointError
+from mainstay.recovery.checkpoint.storage import StorageError
+from tests.fork_server.processes import Warm
+from tests.recovery.checkpoint.object_store import FaultProxy, s3_server
+from tests.recovery.checkpoint.upload_place import until
+from tests.scenarios.pace import FEW
+from tests.scenarios.whole_model import parameters
+
+pytestmark = [
+    pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300), pytest.mark.xdist_group("control"),
+]  # fmt: skip
+
+SMALL = ["--seed", "11", "--width", "32", "--layers", "2", "--batch", "2", *FEW]
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    with s3_server() as proxy:
+        yield proxy
+
+
+def newest(url: str) -> int:
+    """The newest complete step there; 0: none."""
+    try:
+        with open_level(url) as level:
+            return level.find().manifest.epoch
+    except (CheckpointError, StorageError):
+        return 0
+
+
+def saved(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_two_nodes_continue_from_the_bucket(warm: Warm, tmp_path: Path, bucket: FaultProxy) -> None:
+    """The store throttles meanwhile."""
+    words, checkpoints = ["--steps", "14", "--dp", "2", "--pp", "1", *SMALL], tmp_path / "checkpoints"
+    options = ["--checkpoint-interval", "3", "--checkpoint-dir", str(checkpoints), "--checkpoint-upload", bucket.url]
+    bucket.fail("503", "PUT", times=3)
+    slow = ["--faults", "sleep:rank=0,ms=80"]
+    with warm.job(directory=tmp_path / "first", arguments=[*words, *slow], per_node=1, options=options) as first:
+        first.wait_step(7)
+        for launcher in reversed(first.launchers):
+            launcher.send_signal(signal.SIGTERM)
+        assert first.wait(60.0) == [143, 143], first.tail()
+    stopped_at = find(checkpoints).manifest.epoch
+    until(lambda: newest(bucket.url) == stopped_at)  # the processes that upload outlive the job
+    assert bucket.count == 3
+    shutil.rmtree(checkpoints)
+    more = [*words, "--save", str(tmp_path / "saved")]
+    second = warm.job(
+        directory=tmp_path / "second", arguments=more, per_node=1, options=[*options, "--resume", "latest"]
+    )
+    with second:
+        assert second.wait() == [0, 0], second.tail()
+    warm.run_plain(tmp_path / "plain", [*words, "--save", str(tmp_path / "undisturbed")], ranks=2)
+    assert saved(tmp_path / "saved") == saved(tmp_path / "undisturbed")
+    (started,) = second.events("job_started")
+    assert started["data"]["run"] == find(checkpoints).manifest.run
+    until(lambda: newest(bucket.url) == 14)
+
+
+def test_another_number_of_stages_continues_from_the_bucket(warm: Warm, tmp_path: Path, bucket: FaultProxy) -> None:
+    def train(name: str, steps: int, shape: tuple[int, int], *options: str) -> dict[str, bytes]:
+        words = ["--steps", str(steps), "--width", "32", "--save", str(tmp_path / name / "saved")]
+        shaped = ["--dp", str(shape[0]), "--pp", str(shape[1]), *options]
+        one = {"nodes": 1, "per_node": shape[0] * shape[1], "options": shaped}
+        with warm.job(directory=tmp_path / name / "job", script=ANY_SHAPE, arguments=words, **one) as job:
+            assert job.wait() == [0], job.tail()
+        return parameters(tmp_path / name / "saved")
+
+    disk = ["--checkpoint-interval", "1000", "--checkpoint-upload", bucket.url, "--checkpoint-dir"]
+    train("first", 5, (2, 1), *disk, str(tmp_path / "one"))
+    until(lambda: newest(bucket.url) == 5)
+    resumed = train("second", 10, (1, 2), *disk, str(tmp_path / "two"), "--resume", "auto")
+    assert resumed == train("undisturbed", 10, (2, 1))
+    assert (tmp_path / "two" / DOWNLOADS).is_dir()
+    assert [path.name for path in (tmp_path / "two" / DOWNLOADS).iterdir()] == [
+        path.name for path in (tmp_path / "one").iterdir()
+    ]
