@@ -1,27 +1,30 @@
-"""``mainstay checkpoint ls|verify|export|import``, and ``checkpoint_levels_cli``: work on checkpoints.
+"""``mainstay checkpoint``: list, verify, inspect, compare, and convert checkpoints, of any program's format.
 
-``ls`` and ``verify`` need no torch. ``export`` writes a ``torch.distributed.checkpoint`` of model and optimizer, or one
-file for ``torch.load``. ``import`` turns such a directory of a complete step, which lost its manifest or which another
-tool wrote again, into a step to resume from; its ``.metadata`` is read as data
-(``mainstay.recovery.checkpoint.pickle_codec``), its tensors by ``torch.load`` with ``weights_only``.
+No command needs torch: files of other programs are read as data (``mainstay.recovery.checkpoint.pickle_codec``).
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+import numpy as np
 from cyclopts import App
 
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
+from mainstay.recovery.checkpoint import open_checkpoint
 from mainstay.recovery.checkpoint.catalog import LATEST, ResumeSource, RunDirectory, find, runs
+from mainstay.recovery.checkpoint.formats import WriteOptions, convert
 from mainstay.recovery.checkpoint.load import verify_part
+from mainstay.recovery.checkpoint.logical import LogicalTensor, problems, region_of, values_of
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, PartEntry
 from mainstay.recovery.checkpoint_levels_cli import download, level_columns, pin, unpin, upload, uploaded_rows
 from mainstay.recovery.memory.errors import ArenaError
 
-checkpoint = App(name="checkpoint", help="List, verify, export, and import checkpoints.")
+checkpoint = App(name="checkpoint", help="List, verify, inspect, compare, and convert checkpoints.")
 MIB = 1 << 20
 
 
@@ -91,14 +94,16 @@ def _step(run: RunDirectory, epoch: int) -> dict[str, Any]:
 @checkpoint.command(name="verify")
 @_clear
 def verify(directory: Path, *, run: str = LATEST, step: int | None = None, as_json: AsJson = False) -> int:
-    """Verify a checkpoint: read every tensor and check its digest; exit code 1 if a digest differs.
+    """Verify a checkpoint: read every tensor and check its digest; exit code 1 if one is damaged.
 
     Args:
-        directory: Read checkpoints from this directory.
+        directory: Read checkpoints from this directory of runs, or a checkpoint of another format.
         run: Choose the run by its ID; the default is the newest with a complete step.
         step: Choose the step; the default is the newest complete one.
         as_json: Print only JSON.
     """
+    if not (directory.is_dir() and runs(directory)):
+        return _verify_other(directory, as_json=as_json)
     source = find(directory, run, step)
     manifest, found = source.manifest, []
     for entry in manifest.parts:
@@ -119,6 +124,20 @@ def verify(directory: Path, *, run: str = LATEST, step: int | None = None, as_js
     return 1 if bad else 0
 
 
+def _verify_other(path: Path, *, as_json: bool) -> int:
+    """Verify a checkpoint that is no directory of runs."""
+    opened = open_checkpoint(path)
+    bad = list(problems(opened))
+    if as_json:
+        _print({"format": opened.format, "tensors": len(opened.tensors), "ok": not bad, "problems": bad})
+    else:
+        for problem in bad:
+            print(problem)  # noqa: T201 - a command prints
+        verdict = f"{len(bad)} tensors are damaged" if bad else "all are whole"
+        print(f"{path} ({opened.format}): {len(opened.tensors)} tensors, {verdict}")  # noqa: T201 - likewise
+    return 1 if bad else 0
+
+
 def _pinned(source: ResumeSource, entry: PartEntry) -> CheckpointPart:
     """The part that the manifest means."""
     part = source.run.part(source.manifest.epoch, entry.rank, entry.generation)
@@ -131,63 +150,160 @@ def _verdict(bad: int, count: int, nbytes: int) -> str:
     return f"{bad} of {count} ranks are damaged" if bad else f"{count} ranks, {nbytes} bytes, all digests hold"
 
 
-@checkpoint.command(name="export")
+@checkpoint.command(name="convert")
 @_clear
-def export(
-    directory: Path,
+def convert_(
+    source: Path,
     output: Path,
     *,
-    run: str = LATEST,
-    step: int | None = None,
-    form: str = "dcp",
+    to: str = "dcp",
+    dp: int = 0,
+    pp: int = 0,
+    tp: int = 0,
+    like: Path | None = None,
+    zero_stage: int = 0,
     as_json: AsJson = False,
 ) -> int:
-    """Export a step for other tools: model and optimizer, each tensor once.
+    """Convert a checkpoint to another format; every tensor is verified first.
 
     Args:
-        directory: Read checkpoints from this directory.
-        output: Write to this path; it must not exist.
-        run: Choose the run by its ID; the default is the newest with a complete step.
-        step: Choose the step; the default is the newest complete one.
-        form: Choose ``dcp``, a directory for torch.distributed.checkpoint, or ``torch``, one file for torch.load.
+        source: Read this checkpoint: a file or a directory, or a directory of runs (the newest complete step).
+        output: Write to this path, which must not exist. With --to mainstay, add a new run to this directory.
+        to: Choose mainstay, dcp, safetensors, torch, deepspeed, or megatron.
+        dp: Set the data-parallel size of the job that shall load it, for mainstay and for --zero-stage.
+        pp: Set its pipeline stages, for mainstay.
+        tp: Set its tensor slices, for mainstay.
+        like: Take random numbers and other rank-local state from this Mainstay step of the job, for mainstay.
+        zero_stage: Write the files of ZeRO 1, 2, or 3; by default, DeepSpeed's universal format.
         as_json: Print only JSON.
     """
-    from mainstay.recovery.checkpoint import convert  # noqa: PLC0415 - torch is only needed here
-
-    if form not in {"dcp", "torch"}:
-        raise CheckpointError(f"--form {form!r} must be dcp or torch")
-    if output.exists():
-        raise CheckpointError(f"{output} exists already")
-    source = find(directory, run, step)
-    names = convert.export_dcp(source, output) if form == "dcp" else convert.export_torch(source, output)
-    exported = {"run": source.manifest.run, "step": source.manifest.epoch, "tensors": len(names), "output": str(output)}
+    options = WriteOptions(dp=dp, pp=pp, tp=tp, like=like, zero_stage=zero_stage)
+    done = convert(source, output, to, options)
     if as_json:
-        _print(exported)
-    else:
-        print(f"step {exported['step']} of run {exported['run']}: {len(names)} tensors in {output}")  # noqa: T201
+        _print({"from": done.format, "to": to, "tensors": len(done.tensors), "step": done.step, "output": str(output)})
+        return 0
+    print(f"{source} ({done.format}): {len(done.tensors)} tensors in {output} ({to})")  # noqa: T201 - a command prints
+    if to == "mainstay":
+        print(f"Resume from it with --checkpoint-dir {output} --resume {runs(output)[-1].id}")  # noqa: T201 - likewise
     return 0
 
 
-@checkpoint.command(name="import")
+_SLICE: Final = re.compile(r"^(.*?)(?:\[([-\d:,\s]*)\])?$")
+
+
+@checkpoint.command(name="cat")
 @_clear
-def import_(source: Path, directory: Path, *, dp: int, pp: int = 1, tp: int = 1, as_json: AsJson = False) -> int:
-    """Import a torch.distributed.checkpoint directory of a Mainstay job as a step to resume from.
+def cat(path: Path, name: str, *, as_json: AsJson = False) -> int:
+    """Print a tensor or a part of it, without reading the rest.
 
     Args:
-        source: Read this directory; it must contain ``.metadata``.
-        directory: Add a new run with the step to this directory of checkpoints.
-        dp: Set the data-parallel size of the job that wrote it.
-        pp: Set its pipeline stages.
-        tp: Set its tensor slices.
+        path: Read this checkpoint, of any format.
+        name: Choose the tensor; a slice in numpy's form may follow: model.w[0:2,3].
         as_json: Print only JSON.
     """
-    from mainstay.recovery.checkpoint import convert  # noqa: PLC0415 - torch is only needed here
-
-    manifest = convert.import_dcp(source, directory, dp=dp, pp=pp, tp=tp)
+    match = _SLICE.match(name)
+    assert match is not None
+    tensor = open_checkpoint(path).tensor(match[1])
+    region, kept = _region(tensor, match[2])
+    values = values_of(tensor.read(region), tensor.dtype)
+    values = values.reshape([n for n, keep in zip(values.shape, kept, strict=True) if keep])
     if as_json:
-        _print({"run": manifest.run, "step": manifest.epoch, "ranks": len(manifest.parts)})
+        _print({"name": tensor.name, "dtype": tensor.dtype, "shape": tensor.shape, "values": values.tolist()})
     else:
-        print(f"Resume from it with --checkpoint-dir {directory} --resume {manifest.run}")  # noqa: T201
+        print(f"{tensor.name} {tensor.dtype}{list(tensor.shape)}")  # noqa: T201 - a command prints
+        print(values)  # noqa: T201 - likewise
+    return 0
+
+
+def _region(tensor: LogicalTensor, text: str | None) -> tuple[tuple[slice, ...], list[bool]]:
+    """The region that ``text`` means, and which dimensions stay."""
+    words = [word.strip() for word in (text or "").split(",") if word.strip()]
+    if len(words) > len(tensor.shape):
+        raise CheckpointError(f"[{text}] has {len(words)} dimensions, {tensor.name} has {len(tensor.shape)}")
+    region, kept = list(region_of(tensor.shape)), [True] * len(tensor.shape)
+    for axis, (word, length) in enumerate(zip(words, tensor.shape, strict=False)):
+        try:
+            numbers = [int(number) if number else None for number in word.split(":")]
+        except ValueError as error:
+            raise CheckpointError(f"[{text}]: {word!r} is neither a number nor START:STOP") from error
+        if len(numbers) > 2:
+            raise CheckpointError(f"[{text}]: {word!r} has a step, which is not supported")
+        first = numbers[0]
+        if len(numbers) == 1 and first is not None:
+            if not -length <= first < length:
+                raise CheckpointError(f"[{text}]: {first} is outside of dimension {axis} with {length} elements")
+            numbers, kept[axis] = [first % length, first % length + 1], False
+        start, stop, _ = slice(*numbers).indices(length)
+        region[axis] = slice(start, max(start, stop))
+    return tuple(region), kept
+
+
+@checkpoint.command(name="diff")
+@_clear
+def diff(a: Path, b: Path, *, as_json: AsJson = False) -> int:
+    """Compare two checkpoints of any formats tensor by tensor; exit code 1 if they differ.
+
+    Args:
+        a: Read this checkpoint.
+        b: Compare it with this one.
+        as_json: Print only JSON.
+    """
+    ours, theirs = open_checkpoint(a).tensors, open_checkpoint(b).tensors
+    rows = []
+    for name in [*ours, *(name for name in theirs if name not in ours)]:
+        if name not in ours or name not in theirs:
+            rows.append({"name": name, "difference": f"only in {a if name in ours else b}"})
+        else:
+            rows.append({"name": name, "difference": _difference(ours[name], theirs[name])})
+    changed = [row for row in rows if row["difference"]]
+    if as_json:
+        _print({"equal": len(rows) - len(changed), "different": changed})
+    else:
+        for row in changed:
+            print(f"{row['name']}: {row['difference']}")  # noqa: T201 - a command prints
+        print(f"{len(rows) - len(changed)} tensors are equal, {len(changed)} differ")  # noqa: T201 - likewise
+    return 1 if changed else 0
+
+
+def _difference(a: LogicalTensor, b: LogicalTensor) -> str:
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return f"{a.dtype}{list(a.shape)} and {b.dtype}{list(b.shape)}"
+    count, largest = 0, 0.0
+    for ours, theirs in zip(a.pieces(), b.pieces(), strict=True):
+        bits = f"u{ours.dtype.itemsize}" if ours.dtype.itemsize <= 8 else ours.dtype.str
+        unlike = ours.view(bits) != theirs.view(bits)
+        if unlike.any():
+            count += int(np.count_nonzero(unlike))
+            wide = np.complex128 if a.dtype.startswith("complex") else np.float64
+            x, y = (values_of(part[unlike], a.dtype).astype(wide) for part in (ours, theirs))
+            largest = max(largest, float(np.max(np.abs(x - y))))
+    return f"{count} of {a.numel} elements differ, by at most {largest:g}" if count else ""
+
+
+@checkpoint.command(name="du")
+@_clear
+def du(path: Path, *, depth: int = 2, as_json: AsJson = False) -> int:
+    """Show the bytes of a checkpoint by the first parts of tensor names, and by file or rank.
+
+    Args:
+        path: Read this checkpoint, of any format.
+        depth: Sum over names that agree in so many parts.
+        as_json: Print only JSON.
+    """
+    names: Counter[str] = Counter()
+    places: Counter[str] = Counter()
+    for tensor in open_checkpoint(path).tensors.values():
+        names[".".join(tensor.name.split(".")[: max(1, depth)])] += tensor.nbytes
+        for box in tensor.boxes:
+            places[box.place] += int(np.prod(box.sizes)) * tensor.numpy_dtype.itemsize
+    if as_json:
+        _print({"nbytes": sum(names.values()), "names": dict(names), "places": dict(places)})
+        return 0
+    for counted in (names, places):
+        for name, nbytes in counted.most_common():
+            print(f"{nbytes / MIB:>11.1f} MiB  {name}")  # noqa: T201 - a command prints
+        print()  # noqa: T201 - likewise
+    print(f"{sum(names.values()) / MIB:>11.1f} MiB  total")  # noqa: T201 - likewise
     return 0
 
 

@@ -11,12 +11,12 @@ metadata goes through ``opcodes``: only torch's metadata classes are admitted, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, TensorEntry
+from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart
 from mainstay.recovery.checkpoint.pickle_codec import (
     Name,
     OpcodesError,
@@ -26,9 +26,9 @@ from mainstay.recovery.checkpoint.pickle_codec import (
     decode,
     encode,
 )
-from mainstay.recovery.memory.global_slices import SLICES, GlobalSlice
+from mainstay.recovery.memory.global_slices import GlobalSlice
 from mainstay.recovery.memory.layout import DTYPES
-from mainstay.recovery.memory.model_names import MARK, MODEL
+from mainstay.recovery.memory.model_names import MODEL
 from mainstay.recovery.mesh_shape import MeshShape
 
 _METADATA: Final = "torch.distributed.checkpoint.metadata"
@@ -39,10 +39,13 @@ ADMITTED: Final = (
         "Metadata", "TensorStorageMetadata", "BytesStorageMetadata", "TensorProperties", "ChunkStorageMetadata",
         "MetadataIndex", "StorageMeta", "_MEM_FORMAT_ENCODING",
     )),
+    *(f"torch.distributed.checkpoint.planner.{name}" for name in (
+        "SavePlan", "WriteItem", "WriteItemType", "TensorWriteData", "BytesIOWriteData",
+    )),
     f"{_FILES}._StorageInfo", "torch.Size", "torch.serialization._get_layout", "pathlib.PosixPath",
     "pathlib._local.PosixPath", *(f"torch.{dtype}" for dtype in DTYPES),
 )  # fmt: skip
-"""Every name that torch's own writer puts there. None of them is imported here."""
+"""Every name that the writers of torch and Megatron put there. None of them is imported here."""
 _SIZE: Final = Name("torch", "Size")
 _MAX_METADATA: Final = 1 << 30
 BLOB: Final = "mainstay.blob"
@@ -64,11 +67,11 @@ def public_name(name: str) -> str:
     return name
 
 
-def keys(parts: Sequence[CheckpointPart], *, plain: bool = False) -> dict[tuple[int, str], str]:
+def keys(parts: Sequence[CheckpointPart]) -> dict[tuple[int, str], str]:
     """(rank, name in its slot) -> name in the state dict, for every tensor that is listed.
 
     Of equal tensors of data-parallel replicas the lowest rank's is listed, and the first stage's where several have one
-    under the same name of the model. ``plain`` leaves layouts and marks out.
+    under the same name of the model.
     """
     found: dict[tuple[int, str], str] = {}
     taken: dict[tuple[str, GlobalSlice], int] = {}
@@ -76,10 +79,10 @@ def keys(parts: Sequence[CheckpointPart], *, plain: bool = False) -> dict[tuple[
     for members in roles(parts):
         role = prefix_of(members[0])
         digests: dict[tuple[str, GlobalSlice], set[int]] = {}
-        for tensor in (tensor for part in members for tensor in _listed(part, plain)):
+        for tensor in (tensor for part in members for tensor in part.listed):
             digests.setdefault((tensor.name, tensor.slice), set()).add(tensor.digest)
         for part in members:
-            for tensor in _listed(part, plain):
+            for tensor in part.listed:
                 alike = len(digests[tensor.name, tensor.slice]) == 1
                 key = f"{role}{public_name(tensor.name)}"
                 if own(tensor.name) or not alike or taken.get((key, tensor.slice), tensor.digest) != tensor.digest:
@@ -88,10 +91,6 @@ def keys(parts: Sequence[CheckpointPart], *, plain: bool = False) -> dict[tuple[
                     found[part.rank, tensor.name] = key
                     taken[key, tensor.slice] = tensor.digest
     return found
-
-
-def _listed(part: CheckpointPart, plain: bool) -> tuple[TensorEntry, ...]:
-    return tuple(t for t in part.tensors if t.name not in {MARK, SLICES}) if plain else part.listed
 
 
 def roles(parts: Sequence[CheckpointPart]) -> list[list[CheckpointPart]]:
@@ -134,25 +133,60 @@ def _one_model(parts: Sequence[CheckpointPart]) -> bool:
     return all(digests.setdefault(tensor.name, tensor.digest) == tensor.digest for tensor in model)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """A block of a tensor in a checkpoint directory, or an object; each is an archive of ``torch.save``."""
+
+    key: str
+    dtype: str
+    """Of the tensor; empty for an object, which has no shape."""
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    file: str
+    at: int
+    nbytes: int
+    """Of its archive."""
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+
 # Writing
 
 
-def metadata(parts: Sequence[CheckpointPart], *, plain: bool = False) -> bytes:
+def metadata(parts: Sequence[CheckpointPart]) -> bytes:
     """The content of ``.metadata`` for a directory with ``parts``; see ``keys``."""
-    names = keys(parts, plain=plain)
-    listed = [
-        (names[part.rank, tensor.name], part, tensor)
+    names = keys(parts)
+    return encode_metadata([
+        StoredChunk(
+            names[part.rank, t.name], t.dtype, t.slice.global_shape, part.file, t.archive_at, t.archive_bytes,
+            t.slice.offsets, t.shape,
+        )
         for part in sorted(parts, key=lambda p: p.rank)
-        for tensor in _listed(part, plain)
-        if (part.rank, tensor.name) in names
-    ]
-    pieces: dict[str, list[TensorEntry]] = {}
-    for key, _, tensor in listed:
-        pieces.setdefault(key, []).append(tensor)
+        for t in part.listed
+        if (part.rank, t.name) in names
+    ])  # fmt: skip
+
+
+def encode_metadata(chunks: Sequence[StoredChunk], paths: Mapping[str, tuple[str | int, ...]] | None = None) -> bytes:
+    """The content of ``.metadata`` for a directory with ``chunks``.
+
+    Args:
+        chunks: each tensor's stand together.
+        paths: where an entry belongs in a nested state dict; as a whole under its name where that is not said.
+    """
+    described: dict[str, list[StoredChunk]] = {}
+    for chunk in chunks:
+        described.setdefault(chunk.key, []).append(chunk)
     state = {
-        "state_dict_metadata": {key: _tensor(tensors) for key, tensors in pieces.items()},
-        "planner_data": {key: (key,) for key in pieces},
-        "storage_data": PickledDict([(_index(key, tensor), _stored(part, tensor)) for key, part, tensor in listed]),
+        "state_dict_metadata": {key: _described(found) for key, found in described.items()},
+        "planner_data": {key: (paths or {}).get(key, (key,)) for key in described},
+        "storage_data": PickledDict(
+            [
+                (_index(chunk, number), _stored(chunk))
+                for found in described.values()
+                for number, chunk in enumerate(found)
+            ]
+        ),
         "storage_meta": None,
         "version": DCP_VERSION,
     }
@@ -163,50 +197,41 @@ def _size(numbers: Iterable[int]) -> PickledCall:
     return PickledCall(_SIZE, (tuple(numbers),))
 
 
-def _tensor(pieces: Sequence[TensorEntry]) -> PickledObject:
-    tensor = pieces[0]
+def _described(chunks: Sequence[StoredChunk]) -> PickledObject:
+    first = chunks[0]
+    if not first.dtype:
+        return PickledObject(Name(_METADATA, "BytesStorageMetadata"))
     layout = PickledCall(Name("torch.serialization", "_get_layout"), ("torch.strided",))
     order = PickledCall(Name(_METADATA, "_MEM_FORMAT_ENCODING"), (0,))
     properties = PickledObject(
-        Name(_METADATA, "TensorProperties"), (Name("torch", tensor.dtype), layout, False, order, False)
+        Name(_METADATA, "TensorProperties"), (Name("torch", first.dtype), layout, False, order, False)
     )
-    boxes = [{"offsets": _size(piece.slice.offsets), "sizes": _size(piece.shape)} for piece in pieces]
-    chunks = [PickledObject(Name(_METADATA, "ChunkStorageMetadata"), box) for box in boxes]
-    state = {"properties": properties, "size": _size(tensor.slice.global_shape), "chunks": chunks}
+    listed = [
+        PickledObject(Name(_METADATA, "ChunkStorageMetadata"), {"offsets": _size(c.offsets), "sizes": _size(c.sizes)})
+        for c in chunks
+    ]
+    state = {"properties": properties, "size": _size(first.shape), "chunks": listed}
     return PickledObject(Name(_METADATA, "TensorStorageMetadata"), state)
 
 
-def _index(key: str, tensor: TensorEntry) -> PickledObject:
-    offset = _size(tensor.slice.offsets)
-    return PickledObject(Name(_METADATA, "MetadataIndex"), {"fqn": key, "index": None, "offset": offset})
+def _index(chunk: StoredChunk, number: int) -> PickledObject:
+    place = {"index": number, "offset": _size(chunk.offsets)} if chunk.dtype else {"index": None, "offset": None}
+    return PickledObject(Name(_METADATA, "MetadataIndex"), {"fqn": chunk.key} | place)
 
 
-def _stored(part: CheckpointPart, tensor: TensorEntry) -> PickledObject:
-    state = {"relative_path": part.file, "offset": tensor.archive_at, "length": tensor.archive_bytes}
+def _stored(chunk: StoredChunk) -> PickledObject:
+    state = {"relative_path": chunk.file, "offset": chunk.at, "length": chunk.nbytes}
     return PickledObject(Name(_FILES, "_StorageInfo"), state)
 
 
 # Reading
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignTensor:
-    """A tensor in another program's checkpoint directory, kept as one chunk."""
-
-    key: str
-    dtype: str
-    shape: tuple[int, ...]
-    file: str
-    at: int
-    nbytes: int
-    """Of its archive."""
-
-
-def read_metadata(directory: Path) -> list[ForeignTensor]:
-    """The tensors that ``directory/.metadata`` lists, without executing any of it.
+def read_metadata(directory: Path) -> list[StoredChunk]:
+    """What ``directory/.metadata`` lists, without executing any of it.
 
     Raises:
-        CheckpointError: missing, damaged, names what is not admitted, or splits a tensor in chunks.
+        CheckpointError: missing, damaged, or names what is not admitted.
     """
     path = directory / ".metadata"
     try:
@@ -214,9 +239,9 @@ def read_metadata(directory: Path) -> list[ForeignTensor]:
             raise CheckpointError(f"{path} is longer than {_MAX_METADATA} bytes")
         root = decode(path.read_bytes(), ADMITTED)
         state = _state(root, "Metadata")
-        described = state["state_dict_metadata"].text()
-        places = state["storage_data"].items
-        return [_foreign(described, index, place) for index, place in places if _is_tensor(described, index)]
+        described, places = state["state_dict_metadata"].text(), state["storage_data"].items
+        tensors = {key: _tensor_state(key, entry) for key, entry in described.items()}
+        return [_chunk(tensors, _state(index, "MetadataIndex"), place) for index, place in places]
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}") from error
     except OpcodesError as error:
@@ -231,21 +256,37 @@ def _state(term: Any, kind: str) -> dict[str, Any]:
     return term.state.text()
 
 
-def _is_tensor(described: dict[str, Any], index: Any) -> bool:
-    entry = described[_state(index, "MetadataIndex")["fqn"]]
-    return isinstance(entry, PickledObject) and entry.kind.name == "TensorStorageMetadata"
+_Tensor = tuple[str, tuple[int, ...], dict[tuple[int, ...], tuple[int, ...]]]
+"""dtype, shape, and the sizes of its chunks by their offsets."""
 
 
-def _foreign(described: dict[str, Any], index: Any, place: Any) -> ForeignTensor:
-    key = _state(index, "MetadataIndex")["fqn"]
-    tensor = _state(described[key], "TensorStorageMetadata")
-    if len(tensor["chunks"]) != 1:
-        raise OpcodesError(f"tensor {key!r} is split in {len(tensor['chunks'])} chunks; only whole ones are read")
-    dtype = tensor["properties"].state[0]
-    stored = _state(place, "_StorageInfo")
+def _tensor_state(key: str, entry: Any) -> _Tensor | None:
+    """None: an object."""
+    if isinstance(entry, PickledObject) and entry.kind.name == "BytesStorageMetadata":
+        return None
+    tensor = _state(entry, "TensorStorageMetadata")
+    chunks = [_state(chunk, "ChunkStorageMetadata") for chunk in tensor["chunks"]]
+    sizes = {_numbers(chunk["offsets"]): _numbers(chunk["sizes"]) for chunk in chunks}
+    if len(sizes) != len(chunks):
+        raise OpcodesError(f"tensor {key!r} has two chunks in one place")
+    dtype = tensor["properties"].state[0].name
+    if dtype not in DTYPES:
+        raise OpcodesError(f"tensor {key!r} has the unknown dtype {dtype!r}")
+    return dtype, _numbers(tensor["size"]), sizes
+
+
+def _numbers(size: Any) -> tuple[int, ...]:
+    return tuple(int(n) for n in size.arguments[0])
+
+
+def _chunk(tensors: Mapping[str, _Tensor | None], index: dict[str, Any], place: Any) -> StoredChunk:
+    key, stored = str(index["fqn"]), _state(place, "_StorageInfo")
     if stored.get("transform_descriptors"):
-        raise OpcodesError(f"tensor {key!r} is stored in a transformed form ({stored['transform_descriptors']})")
-    shape, file = tuple(int(n) for n in tensor["size"].arguments[0]), str(stored["relative_path"])
+        raise OpcodesError(f"{key!r} is stored in a transformed form ({stored['transform_descriptors']})")
+    file = str(stored["relative_path"])
     if Path(file).name != file:
-        raise OpcodesError(f"tensor {key!r} lies outside of the directory: {file!r}")
-    return ForeignTensor(key, dtype.name, shape, file, int(stored["offset"]), int(stored["length"]))
+        raise OpcodesError(f"{key!r} lies outside of the directory: {file!r}")
+    dtype, shape, chunks = tensors[key] or ("", (), {})
+    offsets = _numbers(index["offset"]) if dtype else ()
+    sizes = chunks[offsets] if dtype else ()
+    return StoredChunk(key, dtype, shape, file, int(stored["offset"]), int(stored["length"]), offsets, sizes)

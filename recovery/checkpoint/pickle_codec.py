@@ -86,6 +86,8 @@ def _emit(term: Any) -> Iterable[bytes]:
             yield b"\x88" if term else b"\x89"
         case int():
             yield _integer(term)
+        case float():
+            yield b"G" + struct.pack(">d", term)
         case str():
             raw = term.encode()
             yield b"X" + struct.pack("<I", len(raw)) + raw
@@ -144,6 +146,7 @@ def _integer(value: int) -> bytes:
 # Reading
 
 _MARK: Final = object()
+_ORDERED: Final = Name("collections", "OrderedDict")
 _VALUES: Final = {
     "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
     "BINBYTES", "SHORT_BINBYTES", "INT", "UNICODE",
@@ -210,6 +213,7 @@ class _Machine:
             "REDUCE": lambda _: self._call(*self._take(2)),
             "NEWOBJ": lambda _: self._make(*self._take(2)),
             "BUILD": lambda _: self._build(),
+            "BINPERSID": lambda _: self.stack.append(Persistent(*self._take(1))),
         }
 
     def do(self, name: str, argument: Any) -> None:
@@ -259,7 +263,8 @@ class _Machine:
     def _call(self, function: Any, arguments: Any) -> None:
         if not isinstance(function, Name) or not isinstance(arguments, tuple):
             raise OpcodesError("a damaged stream: it calls what is no name")
-        self.stack.append(PickledCall(function, arguments))
+        ordered = (function, arguments) == (_ORDERED, ())
+        self.stack.append(PickledDict() if ordered else PickledCall(function, arguments))
 
     def _make(self, kind: Any, arguments: Any) -> None:
         if not isinstance(kind, Name) or arguments != ():
@@ -268,7 +273,8 @@ class _Machine:
 
     def _build(self) -> None:
         (state,) = self._take(1)
-        self._top(PickledObject).state = state
+        if not isinstance(self.stack[-1], PickledDict):  # what an OrderedDict has beside its entries is dropped
+            self._top(PickledObject).state = state
 
     def _top(self, kind: type) -> Any:
         top = self.stack[-1]

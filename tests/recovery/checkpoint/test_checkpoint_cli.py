@@ -74,36 +74,46 @@ def test_verify_tells_a_part_that_the_manifest_does_not_mean(
     assert "not the one that the manifest names" in out
 
 
-def test_an_exported_directory_is_plain_dcp(
+def test_a_converted_directory_is_plain_dcp(
     ranks: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = ranks(dp=2)
     job.whole(10)
     out = tmp_path / "out"
-    code, said, _ = call(capsys, "export", str(job.directory), str(out), "--json")
-    assert (code, json.loads(said)["tensors"]) == (0, 3)
+    code, said, _ = call(capsys, "convert", str(job.directory), str(out), "--json")
+    assert (code, json.loads(said)["step"]) == (0, 10)
     wanted = {"model.w": torch.zeros(5, 3), "optimizer.state.w.exp_avg": torch.zeros(5, 3, dtype=torch.float64)}
     dcp.load(wanted, storage_reader=dcp.FileSystemReader(out), no_dist=True)
     assert wanted["model.w"].numpy().tobytes() == job.state(0, 10)["param.w"].tobytes()
-    assert sorted(path.name for path in out.iterdir()) == [".metadata", "__0_1.distcp"]
-    code, _, err = call(capsys, "export", str(job.directory), str(out))
+    assert sorted(path.name for path in out.iterdir()) == [".metadata", "__0_0.distcp"]
+    code, _, err = call(capsys, "convert", str(job.directory), str(out))
     assert (code, err) == (2, f"mainstay checkpoint: {out} exists already\n")
 
 
-def test_an_exported_file_is_a_dict_of_tensors(
+def test_a_converted_file_has_nested_state_dicts(
+    ranks: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = ranks(dp=1)
+    job.whole(10)
+    assert call(capsys, "convert", str(job.directory), str(tmp_path / "one.pt"), "--to", "torch")[0] == 0
+    loaded = torch.load(tmp_path / "one.pt", weights_only=True)
+    assert sorted(loaded["model"]) == ["n", "w"]
+    assert list(loaded["optimizer"]["state"]) == ["w"]
+    assert loaded["step"] == 10
+    assert loaded["model"]["w"].numpy().tobytes() == job.state(0, 10)["param.w"].tobytes()
+
+
+def test_stages_with_names_of_their_own_stay_apart(
     ranks: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = ranks(dp=1, pp=2)
     job.whole(10)
-    assert call(capsys, "export", str(job.directory), str(tmp_path / "one.pt"), "--form", "torch")[0] == 0
+    assert call(capsys, "convert", str(job.directory), str(tmp_path / "one.pt"), "--to", "torch")[0] == 0
     loaded = torch.load(tmp_path / "one.pt", weights_only=True)
-    assert sorted(loaded) == [
-        f"pp{stage}.tp0.{name}" for stage in (0, 1) for name in ("model.n", "model.w", "optimizer.state.w.exp_avg")
-    ]
     assert loaded["pp1.tp0.model.w"].numpy().tobytes() == job.state(1, 10)["param.w"].tobytes()
 
 
-def test_a_damaged_step_is_not_exported(
+def test_a_damaged_step_is_not_converted(
     ranks: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     job = ranks(dp=1)
@@ -114,13 +124,13 @@ def test_a_damaged_step_is_not_exported(
     raw[part.tensors[0].at] ^= 1
     path.write_bytes(raw)
     for form in ("dcp", "torch"):
-        code, _, err = call(capsys, "export", str(job.directory), str(tmp_path / "out"), "--form", form)
+        code, _, err = call(capsys, "convert", str(job.directory), str(tmp_path / "out"), "--to", form)
         assert code == 2
         assert "tensor 'param.w' has digest" in err
         assert not [p for p in tmp_path.iterdir() if "out" in p.name]
 
 
-def test_what_dcp_copied_is_imported_to_the_bit(
+def test_what_dcp_copied_is_converted_back_to_the_bit(
     ranks: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Read and written again by torch: other archives, other metadata, no manifest."""
@@ -132,7 +142,8 @@ def test_what_dcp_copied_is_imported_to_the_bit(
     dcp.load(state, storage_reader=dcp.FileSystemReader(job.run.step(40)), no_dist=True)
     dcp.save(state, checkpoint_id=tmp_path / "step-40", no_dist=True)
     directory = tmp_path / "back"
-    code, out, _ = call(capsys, "import", str(tmp_path / "step-40"), str(directory), "--dp", "2", "--pp", "2")
+    words = ("convert", str(tmp_path / "step-40"), str(directory), "--to", "mainstay", "--dp", "2", "--pp", "2")
+    code, out, _ = call(capsys, *words)
     assert code == 0
     source = find(directory)
     assert f"--resume {source.manifest.run}" in out
@@ -141,6 +152,56 @@ def test_what_dcp_copied_is_imported_to_the_bit(
         ours, theirs = job.run.part(40, rank, 1), source.run.part(40, rank, 1)
         assert ours.layout_digest == theirs.layout_digest
         assert [t.digest for t in ours.tensors] == [t.digest for t in theirs.tensors]
+
+
+def test_a_step_survives_the_way_through_dcp_without_options(
+    ranks: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = ranks(dp=2)
+    job.whole(10)
+    assert call(capsys, "convert", str(job.directory), str(tmp_path / "there"))[0] == 0
+    assert call(capsys, "convert", str(tmp_path / "there"), str(tmp_path / "back"), "--to", "mainstay")[0] == 0
+    source = find(tmp_path / "back")
+    assert (source.manifest.epoch, source.manifest.dp) == (10, 2)
+    code, out, _ = call(capsys, "diff", str(job.directory), str(tmp_path / "back"))
+    assert (code, out) == (0, "9 tensors are equal, 0 differ\n")
+
+
+def test_cat_du_and_diff(ranks: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = ranks(dp=1)
+    job.whole(10)
+    job.whole(20)
+    first, second = str(job.run.step(10)), str(job.run.step(20))
+    w = job.state(0, 10)["param.w"]
+    code, out, _ = call(capsys, "cat", first, "model.w[-2:, 1]", "--json")
+    assert (code, json.loads(out)["values"]) == (0, w[-2:, 1].tolist())
+    code, out, _ = call(capsys, "cat", first, "model.w[3]")
+    assert (code, out.splitlines()[0]) == (0, "model.w float32[5, 3]")
+    code, out, _ = call(capsys, "du", first, "--json")
+    found = json.loads(out)
+    assert found["names"]["model.w"] == 60
+    assert found["places"] == {"rank 0": found["nbytes"]}
+    assert "total" in call(capsys, "du", first)[1]
+    assert call(capsys, "diff", first, first)[0] == 0
+    code, out, _ = call(capsys, "diff", first, second, "--json")
+    changed = {row["name"]: row["difference"] for row in json.loads(out)["different"]}
+    largest = abs(w.astype(float) - job.state(0, 20)["param.w"].astype(float)).max()
+    assert (code, changed["model.w"]) == (1, f"15 of 15 elements differ, by at most {largest:g}")
+    torch.save({"w": torch.zeros(5, 4)}, tmp_path / "one.pt")
+    code, out, _ = call(capsys, "diff", first, str(tmp_path / "one.pt"))
+    assert (code, "model.w: float32[5, 3] and float32[5, 4]" in out, "model.n: only in" in out) == (1, True, True)
+
+
+def test_a_file_of_another_program_is_verified(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "one.pt"
+    torch.save({"w": torch.arange(100.0)}, path)
+    assert call(capsys, "verify", str(path))[0] == 0
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(torch.arange(100.0).numpy().tobytes()) + 7] ^= 1
+    path.write_bytes(raw)
+    code, out, _ = call(capsys, "verify", str(path))
+    assert (code, "has CRC-32" in out, "1 tensors are damaged" in out) == (1, True, True)
+    assert json.loads(call(capsys, "verify", str(path), "--json")[1])["ok"] is False
 
 
 def test_bad_input_is_one_line(ranks: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,13 +217,19 @@ def test_bad_input_is_one_line(ranks: Callable[..., Any], tmp_path: Path, capsys
         ("ls", str(tmp_path / "none")): "is not a directory",
         ("verify", str(job.directory), "--run", "x"): "no run 'x'",
         ("verify", str(job.directory), "--step", "11"): "no step 11 of any run",
-        ("verify", str(tmp_path)): "no runs",
-        ("export", str(job.directory), str(tmp_path / "o"), "--form", "zip"): "must be dcp or torch",
-        ("import", str(theirs), str(tmp_path / "b"), "--dp", "1"): "lacks rank0.mainstay.layout",
-        ("import", str(theirs), str(tmp_path / "b"), "--dp", "0"): "cannot be",
-        ("import", str(evil), str(tmp_path / "b"), "--dp", "1"): "names os.system",
-        ("import", str(tmp_path / "unnamed"), str(tmp_path / "b"), "--dp", "1"): "must be named step-N",
-        ("import", str(tmp_path / "step-9"), str(tmp_path / "b"), "--dp", "1"): ".metadata",
+        ("convert", str(job.directory), str(tmp_path / "o"), "--to", "zip"): "must be one of dcp",
+        ("convert", str(theirs), str(tmp_path / "b"), "--to", "mainstay"): "lacks rank0.mainstay.layout",
+        ("convert", str(theirs), str(tmp_path / "b"), "--to", "mainstay", "--dp", "-1"): "cannot be",
+        ("convert", str(evil), str(tmp_path / "b")): "names os.system",
+        ("convert", str(tmp_path / "unnamed"), str(tmp_path / "b"), "--to", "mainstay"): "does not say its step",
+        ("convert", str(tmp_path / "step-9"), str(tmp_path / "b")): "does not exist",
+        ("verify", str(tmp_path)): "no checkpoint that Mainstay reads",
+        ("cat", str(job.directory), "model.v"): "no tensor 'model.v'; near it are model.w",
+        ("cat", str(job.directory), "model.w[1,2,3]"): "3 dimensions, model.w has 2",
+        ("cat", str(job.directory), "model.w[9]"): "outside of dimension 0",
+        ("cat", str(job.directory), "model.w[::2]"): "has a step",
+        ("cat", str(job.directory), "model.w[1-2]"): "neither a number nor START:STOP",
+        ("du", str(theirs / "__0_0.distcp")): "no checkpoint that Mainstay reads",
     }
     for words, expected in cases.items():
         code, _, err = call(capsys, *words)

@@ -101,8 +101,9 @@ def test_what_replicas_do_not_hold_alike_is_listed_for_each(ranks: Callable[...,
 def test_metadata_that_torch_wrote_is_read_without_torch(tmp_path: Path) -> None:
     state = {"a.w": torch.arange(6.0).reshape(2, 3), "half": torch.tensor(3, dtype=torch.bfloat16), "n": 5}
     dcp.save(state, checkpoint_id=tmp_path / "theirs", no_dist=True)
-    found = {tensor.key: tensor for tensor in read_metadata(tmp_path / "theirs")}
-    assert {key: (t.dtype, t.shape) for key, t in found.items()} == {
+    found = {chunk.key: chunk for chunk in read_metadata(tmp_path / "theirs")}
+    assert found["n"].dtype == ""
+    assert {key: (t.dtype, t.shape) for key, t in found.items() if t.dtype} == {
         "a.w": ("float32", (2, 3)),
         "half": ("bfloat16", ()),
     }
@@ -171,11 +172,11 @@ def test_flipped_bits_in_metadata_never_do_more_than_say_so(ranks: Callable[...,
 
 
 def test_terms_survive_the_way_there_and_back() -> None:
-    terms = [None, True, 0, 255, 256, -1, 1 << 40, -(1 << 40), "ä", (1, (2,)), [1, "x"], Name("torch", "Size")]
+    terms = [None, True, 0, 255, 256, -1, 1 << 40, 0.1, "ä", (1, (2,)), [1, "x"], Name("torch", "Size")]
     for term in terms:
         assert decode(encode(term), ADMITTED) == term
     assert decode(encode({"a": 1}), ADMITTED) == PickledDict([("a", 1)])
-    with pytest.raises(TypeError, match="float is no term"):
-        encode(1.5)
+    with pytest.raises(TypeError, match="bytes is no term"):
+        encode(b"")
     with pytest.raises(OpcodesError, match=r"names torch\.hub"):
         decode(encode(Name("torch", "hub")), ADMITTED)

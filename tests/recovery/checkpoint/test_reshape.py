@@ -12,9 +12,10 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from mainstay.recovery.checkpoint import convert, save
+from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.catalog import ResumeSource, RunDirectory, find
 from mainstay.recovery.checkpoint.dcp import keys
+from mainstay.recovery.checkpoint.formats import WriteOptions, convert
 from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig, Manifest
 from mainstay.recovery.checkpoint.reshape import gather, sources
 from mainstay.recovery.memory.arena import Arena
@@ -246,7 +247,7 @@ def test_tied_parameters_are_one_in_the_model_and_listed_once(tmp_path: Path) ->
     trainer = Trainer(0, MeshShape(dp=1, pp=1), seed=99, tied=True)
     saved.load(trainer)
     assert trainer.tensors() == saved.tensors()
-    listed = list(keys([saved.run.part(EPOCH, rank, 1) for rank in range(2)], plain=True).values())
+    listed = list(keys([saved.run.part(EPOCH, rank, 1) for rank in range(2)]).values())
     assert listed.count("model.embed.weight") == 1
     assert len(listed) == len(set(listed))
 
@@ -276,10 +277,8 @@ def test_any_tool_loads_the_whole_model_by_its_own_names(tmp_path: Path) -> None
             f"{name.removeprefix('optimizer.state.').removesuffix('.exp_avg')}:exp_avg" if "exp_avg" in name else plain
         )
         assert tensor.numpy().tobytes() == expected[plain]
-    names = convert.export_torch(find(saved.directory), tmp_path / "one.pt")
-    whole.model.load_state_dict(
-        {n.removeprefix("model."): t for n, t in torch.load(tmp_path / "one.pt").items() if n.startswith("model.")}
-    )
+    names = convert(saved.directory, tmp_path / "one.pt", "torch", WriteOptions()).tensors
+    whole.model.load_state_dict(torch.load(tmp_path / "one.pt")["model"])
     assert not any("pp0" in name for name in names)
 
 
@@ -292,7 +291,8 @@ def test_a_step_that_went_through_another_tool_is_assigned_too(made_with: int, t
     copy.mkdir()
     for path in (*step.glob("*.distcp"), step / ".metadata"):
         (copy / path.name).write_bytes(path.read_bytes())
-    manifest = convert.import_dcp(copy, tmp_path / "imported", dp=1, pp=made_with, tp=1)
+    convert(copy, tmp_path / "imported", "mainstay", WriteOptions(pp=made_with))
+    manifest = find(tmp_path / "imported").manifest
     assert manifest.has_model_names
     source = ResumeSource(tmp_path / "imported", manifest)
     trainer = Trainer(0, MeshShape(dp=1, pp=1), seed=99)

@@ -1,0 +1,76 @@
+"""Checkpoint formats: each is one module here with its ``FORMAT`` (see ``base``), found by its place."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import shutil
+from functools import cache
+from pathlib import Path
+
+from mainstay.probes.durable_files import sync_directory
+from mainstay.recovery.checkpoint.formats.base import Format, WriteOptions
+from mainstay.recovery.checkpoint.logical import LogicalCheckpoint, problems
+from mainstay.recovery.checkpoint.manifest import CheckpointError
+
+__all__ = ["Format", "WriteOptions", "convert", "formats", "open_checkpoint"]
+
+
+@cache
+def formats() -> dict[str, Format]:
+    """Every format by its name."""
+    modules = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
+    found = [module.FORMAT for module in modules if hasattr(module, "FORMAT")]
+    return {each.name: each for each in found}
+
+
+def open_checkpoint(path: Path | str) -> LogicalCheckpoint:
+    """The checkpoint at ``path``, of any format: a file, a directory, or a directory of runs or steps (the newest).
+
+    Raises:
+        CheckpointError: there is none, or it cannot be read; one line.
+    """
+    where = Path(path)
+    if not where.exists():
+        raise CheckpointError(f"{where} does not exist")
+    for each in formats().values():
+        if each.detect(where):
+            return each.read(where)
+    raise CheckpointError(f"{where} is no checkpoint that Mainstay reads ({', '.join(formats())})")
+
+
+def convert(source: Path, out: Path, to: str, options: WriteOptions) -> LogicalCheckpoint:
+    """Check every tensor of ``source``, and write it to ``out`` in the format called ``to``; what was read.
+
+    Raises:
+        CheckpointError: ``source`` is damaged or lacks what the format needs, ``out`` exists, or there is no such
+            format. Nothing is left behind.
+    """
+    if to not in formats():
+        raise CheckpointError(f"--to {to!r} must be one of {', '.join(formats())}")
+    checkpoint = open_checkpoint(source)
+    damage = next(problems(checkpoint), None)
+    if damage is not None:
+        raise CheckpointError(f"{source} is damaged: {damage}")
+    if to == "mainstay":  # adds a run to a directory of runs
+        formats()[to].write(checkpoint, out, options)
+        return checkpoint
+    if out.exists():
+        raise CheckpointError(f"{out} exists already")
+    new = out.with_name(f".{out.name}.new")
+    _remove(new)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        formats()[to].write(checkpoint, new, options)
+        new.replace(out)
+    finally:
+        _remove(new)
+    sync_directory(out.parent)
+    return checkpoint
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

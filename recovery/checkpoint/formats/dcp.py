@@ -1,0 +1,144 @@
+"""``torch.distributed.checkpoint`` directories, with tensors in one chunk or several (FSDP2, tensor parallelism).
+
+Objects that are not tensors are entries of their own: ``optimizer.param_groups.0.lr``.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from mainstay.recovery.checkpoint.dcp import StoredChunk, encode_metadata, read_metadata
+from mainstay.recovery.checkpoint.formats.base import Format, WriteOptions
+from mainstay.recovery.checkpoint.logical import Array, Box, LogicalCheckpoint, LogicalTensor, Region
+from mainstay.recovery.checkpoint.manifest import MANIFEST, METADATA, CheckpointError
+from mainstay.recovery.checkpoint.torch_archive import FileWindow, is_plain, read_archive, write_archive
+from mainstay.recovery.memory.layout import align
+
+_FILE = "__0_0.distcp"
+_GROUPS = "optimizer.param_groups"
+Rename = Callable[[str], str]
+
+
+def detect(path: Path) -> bool:
+    return (path / METADATA).is_file() and not (path / MANIFEST).exists() and not (path / "metadata.json").exists()
+
+
+def read(path: Path) -> LogicalCheckpoint:
+    return read_directory(path, "dcp", lambda key: key)
+
+
+def read_directory(path: Path, kind: str, rename: Rename) -> LogicalCheckpoint:
+    """The checkpoint in ``path``, whose entries are called ``rename(key)`` here.
+
+    Raises:
+        CheckpointError: see ``read_metadata``.
+    """
+    chunks: dict[str, list[StoredChunk]] = {}
+    objects: dict[str, Any] = {}
+    for chunk in read_metadata(path):
+        if chunk.dtype:
+            chunks.setdefault(chunk.key, []).append(chunk)
+        else:
+            objects[chunk.key] = chunk
+    tensors = {}
+    for key, found in chunks.items():
+        name = rename(key)
+        boxes = tuple(Box(c.offsets, c.sizes, *_access(path, c)) for c in found)
+        tensors[name] = LogicalTensor(name, found[0].dtype, found[0].shape, boxes)
+    plain = {key: _object(path, chunk) for key, chunk in objects.items()}
+    return LogicalCheckpoint(path, kind, tensors, gathered({k: v for k, v in plain.items() if is_plain(v)}))
+
+
+def _object(path: Path, chunk: StoredChunk) -> Any:
+    return read_archive(path / chunk.file, chunk.at, chunk.nbytes)
+
+
+def _access(path: Path, chunk: StoredChunk) -> tuple[Callable[[Region], Array], str, Callable[[], None]]:
+    """Reader, place and check of a chunk; its archive is opened when it is first needed."""
+
+    def stored() -> Box:
+        found = read_archive(path / chunk.file, chunk.at, chunk.nbytes)
+        if not isinstance(found, LogicalTensor) or (found.dtype, found.shape) != (chunk.dtype, chunk.sizes):
+            raise CheckpointError(f"{path / chunk.file}: {chunk.key!r} is not the tensor that the metadata describes")
+        return found.boxes[0]
+
+    def verify() -> None:
+        check = stored().verify
+        assert check is not None
+        check()
+
+    return (lambda region: stored().read(region)), chunk.file, verify
+
+
+def gathered(flat: dict[str, Any]) -> dict[str, Any]:
+    """``optimizer.param_groups.I.KEY`` entries as one list of groups."""
+    values: dict[str, Any] = {}
+    groups: dict[int, dict[str, Any]] = {}
+    for key, value in flat.items():
+        index, _, name = key.removeprefix(f"{_GROUPS}.").partition(".")
+        if key.startswith(_GROUPS) and index.isdigit():
+            groups.setdefault(int(index), {})[name] = value
+        else:
+            values[key] = value
+    if groups:
+        values[_GROUPS] = [groups[index] for index in sorted(groups)]
+    return values
+
+
+# Writing
+
+
+def write(checkpoint: LogicalCheckpoint, out: Path, _options: WriteOptions) -> None:
+    write_directory(checkpoint, out, lambda name: name)
+
+
+def write_directory(checkpoint: LogicalCheckpoint, out: Path, rename: Rename) -> None:
+    """Write one data file and the metadata; an entry NAME is called ``rename(NAME)`` there."""
+    out.mkdir(parents=True)
+    chunks: list[StoredChunk] = []
+    paths: dict[str, tuple[str | int, ...]] = {}
+    with (out / _FILE).open("wb") as file:
+        for tensor in checkpoint.tensors.values():
+            key = rename(tensor.name)
+            chunks.append(_write_entry(file, key, tensor))
+            paths[key] = _path(tensor.name) if key == tensor.name else (key,)
+        for path, value in _objects(checkpoint):
+            key = ".".join(map(str, path))
+            chunks.append(_write_entry(file, key, value))
+            paths[key] = path
+    (out / METADATA).write_bytes(encode_metadata(chunks, paths))
+
+
+def _write_entry(file: IO[bytes], key: str, item: Any) -> StoredChunk:
+    at = align(file.seek(0, io.SEEK_END))
+    write_archive(FileWindow(file, at), item)
+    nbytes = file.seek(0, io.SEEK_END) - at
+    if not isinstance(item, LogicalTensor):
+        return StoredChunk(key, "", (), _FILE, at, nbytes, (), ())
+    return StoredChunk(key, item.dtype, item.shape, _FILE, at, nbytes, tuple(0 for _ in item.shape), item.shape)
+
+
+def _objects(checkpoint: LogicalCheckpoint) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    for name, value in checkpoint.values.items():
+        if name != _GROUPS:
+            yield (name,), value
+    groups = checkpoint.param_groups() if _GROUPS in checkpoint.values else []
+    for index, group in enumerate(groups):
+        for key, value in group.items():
+            yield ("optimizer", "param_groups", index, key), value
+
+
+def _path(name: str) -> tuple[str, ...]:
+    """Where torch has the entry in a state dict of model and optimizer."""
+    for prefix in (("optimizer", "state"), ("model",)):
+        start = ".".join(prefix) + "."
+        if name.startswith(start):
+            rest = name.removeprefix(start)
+            return (*prefix, *rest.rpartition(".")[::2]) if len(prefix) == 2 else (*prefix, rest)
+    return (name,)
+
+
+FORMAT = Format("dcp", "torch.distributed.checkpoint directory", detect, read, write)

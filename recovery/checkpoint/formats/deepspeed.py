@@ -1,0 +1,257 @@
+"""DeepSpeed: the files of ZeRO 1, 2 and 3, and the universal format (arXiv 2406.18820; DeepSpeed 0.19.8).
+
+ZeRO keeps flat groups of parameters, of which each data-parallel rank has a partition. Stages 1 and 2 cut a group at
+any element and say in ``param_slice_mappings`` what a rank has. Stage 3 cuts each parameter evenly, and the last
+partition is padded. The universal format has a file for each parameter and key. Writing is in ``deepspeed_files``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from mainstay.recovery.checkpoint.formats import deepspeed_files
+from mainstay.recovery.checkpoint.formats.base import Format
+from mainstay.recovery.checkpoint.logical import (
+    MASTER,
+    LogicalCheckpoint,
+    LogicalTensor,
+    Shape,
+    array_tensor,
+    flat_boxes,
+)
+from mainstay.recovery.checkpoint.manifest import CheckpointError
+from mainstay.recovery.checkpoint.pickle_codec import PickledDict, PickledObject
+from mainstay.recovery.checkpoint.torch_archive import is_plain, read_archive
+
+_MODEL_FILE: Final = re.compile(r"^(?:(?:bf16_|fp16_)?zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt$")
+_OPTIMIZER_FILE: Final = re.compile(r"^(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$")
+_Fragment = tuple[str, int, int, int]
+"""(parameter, its first element, start in the flat partition, number of elements)."""
+_Part = tuple[LogicalTensor, int, int, int]
+"""The same with the flat partition itself."""
+
+
+def detect(path: Path) -> bool:
+    return path.is_dir() and _folder(path) is not None
+
+
+def _folder(path: Path) -> Path | None:
+    """The directory of one step: ``path``, or the one that its ``latest`` names."""
+    if any(_MODEL_FILE.match(file.name) for file in path.iterdir()):
+        return path
+    for name in ("latest", "latest_universal"):
+        if (path / name).is_file():
+            tag = (path / name).read_text(errors="replace").strip()
+            return path / tag if tag and Path(tag).name == tag and (path / tag).is_dir() else None
+    return None
+
+
+def read(path: Path) -> LogicalCheckpoint:
+    """Read the descriptions in all files.
+
+    Raises:
+        CheckpointError: damaged, a rank's file is missing, or the model is cut in another way than by ZeRO.
+    """
+    folder = _folder(path)
+    assert folder is not None
+    models = _files(folder, _MODEL_FILE)
+    universal = (folder / "zero").is_dir()
+    if not universal:
+        _require_zero_only(folder, models)
+    states = [_dictionary(file) for _, file in sorted(models.items())]
+    try:
+        checkpoint = _model(path, states, universal=universal)
+        if universal:
+            _read_universal(checkpoint, folder, states[0])
+        else:
+            _read_partitions(checkpoint, folder, states)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        problem = f"{folder} is no DeepSpeed checkpoint of a known kind: {error!r}"
+        raise error if isinstance(error, CheckpointError) else CheckpointError(problem) from error
+    return checkpoint
+
+
+def _files(folder: Path, pattern: re.Pattern[str]) -> dict[tuple[int, int], Path]:
+    """(model-parallel rank, data-parallel rank) -> file."""
+    found = ((pattern.match(file.name), file) for file in folder.iterdir())
+    return {(int(match[2]), int(match[1] or 0)): file for match, file in found if match}
+
+
+def _require_zero_only(folder: Path, models: dict[tuple[int, int], Path]) -> None:
+    kinds = {
+        "a pipeline or experts": any(folder.glob("layer_*")),
+        "tensor parallelism": any(rank for rank, _ in models),
+    }
+    for kind, there in kinds.items():
+        if there:
+            raise CheckpointError(f"{folder} was saved with {kind}: make it universal first, with ds_to_universal.py")
+
+
+def _dictionary(file: Path) -> dict[str, Any]:
+    item = read_archive(file)
+    if not isinstance(item, dict):
+        raise CheckpointError(f"{file} holds no dict")
+    return item
+
+
+def _model(path: Path, states: list[dict[str, Any]], *, universal: bool) -> LogicalCheckpoint:
+    first = states[0]
+    plain = {key: value for key, value in first.items() if key != "module" and is_plain(value)}
+    checkpoint = LogicalCheckpoint(path, "deepspeed", {}, {"step": int(first["global_steps"]), "deepspeed": plain})
+    shapes = {name: tuple(shape) for group in first["param_shapes"] for name, shape in group.items()}
+    sliced = universal and int(first.get("mp_world_size", 1)) > 1
+    for name, tensor in first["module"].items():
+        if isinstance(tensor, LogicalTensor) and not sliced and shapes.get(name, tensor.shape) == tensor.shape:
+            _add(checkpoint, f"model.{name}", tensor)
+    return checkpoint
+
+
+def _add(checkpoint: LogicalCheckpoint, name: str, tensor: LogicalTensor) -> None:
+    checkpoint.tensors[name] = dataclasses.replace(tensor, name=name)
+
+
+def _add_state(checkpoint: LogicalCheckpoint, parameter: str, key: str, tensor: LogicalTensor) -> None:
+    """The full-precision copy stands for the parameter where that is missing, and is left out where it is the same."""
+    model = checkpoint.tensors.get(f"model.{parameter}")
+    if key == MASTER and model is None:
+        _add(checkpoint, f"model.{parameter}", tensor)
+    elif key != MASTER or (model is not None and model.dtype != tensor.dtype):
+        _add(checkpoint, f"optimizer.state.{parameter}.{key}", tensor)
+
+
+def _set_groups(checkpoint: LogicalCheckpoint, groups: list[dict[str, Any]], shapes: list[dict[str, Any]]) -> None:
+    checkpoint.values["optimizer.param_groups"] = [
+        {key: value for key, value in group.items() if key != "params" and is_plain(value)}
+        | {"params": [name for index in group["params"] for name in shapes[index]]}
+        for group in groups
+    ]
+
+
+def _keep_common(checkpoint: LogicalCheckpoint, optimizer: dict[str, Any]) -> None:
+    """What DeepSpeed's optimizer has beside tensors: loading takes gradient clipping and loss scale from the files."""
+    kept: dict[str, Any] = {
+        key: optimizer[key] for key in ("dynamic_loss_scale", "overflow", "clip_grad") if key in optimizer
+    }
+    scaler = optimizer.get("loss_scaler")
+    if isinstance(scaler, PickledObject) and isinstance(scaler.state, PickledDict):
+        kept["loss_scaler"] = {"kind": scaler.kind.name, "state": scaler.state.text()}
+    if is_plain(kept):
+        checkpoint.values["deepspeed.optimizer"] = kept
+
+
+# Universal
+
+
+def _read_universal(checkpoint: LogicalCheckpoint, folder: Path, first: dict[str, Any]) -> None:
+    common = _dictionary(folder / "zero" / "optimizer_state.pt")
+    optimizer = common.get("optimizer_state_dict", {})
+    _keep_common(checkpoint, common)
+    _set_groups(checkpoint, common.get("param_groups") or optimizer["param_groups"], first["param_shapes"])
+    step = next((state["step"] for state in optimizer.get("state", {}).values() if "step" in state), None)
+    for group in first["param_shapes"]:
+        for parameter in group:
+            files = sorted((folder / "zero" / parameter).glob("*.pt"))
+            if not files or Path(parameter).name != parameter:
+                raise CheckpointError(f"{folder / 'zero' / parameter} is missing")
+            found = {} if step is None else {"step": step}
+            found |= {file.stem: read_archive(file) for file in files}
+            for key, item in found.items():
+                tensor = item["param"] if isinstance(item, dict) else item
+                _add_state(checkpoint, parameter, key, _as_tensor(tensor))
+
+
+def _as_tensor(item: Any) -> LogicalTensor:
+    import numpy as np  # noqa: PLC0415 - numbers are rare here
+
+    return item if isinstance(item, LogicalTensor) else array_tensor("", np.array(item, np.float32), "float32")
+
+
+# Partitions
+
+
+def _read_partitions(checkpoint: LogicalCheckpoint, folder: Path, states: list[dict[str, Any]]) -> None:
+    optimizers = _optimizers(folder, int(states[0]["dp_world_size"]))
+    _keep_common(checkpoint, optimizers[0])
+    stage3 = "fp32_flat_groups" in optimizers[0]
+    shapes = [{name: tuple(size) for name, size in group.items()} for group in states[0]["param_shapes"]]
+    found: dict[tuple[str, str], list[_Part]] = {}
+    place: dict[str, int] = {}
+    for rank, optimizer in enumerate(optimizers):
+        for index, state in enumerate(_flat_states(optimizer)):
+            even = _even(shapes[index], rank, len(optimizers))
+            fragments = [*(even if stage3 else _mapped(optimizer["param_slice_mappings"][index], place))]
+            for (key, flat), (parameter, *where) in itertools.product(state.items(), fragments):
+                found.setdefault((parameter, key), []).append((_as_tensor(flat), *where))
+    whole = {name: shape for group in shapes for name, shape in group.items()}
+    for (parameter, key), parts in found.items():
+        _add_state(checkpoint, parameter, key, _whole(whole[parameter], parts))
+    if stage3:
+        _add_frozen(checkpoint, states)
+    for alias, original in states[0].get("shared_params", {}).items():
+        if f"model.{alias}" not in checkpoint.tensors:
+            _add(checkpoint, f"model.{alias}", checkpoint.tensor(f"model.{original}"))
+    base = optimizers[0]["optimizer_state_dict" if stage3 else "base_optimizer_state"]
+    if isinstance(base, dict):
+        _set_groups(checkpoint, base["param_groups"], shapes)
+
+
+def _optimizers(folder: Path, world: int) -> list[dict[str, Any]]:
+    files = _files(folder, _OPTIMIZER_FILE)
+    missing = sorted(set(range(world)) - {rank for _, rank in files})
+    if missing:
+        raise CheckpointError(f"{folder} lacks the optimizer files of data-parallel ranks {missing[:8]}")
+    return [_dictionary(files[0, rank])["optimizer_state_dict"] for rank in range(world)]
+
+
+def _flat_states(optimizer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Key -> flat partition, of each group; numbers of steps too."""
+    stage3 = "fp32_flat_groups" in optimizer
+    base = optimizer["optimizer_state_dict" if stage3 else "base_optimizer_state"]
+    kept = base["state"] if isinstance(base, dict) else dict(enumerate(base))
+    for index, master in enumerate(optimizer["fp32_flat_groups" if stage3 else "single_partition_of_fp32_groups"]):
+        yield {MASTER: master} | kept.get(index, {})
+
+
+def _whole(shape: Shape, parts: list[_Part]) -> LogicalTensor:
+    kind = parts[0][0]
+    if not kind.shape:  # a number, alike for all ranks
+        return kind
+    boxes = (box for flat, position, start, n in parts if n for box in flat_boxes(shape, position, flat, start, n))
+    return dataclasses.replace(kind, shape=shape, boxes=tuple(boxes))
+
+
+def _even(shapes: dict[str, Shape], rank: int, world: int) -> Iterator[_Fragment]:
+    """What a rank of stage 3 has of a group: an even part of each parameter."""
+    start = 0
+    for name, shape in shapes.items():
+        position, count, part = deepspeed_files.even_part(shape, rank, world)
+        yield name, position, start, count
+        start += part
+
+
+def _mapped(mapping: dict[str, Any], place: dict[str, int]) -> Iterator[_Fragment]:
+    """What a rank of stage 1 or 2 has of a group; ``place`` counts the elements of ranks before it."""
+    for name, address in mapping.items():
+        fragment = address.state.text()
+        position = place.get(name, 0)
+        place[name] = position + int(fragment["numel"])
+        yield name, position, int(fragment["start"]), int(fragment["numel"])
+
+
+def _add_frozen(checkpoint: LogicalCheckpoint, states: list[dict[str, Any]]) -> None:
+    for name, size in (states[0].get("frozen_param_shapes") or {}).items():
+        parts = []
+        for rank, state in enumerate(states):
+            position, count, _ = deepspeed_files.even_part(tuple(size), rank, len(states))
+            parts.append((state["frozen_param_fragments"][name], position, 0, count))
+        _add(checkpoint, f"model.{name}", _whole(tuple(size), parts))
+
+
+FORMAT = Format(
+    "deepspeed", "DeepSpeed: universal, or ZeRO 1-3 with --zero-stage and --dp", detect, read, deepspeed_files.write
+)

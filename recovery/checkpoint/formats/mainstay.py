@@ -1,0 +1,240 @@
+"""Mainstay's own steps (``docs/decisions/0020``): a directory of runs, a run, or one step.
+
+Names are those of the step's ``.metadata``: what is a rank's own stands behind ``rankR.``. Writing makes a new run with
+one step to resume from. What only ranks have (random numbers, scalars, the layout of their slots) must be in the source
+or in another step of the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import xxhash
+
+from mainstay.probes.ids import uuid7
+from mainstay.recovery.checkpoint import dcp, save
+from mainstay.recovery.checkpoint.catalog import RunDirectory, find
+from mainstay.recovery.checkpoint.formats.base import Format, WriteOptions
+from mainstay.recovery.checkpoint.logical import (
+    Box,
+    LogicalCheckpoint,
+    LogicalTensor,
+    Shape,
+    array_tensor,
+    file_reader,
+)
+from mainstay.recovery.checkpoint.manifest import (
+    LAYOUT,
+    MANIFEST,
+    CheckpointError,
+    CheckpointPart,
+    DiskConfig,
+    Manifest,
+    TensorEntry,
+)
+from mainstay.recovery.checkpoint.save import WriteTarget
+from mainstay.recovery.checkpoint.torch_archive import is_plain
+from mainstay.recovery.memory import global_slices, varlen_buffer
+from mainstay.recovery.memory.errors import ArenaError
+from mainstay.recovery.memory.global_slices import SLICES
+from mainstay.recovery.memory.layout import Layout
+from mainstay.recovery.memory.model_names import MARK
+from mainstay.recovery.mesh_shape import MeshShape
+
+_STEP: Final = re.compile(r"step-(\d{1,18})$")
+_RANK: Final = re.compile(r"^rank\d+\.")
+_GENERATION: Final = 1
+_SHAPE: Final = "mainstay.shape"
+
+
+def detect(path: Path) -> bool:
+    return path.is_dir() and (
+        (path / MANIFEST).is_file() or any(path.glob("run.g*.json")) or any(path.glob("*/run.g*.json"))
+    )
+
+
+def read(path: Path) -> LogicalCheckpoint:
+    """Read the manifest and the parts' descriptions.
+
+    Raises:
+        CheckpointError: no step is whole, or a part is not the one that the manifest names.
+    """
+    run, manifest = _find(path.resolve())
+    parts = []
+    for entry in manifest.parts:
+        part = run.part(manifest.epoch, entry.rank, entry.generation)
+        if part.check != entry.check:
+            raise CheckpointError(f"{path}: the part of rank {entry.rank} is not the one that the manifest names")
+        parts.append(part)
+    entries = {(part.rank, tensor.name): (part, tensor) for part in parts for tensor in part.listed}
+    tensors: dict[str, LogicalTensor] = {}
+    for place, name in dcp.keys(parts).items():
+        part, piece = entries[place]
+        boxes = tensors[name].boxes if name in tensors else ()
+        box = _box(run.step(manifest.epoch), part, piece)
+        tensors[name] = LogicalTensor(name, piece.dtype, piece.slice.global_shape, (*boxes, box))
+    shape = {"dp": manifest.dp, "pp": manifest.pp, "tp": manifest.tp}
+    checkpoint = LogicalCheckpoint(path, "mainstay", tensors, {"step": manifest.epoch, _SHAPE: shape})
+    _add_scalars(checkpoint, min(part.rank for part in parts))
+    return checkpoint
+
+
+def _find(path: Path) -> tuple[RunDirectory, Manifest]:
+    step = _STEP.search(path.name)
+    if (path / MANIFEST).is_file() and step:
+        return RunDirectory(path.parent), RunDirectory(path.parent).manifest(int(step[1]))
+    source = find(path.parent, path.name) if any(path.glob("run.g*.json")) else find(path)
+    return source.run, source.manifest
+
+
+def _box(step: Path, part: CheckpointPart, entry: TensorEntry) -> Box:
+    path = step / part.file
+    reader = file_reader(path, entry.at, entry.shape, entry.dtype)
+    return Box(entry.slice.offsets, entry.shape, reader, f"rank {part.rank}", _checker(path, entry))
+
+
+def _checker(path: Path, entry: TensorEntry) -> Callable[[], None]:
+    def verify() -> None:
+        sizes = (entry.nbytes,)
+        flat = LogicalTensor(
+            entry.name, "uint8", sizes, (Box((0,), sizes, file_reader(path, entry.at, sizes, "uint8")),)
+        )
+        found = xxhash.xxh3_64()
+        for piece in flat.pieces():
+            found.update(piece.data)
+        if found.intdigest() != entry.digest:
+            raise CheckpointError(
+                f"{path}: tensor {entry.name!r} has digest {found.intdigest():016x}, not {entry.digest:016x}"
+            )
+
+    return verify
+
+
+def _add_scalars(checkpoint: LogicalCheckpoint, rank: int) -> None:
+    """Hyperparameters and extras of the first rank, where they can be read; a damaged blob is found by its digest."""
+    blob = checkpoint.tensors.get(f"rank{rank}.{dcp.BLOB}")
+    if blob is None:
+        return
+    with contextlib.suppress(msgspec.MsgspecError, ValueError):
+        scalars = msgspec.msgpack.decode(varlen_buffer.read_bytes(blob.read().view(np.uint8)), type=dict[str, Any])
+        optimizer = scalars.get("optimizer", {})
+        kept = {"optimizer.param_groups": optimizer.get("groups"), "extra": scalars.get("extra")}
+        for parameter, state in optimizer.get("state", {}).items():
+            kept |= {f"optimizer.state.{parameter}.{key}": value for key, value in state.items()}
+        checkpoint.values |= {name: value for name, value in kept.items() if value and is_plain(value)}
+
+
+# Writing
+
+
+def write(checkpoint: LogicalCheckpoint, out: Path, options: WriteOptions) -> None:
+    """Add a run with one step to the directory ``out``.
+
+    Raises:
+        CheckpointError: the source lacks a tensor that a rank needs; ``out`` has no new run then.
+    """
+    tensors = dict(checkpoint.tensors)
+    values = checkpoint.values
+    if options.like is not None:
+        like = read(options.like)
+        tensors = _own(like, checkpoint) | tensors
+        values = like.values
+    kept = values.get(_SHAPE, {})
+    sizes = {axis: getattr(options, axis) or kept.get(axis, 1) for axis in ("dp", "pp", "tp")}
+    if min(sizes.values()) < 1:
+        raise CheckpointError("a job of dp={dp} pp={pp} tp={tp} cannot be".format(**sizes))
+    shape = MeshShape(**sizes)
+    epoch = _epoch(checkpoint)
+    plans = [_plan(tensors, shape, rank, checkpoint.path) for rank in range(shape.world_size)]
+    config = DiskConfig(run=uuid7(), generation=_GENERATION, every=1, **sizes)
+    target = WriteTarget(out, "imported", config)
+    save.begin_step(target)
+    try:
+        for rank, (layout, plan) in enumerate(plans):
+            slot = np.zeros(layout.nbytes, np.uint8)
+            for spec in layout.tensors:
+                tensor, first = plan[spec.name]
+                region = tuple(slice(at, at + n) for at, n in zip(first, spec.shape, strict=True))
+                piece = np.ascontiguousarray(tensor.read(region)).reshape(-1)
+                slot[spec.offset : spec.offset + spec.nbytes] = piece.view(np.uint8)
+            save.write_image(target, (epoch, rank, _GENERATION), layout, slot)
+        made = save.commit(target, epoch)
+        assert made is not None  # every rank was just written
+    except BaseException:  # boundary: after any failure, half a run must not stay
+        shutil.rmtree(target.run.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            out.rmdir()
+        raise
+
+
+def _own(like: LogicalCheckpoint, checkpoint: LogicalCheckpoint) -> dict[str, LogicalTensor]:
+    """What only the ranks of ``like`` have, with the hyperparameters of ``checkpoint`` where it says them."""
+    own = {name: t for name, t in like.tensors.items() if dcp.own(_RANK.sub("", name))}
+    groups = [
+        {key: value for key, value in group.items() if key != "params"}
+        for group in checkpoint.values.get("optimizer.param_groups", [])
+    ]
+    for name, tensor in own.items():
+        if name.endswith(dcp.BLOB):
+            raw = tensor.read().view(np.uint8)
+            scalars = msgspec.msgpack.decode(varlen_buffer.read_bytes(raw), type=dict[str, Any])
+            optimizer = scalars.get("optimizer", {"groups": []})
+            optimizer["absent"] = []  # the source has what an optimizer that has not stepped would lack
+            if len(groups) == len(optimizer["groups"]):
+                optimizer["groups"] = [old | new for old, new in zip(optimizer["groups"], groups, strict=True)]
+            varlen_buffer.write_bytes(msgspec.msgpack.encode(scalars), raw)
+            own[name] = array_tensor(name, raw, "uint8")
+    return own
+
+
+def _epoch(checkpoint: LogicalCheckpoint) -> int:
+    if "step" in checkpoint.values:
+        return checkpoint.step
+    match = _STEP.search(checkpoint.path.resolve().name)
+    if match is None:
+        raise CheckpointError(
+            f"{checkpoint.path} does not say its step: name it step-N, so that training continues from step N"
+        )
+    return int(match[1])
+
+
+def _plan(
+    tensors: dict[str, LogicalTensor], shape: MeshShape, rank: int, source: Path
+) -> tuple[Layout, dict[str, tuple[LogicalTensor, Shape]]]:
+    """The rank's slot; and of each name in it the tensor, and where the rank's slice of that begins."""
+    own = f"rank{rank}."
+    if own + LAYOUT not in tensors:
+        raise CheckpointError(
+            f"{source} lacks {own}{LAYOUT}: it is no step of a Mainstay job with {shape}; --like gives a step that is"
+        )
+    cut = own + SLICES in tensors
+    try:
+        layout = Layout.from_json(tensors[own + LAYOUT].read().tobytes())
+        slices = global_slices.decode(tensors[own + SLICES].read().view(np.uint8)) if cut else {}
+    except (ArenaError, ValueError) as error:
+        raise CheckpointError(f"{source}: the layout of rank {rank}: {error}") from error
+    named = shape.pp == 1 or MARK in layout.specs()
+    role = "" if named and cut else dcp.prefix(shape, rank, model_names=named)
+    found: dict[str, tuple[LogicalTensor, Shape]] = {}
+    for spec in layout.tensors:
+        name = dcp.public_name(spec.name)
+        tensor = tensors.get(own + name) or tensors.get(role + name)
+        if tensor is None:
+            raise CheckpointError(f"{source} lacks {role}{name}, which rank {rank} needs")
+        place = slices.get(spec.name) or global_slices.whole(spec.shape)
+        if (tensor.dtype, tensor.shape) != (spec.dtype, place.global_shape) or not place.fits(spec.shape):
+            raise CheckpointError(
+                f"{source}: {tensor.name} is {tensor.dtype}{list(tensor.shape)}, not as rank {rank} has it"
+            )
+        found[spec.name] = tensor, place.offsets
+    return layout, found
+
+
+FORMAT = Format("mainstay", "a step to resume from, in a directory of runs", detect, read, write)

@@ -1,0 +1,77 @@
+"""One file of ``torch.save`` with nested state dicts: ``{"model": {W: tensor}, "optimizer": {"state": ...}}``.
+
+A file that holds a state dict of a model alone, as ``torch.save(model.state_dict(), path)`` writes it, is read too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Final
+
+from mainstay.recovery.checkpoint.formats.base import Format, WriteOptions
+from mainstay.recovery.checkpoint.logical import LogicalCheckpoint, LogicalTensor
+from mainstay.recovery.checkpoint.manifest import CheckpointError
+from mainstay.recovery.checkpoint.torch_archive import is_plain, leaves, read_archive, save_file
+
+_MODEL: Final = ("model", "module", "state_dict", "model_state_dict", "model_state")
+_OPTIMIZER: Final = ("optimizer", "optimizer_state_dict", "optim", "optimizer_state", "optimizer_states")
+"""What training scripts, Lightning, and Accelerate call the two."""
+
+
+def detect(path: Path) -> bool:
+    return path.is_file() and path.suffix in {".pt", ".pth", ".bin", ".ckpt"}
+
+
+def read(path: Path) -> LogicalCheckpoint:
+    """Read the file.
+
+    Raises:
+        CheckpointError: damaged, or it holds no tensors.
+    """
+    item = read_archive(path)
+    if not isinstance(item, dict) or not any(isinstance(leaf, LogicalTensor) for _, leaf in leaves({"": item})):
+        raise CheckpointError(f"{path} holds no state dict")
+    checkpoint = LogicalCheckpoint(path, "torch", {})
+    parts = dict(item)
+    if all(isinstance(value, LogicalTensor) for value in item.values()) and not _has_full_names(item):
+        parts = {"model": item}
+    for name in _MODEL:
+        if isinstance(parts.get(name), dict):
+            _add(checkpoint, parts.pop(name), ("model",))
+            break
+    for name in _OPTIMIZER:
+        if isinstance(parts.get(name), list) and len(parts[name]) == 1:  # Lightning's list of optimizers
+            parts[name] = parts[name][0]
+        if isinstance(parts.get(name), dict):
+            optimizer = dict(parts.pop(name))
+            checkpoint.values["optimizer.param_groups"] = optimizer.pop("param_groups", [])
+            _add(checkpoint, optimizer, ("optimizer",))
+            break
+    for name in ("step", "global_step"):
+        if isinstance(parts.get(name), int):
+            checkpoint.values["step"] = parts.pop(name)
+    _add(checkpoint, parts, ())
+    return checkpoint
+
+
+def _has_full_names(item: dict[Any, Any]) -> bool:
+    return any(str(name).startswith("optimizer.") for name in item)
+
+
+def _add(checkpoint: LogicalCheckpoint, item: dict[Any, Any], path: tuple[str, ...]) -> None:
+    for key, value in item.items():
+        name = ".".join((*path, str(key)))
+        if isinstance(value, LogicalTensor):
+            checkpoint.tensors[name] = dataclasses.replace(value, name=name)
+        elif is_plain(value):
+            checkpoint.values[name] = value
+        elif isinstance(value, dict):
+            _add(checkpoint, value, (*path, str(key)))
+
+
+def write(checkpoint: LogicalCheckpoint, out: Path, _options: WriteOptions) -> None:
+    save_file(out, checkpoint.nested())
+
+
+FORMAT = Format("torch", "one file of torch.save with nested state dicts", detect, read, write)
