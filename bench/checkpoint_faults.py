@@ -36,8 +36,7 @@ from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.snapshot import SnapshotWriter
 
 RUN, RANKS, KEEP, ROWS = "run-1", 2, 2, 200
-LONGEST = 0.05
-"""Seconds until the kill at most; a step takes about half of that."""
+WARM_UP = 5
 
 
 @dataclass
@@ -136,13 +135,26 @@ class Counts:
     """Writes that failed without a line that says why."""
 
 
-def kill_once(job: Job, chance: random.Random, counts: Counts) -> None:
-    """A step whose writers are killed, one or both; then it is written to its end."""
+def usual_seconds(job: Job) -> float:
+    """That both writers take for a step that nothing disturbs."""
+    found = []
+    for _ in range(WARM_UP):
+        job.step()
+        begun = time.monotonic()
+        children = [job.start(rank) for rank in range(RANKS)]
+        for child in children:
+            os.waitpid(child, 0)
+        found.append(time.monotonic() - begun)
+    return sorted(found)[WARM_UP // 2]
+
+
+def kill_once(job: Job, chance: random.Random, longest: float, counts: Counts) -> None:
+    """A step whose writers are killed within ``longest`` seconds, one or both; then it is written to its end."""
     job.step()
     before = job.whole()
     children = [job.start(rank) for rank in range(RANKS)]
     for child in children[: chance.choice((1, RANKS))]:
-        time.sleep(chance.random() * LONGEST)
+        time.sleep(chance.random() * longest / RANKS)
         os.kill(child, signal.SIGKILL)
     ended = [os.waitpid(child, 0)[1] for child in children]
     counts.points += 1
@@ -210,8 +222,9 @@ def run(points: int, seed: int = 0) -> dict[str, Counts]:
         for name in ("kills", "disks"):
             (memory / name).mkdir()
         job = Job(memory / "kills", disk)
+        longest = usual_seconds(job)
         for _ in range(points):
-            kill_once(job, chance, found["kills"])
+            kill_once(job, chance, longest, found["kills"])
         if os.geteuid() == 0 and shutil.which("mount"):
             small = disk / "small"
             stack.enter_context(small_disk(small, 8))

@@ -222,7 +222,7 @@ def restoring(memory: Path, disk: Path, nbytes: int) -> list[Row]:
             store.open(arena.header.rank, arena.layout)
             store.arena(arena.header.rank).data[:] = 0  # touched, as the agent does before ranks start
         tls = job_tls("secret", "bench", Authority.SNAPSHOTS)
-        settings = AgentSettings(job="bench", node="n", tls=tls, directory=root, disk_every=1, disk_keep=RetentionPolicy())
+        settings = AgentSettings(job="bench", node="n", tls=tls, directory=root, disk_every=1)
         agent = AgentNode(settings, store, ParityStore(root))
         counts: list[int] = []
         meter: Any = agent.meter
