@@ -135,10 +135,14 @@ def reshape(
     *,
     dp: Annotated[int, Parameter(help="Set the data-parallel replicas.")] = 0,
     pp: Annotated[int, Parameter(help="Set the pipeline stages.")] = 0,
+    tp: Annotated[int, Parameter(help="Set the tensor-parallel ranks.")] = 0,
     stages: Annotated[str, Parameter(help="Set the stages of each pipeline if they differ: 3,2.")] = "",
 ) -> int:
-    """Change (dp, pp), through the checkpoint directory. Use either --dp and --pp, or --stages."""
-    return _request(job, options, RequestKind.RESHAPE, dp=dp, pp=pp, stages=_stages(dp, pp, stages))
+    """Change (dp, pp, tp), through the checkpoint directory. A size that is not given stays as it is.
+
+    Use --stages instead of --dp and --pp for pipelines of unequal depth.
+    """
+    return _request(job, options, RequestKind.RESHAPE, dp=dp, pp=pp, tp=tp, stages=_stages(dp, pp, stages))
 
 
 @app.command
@@ -167,8 +171,6 @@ def _require_one(rank: int | None, node: str | None) -> None:
 def _stages(dp: int, pp: int, stages: str) -> tuple[int, ...]:
     if stages and (dp, pp) != (0, 0):
         raise InputError("give either --dp and --pp, or --stages")
-    if not stages and min(dp, pp) < 1:
-        raise InputError("give both --dp and --pp, each at least 1, or --stages")
     try:
         return tuple(int(text) for text in stages.split(",")) if stages else ()
     except ValueError as error:
@@ -339,7 +341,7 @@ class _Service:
     def send_request(self, request: JobRequest) -> str:
         """Send the request and return its ID."""
         fields = msgspec.to_builtins(request)
-        body = {name: fields[name] for name in ("kind", "node", "rank", "target", "dp", "pp", "stages")}
+        body = {name: fields[name] for name in ("kind", "node", "rank", "target", "dp", "pp", "tp", "stages")}
         body["reason"] = request.reason[:200]
         return str(self._transport.json("POST", f"/jobs/{self._job}/requests", body)["id"])
 

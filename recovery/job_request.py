@@ -38,7 +38,7 @@ class RequestKind(StrEnum):
     DEGRADE = "degrade"
     """Leave a node at once. Standbys replace its ranks; where there are too few, training continues without them."""
     RESHAPE = "reshape"
-    """Continue with another number of replicas and pipeline stages."""
+    """Continue with another number of replicas, pipeline stages, or tensor-parallel ranks."""
     SAVE = "save"
     """Write one of the next steps to the checkpoint directory; training continues."""
     CHECK = "check"
@@ -78,7 +78,9 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     target: str | None = None
     """Node that ranks move to; None: wherever standbys wait, away from their replicas."""
     dp: int = 0
+    """Of the shape; 0: as it is."""
     pp: int = 0
+    tp: int = 0
     stages: tuple[int, ...] = ()
     """Of each pipeline, instead of ``dp`` and ``pp``: reshape."""
     reason: str = ""
@@ -94,13 +96,13 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
         if problem:
             raise ValueError(problem)
         if self.kind is RequestKind.RESHAPE:
-            self.shape(1)
+            self.shape(MeshShape(dp=1, pp=1))
 
     def _misfit(self) -> str:
         """Which field does not fit the kind; empty: all do."""
         if self.target is not None and self.kind is not RequestKind.MIGRATE:
             return f"{self.kind} takes no target"
-        if self.kind is not RequestKind.RESHAPE and (self.dp or self.pp or self.stages):
+        if self.kind is not RequestKind.RESHAPE and (self.dp or self.pp or self.tp or self.stages):
             return f"{self.kind} takes no shape"
         match self.kind:
             case RequestKind.MIGRATE | RequestKind.RESTORE | RequestKind.CHECK if (self.node is None) == (
@@ -117,22 +119,25 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
     def subject(self) -> str:
         """What it is about, for people."""
         if self.kind is RequestKind.RESHAPE:
-            return f"stages={','.join(map(str, self.stages))}" if self.stages else f"dp={self.dp} pp={self.pp}"
+            sizes = {"stages": ",".join(map(str, self.stages)), "dp": self.dp, "pp": self.pp, "tp": self.tp}
+            return " ".join(f"{name}={size}" for name, size in sizes.items() if size)
         if self.node is not None:
             return f"node {self.node}"
         return "the job" if self.rank is None else f"rank {self.rank}"
 
-    def shape(self, tp: int) -> MeshShape:
-        """The shape that it asks for, with ``tp`` slices of each stage.
+    def shape(self, now: MeshShape) -> MeshShape:
+        """The shape that it asks for; sizes that it does not name are those of ``now``.
 
         Raises:
             ValueError: no such shape exists; one line that says why.
         """
+        sizes = (self.dp, self.pp, self.tp)
+        if min(sizes) < 0 or not (any(sizes) or self.stages):
+            raise ValueError("dp={} pp={} tp={}: at least one must be above 0, and none below".format(*sizes))
+        tp = self.tp or now.tp
         if self.stages:
             return MeshShape.from_stages(self.stages, tp)
-        if min(self.dp, self.pp) < 1:
-            raise ValueError(f"dp={self.dp} pp={self.pp}: each must be at least 1")
-        return MeshShape(dp=self.dp, pp=self.pp, tp=tp)
+        return MeshShape(dp=self.dp or now.dp, pp=self.pp or now.pp, tp=tp)
 
 
 class JobRequestResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -124,6 +124,8 @@ class RunOptions:
     """Data-parallel size that scripts receive; 0: none."""
     pp: int = 0
     """Pipeline stages, likewise."""
+    tp: int = 0
+    """Tensor-parallel ranks, likewise; 0: as many as the script says."""
     shard_snapshots: bool = False
     """Each of several data-parallel replicas saves a part of the replicated state."""
     encrypts_snapshots: bool = True
@@ -237,6 +239,7 @@ def _job_options(parser: argparse.ArgumentParser) -> None:
     add("--preload", action="append", default=[], metavar="MODULE", help="Import a module before any rank; repeatable.")
     add("--dp", type=int, default=0, help=f"Set the data-parallel size {option_help.SHAPE}.")
     add("--pp", type=int, default=0, help=f"Set the number of pipeline stages {option_help.SHAPE}.")
+    add("--tp", type=int, default=0, help="Set the number of tensor-parallel ranks, instead of mainstay.init(tp=).")
     add("--token-file", type=Path, help=f"Read the job's secret from a file instead of {TOKEN_VARIABLE}.")
     add("--service", help="Send events to this control plane (a URL), not only to the state directory.")
     add("--service-token-file", type=Path, help="Read the token for --service from a file.")
@@ -337,6 +340,7 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         mtbf_hours=found.mtbf_hours,
         dp=found.dp,
         pp=found.pp,
+        tp=found.tp,
         shard_snapshots=found.shard_snapshots,
         encrypts_snapshots=found.snapshot_encryption == "on",
         script=found.script,
@@ -367,6 +371,9 @@ def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
         f"--dp and --pp go together, and their product divides the {options.world_size} ranks": (
             (options.dp, options.pp) != (0, 0)
             and (min(options.dp, options.pp) < 1 or options.world_size % (options.dp * options.pp) != 0)
+        ),
+        f"--tp needs --dp and --pp, and their product must be the {options.world_size} ranks": (
+            options.tp != 0 and options.dp * options.pp * options.tp != options.world_size
         ),
         f"--quorum must be from 1 to {options.max_nodes}": not 1 <= options.quorum <= options.max_nodes,
         "--step-replay-every must not be negative": options.step_replay_every < 0,

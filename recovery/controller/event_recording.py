@@ -47,11 +47,13 @@ class RecordingHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     on_loss: LossPolicy
     dp: int
     pp: int
+    tp: int = 0
 
     def state(self) -> JobState:
         members = Members(self.nnodes, self.nproc, self.spare_nodes)
         return JobState(
-            members, self.started_at, self.run, self.disk_every, self.parity_every, self.on_loss, self.dp, self.pp
+            members, self.started_at, self.run, self.disk_every, self.parity_every, self.on_loss, self.dp, self.pp,
+            self.tp,
         )  # fmt: skip
 
 
@@ -78,7 +80,7 @@ class EventRecorder:
             format=FORMAT, job=options.job, term=term, nnodes=options.nnodes, nproc=options.nproc,
             spare_nodes=options.spare_nodes, started_at=state.started_at, run=state.run,
             disk_every=state.disk_every, parity_every=state.parity_every, on_loss=state.on_loss, dp=state.dp,
-            pp=state.pp,
+            pp=state.pp, tp=state.tp,
         )  # fmt: skip
         self.path = directory / f"{options.job}-{term}-{uuid7()}.jsonl"
         self._encoder = msgspec.json.Encoder()

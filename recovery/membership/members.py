@@ -182,6 +182,10 @@ class Members:
             "to mainstay run --dp --pp, and give mainstay.attach names="
         )
 
+    def cuts_tensors(self) -> bool:
+        """Whether the script says how it cuts tensors among tensor-parallel ranks."""
+        return all(rank.attached.cuts for rank in self.ranks if rank.attached)
+
     def homes(self, count: int) -> tuple[str, ...]:
         """Rank -> node of a job that begins with ``count`` ranks, on nodes that live, in order of node rank.
 

@@ -21,8 +21,8 @@ class RngState:
 
     def describe(self) -> Iterator[tuple[str, tuple[str, tuple[int, ...]]]]:
         yield "rng.torch", ("uint8", tuple(torch.get_rng_state().shape))
-        for device in self._cuda:
-            yield f"rng.cuda.{device}", ("uint8", tuple(torch.cuda.get_rng_state(device).shape))
+        for place, device in enumerate(self._cuda):  # the rank that takes over may have another device
+            yield f"rng.cuda.{place}", ("uint8", tuple(torch.cuda.get_rng_state(device).shape))
         yield "rng.numpy", ("uint32", (_WORDS,))
         yield "rng.python", ("uint32", (_WORDS + 1,))
 
@@ -35,15 +35,15 @@ class RngState:
             "rng.numpy": np.array(kept["state"]["key"], np.uint32),
             "rng.python": np.array(words, np.uint32),
         }
-        for device in self._cuda:
-            arrays[f"rng.cuda.{device}"] = torch.cuda.get_rng_state(device).numpy()
+        for place, device in enumerate(self._cuda):
+            arrays[f"rng.cuda.{place}"] = torch.cuda.get_rng_state(device).numpy()
         numpy_part = [int(kept["state"]["pos"]), int(kept["has_gauss"]), float(kept["gauss"])]
         return arrays, {"python": [version, gauss], "numpy": numpy_part}
 
     def restore(self, arrays: Mapping[str, npt.NDArray[np.generic]], small: dict[str, Any]) -> None:
         torch.set_rng_state(_tensor(arrays["rng.torch"]))
-        for device in self._cuda:
-            torch.cuda.set_rng_state(_tensor(arrays[f"rng.cuda.{device}"]), device)
+        for place, device in enumerate(self._cuda):
+            torch.cuda.set_rng_state(_tensor(arrays[f"rng.cuda.{place}"]), device)
         version, gauss = small["python"]
         random.setstate((version, tuple(int(word) for word in arrays["rng.python"]), gauss))
         position, has_gauss, cached = small["numpy"]

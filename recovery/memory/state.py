@@ -149,8 +149,10 @@ class TrainerState:
             ValueError: a tensor is missing or has another size; nothing was changed then.
         """
         for spec in self._layout.tensors:
-            if spec.name not in arrays or arrays[spec.name].nbytes != spec.nbytes:
+            if spec.name != SLICES and (spec.name not in arrays or arrays[spec.name].nbytes != spec.nbytes):
                 raise ValueError(f"the snapshot does not fit this model: tensor {spec.name!r} is missing or differs")
+        if SLICES in arrays and arrays[SLICES].tobytes() != self._slices.tobytes():
+            raise ValueError("the snapshot does not fit this model: its tensors are cut at other places")
         scalars = blob.read(_raw(arrays[BLOB]))
         with torch.no_grad():
             restore_tensors((tensor.detach(), arrays[name]) for name, tensor in (*self._parameters(), *self._buffers()))

@@ -55,6 +55,8 @@ def rank_environment(
         values["GLOO_SOCKET_IFNAME"] = "lo"
     if start.dp:
         values |= {"MAINSTAY_DP": start.dp, "MAINSTAY_PP": start.pp}
+    if start.tp:
+        values["MAINSTAY_TP"] = start.tp
     if start.depths:
         values["MAINSTAY_STAGES"] = ",".join(map(str, start.depths))
     return {name: str(value) for name, value in values.items()}

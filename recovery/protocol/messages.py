@@ -224,6 +224,8 @@ class StartRank(WorkerMessage, frozen=True):
     dp: int = 0
     """Data-parallel size passed to the script; 0: none."""
     pp: int = 0
+    tp: int = 0
+    """0: as many tensor-parallel ranks as the script says."""
     depths: tuple[int, ...] = ()
     """Stages of each pipeline where they are unlike."""
     world_size: int = 0

@@ -52,6 +52,8 @@ class Attached(WorkerMessage, frozen=True):
     reason: str = ""
     adapts: bool = False
     """Started again in another (dp, pp), the script takes it from its environment, and its tensors from any stage."""
+    cuts: bool = False
+    """The script says how it cuts tensors among tensor-parallel ranks: it can be started with another tp too."""
 
 
 class Ready(WorkerMessage, frozen=True):

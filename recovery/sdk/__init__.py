@@ -62,7 +62,8 @@ def init(*, dp: int | None = None, pp: int | None = None, tp: int = 1, backend: 
             (``mainstay run --dp D --pp P``, later ``mainstay job reshape``, or what is left after a loss): read them
             from ``mesh.shape``, and the stages of this rank's own pipeline from ``mesh.stages``.
         pp: pipeline stages, likewise.
-        tp: tensor-parallel ranks.
+        tp: tensor-parallel ranks. Where the launcher gives ``dp`` and ``pp`` it may give these too (``mainstay run
+            --tp T``, ``mainstay job reshape --tp T``), and then its number counts: read it from ``mesh.shape``.
         backend: of ``torch.distributed``; by default NCCL where there are GPUs, else gloo.
 
     Raises:

@@ -234,11 +234,12 @@ _PATIENCE_SECONDS = 30.0
 
 
 def told_shape(tp: int) -> MeshShape:
-    """What the launcher was told, or has chosen since.
+    """What the launcher was told, or has chosen since; ``tp`` where it was told of no tensor-parallel ranks.
 
     Raises:
         ValueError: pipelines are of unlike depth, and ``tp`` is not 1.
     """
+    tp = int(os.environ.get("MAINSTAY_TP", tp))
     stages = os.environ.get("MAINSTAY_STAGES")
     if stages:
         return MeshShape.from_stages([int(number) for number in stages.split(",")], tp)

@@ -70,7 +70,7 @@ class ProtectedRun(MeteredRun):
         assert link.assignment is not None
         self._link = link
         self._model = model
-        self._adapts = told and names is not None
+        self._adapts, self._cuts = told and names is not None, sharding is not None
         cut = TensorParallelSlices(sharding or {}, mesh.tp_rank, mesh.shape.tp)
         state = TrainerState(model, optimizer, extra, names, cut)
         state.pace(lambda: self._meter.traffic.current is not None)
@@ -371,6 +371,7 @@ class ProtectedRun(MeteredRun):
                 protected=self.protected,
                 reason=guard.problem[:500],
                 adapts=self._adapts,
+                cuts=self._cuts,
             )
         )
 

@@ -258,7 +258,9 @@ class SnapshotSession:
         kept = {part.rank: part.generation for part in manifest.parts}
         of = rank if order.from_rank is None else order.from_rank
         own = run.part(order.epoch, of, order.part or kept.get(of, 0))
-        if self.sharded is None and own.layout_digest == self._whole.layout.digest:
+        places = {tensor.name: tensor.place for tensor in own.tensors if tensor.place is not None}
+        alike = own.layout_digest == self._whole.layout.digest and places == self._whole.slices
+        if self.sharded is None and alike:
             return ()
         others = ((peer, made) for peer, made in kept.items() if peer != own.rank)
         return ((own.rank, own.generation), *(others if manifest.sliced or manifest.needs_all else ()))

@@ -39,6 +39,7 @@ OTHER_VARIABLES: Final = {
     # launcher, snapshot agent and training processes
     "MAINSTAY_DP": "set by the launcher for a rank: data-parallel size",
     "MAINSTAY_PP": "set by the launcher for a rank: pipeline size",
+    "MAINSTAY_TP": "set by the launcher for a rank: tensor-parallel size",
     "MAINSTAY_STAGES": "set by the launcher for a rank: pipeline stages of each replica",
     "MAINSTAY_RUN": "set by the launcher for a rank: run ID",
     "MAINSTAY_JOB": "job ID, for ranks and standalone agents",

@@ -37,15 +37,16 @@ def create(
         JobRequestRow.target == about.target,
         JobRequestRow.dp == about.dp,
         JobRequestRow.pp == about.pp,
+        JobRequestRow.tp == about.tp,
     )
     rows = session.scalars(select(JobRequestRow).where(*same, JobRequestRow.state.in_(_OPEN)))
     row = next((row for row in rows if tuple(row.stages) == about.stages), None)
     if row is None:
         row = JobRequestRow(
             id=uuid7(), job=job, kind=about.kind.value, node=about.node, rank=about.rank, target=about.target,
-            dp=about.dp, pp=about.pp, stages=list(about.stages), reason=about.reason[:500], actor=actor[:200],
-            state=RequestState.PENDING.value, detail="", seconds=None, steps_lost=None, step=None, created_at=now,
-            updated_at=now, finding=finding, remediation=remediation,
+            dp=about.dp, pp=about.pp, tp=about.tp, stages=list(about.stages), reason=about.reason[:500],
+            actor=actor[:200], state=RequestState.PENDING.value, detail="", seconds=None, steps_lost=None, step=None,
+            created_at=now, updated_at=now, finding=finding, remediation=remediation,
         )  # fmt: skip
         session.add(row)
         record_change(session, Topic.JOB, {"id": job, "request": row.id})

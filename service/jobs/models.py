@@ -101,6 +101,7 @@ class JobRequestRow(Base):
     """Node to which they are to go; empty: where standbys wait."""
     dp: Mapped[int] = mapped_column(default=0)
     pp: Mapped[int] = mapped_column(default=0)
+    tp: Mapped[int] = mapped_column(default=0)
     stages: Mapped[list[int]] = mapped_column(default=list)
     """Of each pipeline, instead of ``dp`` and ``pp``; empty: none are given."""
     step: Mapped[int | None] = mapped_column(BigInteger)

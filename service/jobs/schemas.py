@@ -174,9 +174,11 @@ class JobRequestCreate(Input):
     target: Name | None = None
     """Node that ranks should move to; the coordinator chooses if it is not given."""
     dp: Spares = 0
-    """Data-parallel replicas: reshape."""
+    """Data-parallel replicas: reshape. 0: as it is."""
     pp: Spares = 0
-    """Pipeline stages: reshape."""
+    """Pipeline stages, likewise."""
+    tp: Spares = 0
+    """Tensor-parallel ranks, likewise."""
     stages: Annotated[tuple[Count, ...], Field(max_length=MAX_RANK)] = ()
     """Of each pipeline, instead of ``dp`` and ``pp``: reshape."""
     reason: Annotated[ShortText, Field(min_length=1)]
@@ -198,6 +200,7 @@ class JobRequestRead(Output):
     target: str | None
     dp: int
     pp: int
+    tp: int
     stages: list[int]
     reason: str
     finding: str | None

@@ -12,6 +12,7 @@ import pytest
 from mainstay.recovery import job_cli
 from mainstay.recovery.job_cli import RequestOptions, migrate, reshape, save
 from mainstay.recovery.job_request import JobRequest, RequestKind, read_requests, write_request
+from mainstay.recovery.mesh_shape import MeshShape
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +64,7 @@ def test_requests_that_are_none_are_thrown_away(tmp_path: Path, caplog: pytest.L
     for name, at in (("b", 1.0), ("a", 2.0)):
         write_request(tmp_path, JobRequest(id=name, kind=RequestKind.SAVE, created_at=at))
     bodies = (b"", b"{", b"\xff", b'{"id": "\xff", "kind": "save"}', b'{"id": "x", "kind": "dance"}',
-              b'{"id": "x", "kind": "migrate"}', b'{"id": "x", "kind": "reshape", "dp": 0, "pp": 4}')  # fmt: skip
+              b'{"id": "x", "kind": "migrate"}', b'{"id": "x", "kind": "reshape", "dp": -1, "pp": 4}')  # fmt: skip
     for number, body in enumerate(bodies):
         (tmp_path / "requests" / f"bad-{number}.json").write_bytes(body)
     assert [found.id for found in read_requests(tmp_path)] == ["b", "a"]
@@ -80,7 +81,10 @@ def test_requests_that_are_none_are_thrown_away(tmp_path: Path, caplog: pytest.L
         ("degrade", {"rank": 1}, "degrade names a node"),
         ("save", {"node": "a"}, "save names neither a node nor a rank"),
         ("save", {"dp": 2}, "save takes no shape"),
-        ("reshape", {"dp": 2}, "dp=2 pp=0: each must be at least 1"),
+        ("save", {"tp": 2}, "save takes no shape"),
+        ("reshape", {}, "dp=0 pp=0 tp=0: at least one must be above 0, and none below"),
+        ("reshape", {"dp": 2, "tp": -1}, "dp=2 pp=0 tp=-1: at least one"),
+        ("reshape", {"stages": (2, 1), "tp": 2}, "pipelines of unlike depth need tp=1"),
         ("reshape", {"stages": (2, 0)}, "at least one pipeline, each of at least one stage"),
     ],
 )
@@ -93,8 +97,7 @@ def test_a_shape_is_checked_before_it_is_sent(tmp_path: Path, capsys: Any) -> No
     write(tmp_path)
     where = RequestOptions(state_dir=tmp_path, timeout=0.05)
     for about, said in [
-        ({}, "give both --dp and --pp, each at least 1, or --stages"),
-        ({"dp": 0, "pp": 1}, "give both --dp and --pp"),
+        ({}, "dp=0 pp=0 tp=0: at least one must be above 0"),
         ({"dp": 1, "pp": 1, "stages": "2"}, "give either --dp and --pp, or --stages"),
         ({"stages": "2,x"}, "--stages '2,x' must look like 3,2"),
     ]:
@@ -105,6 +108,10 @@ def test_a_shape_is_checked_before_it_is_sent(tmp_path: Path, capsys: Any) -> No
     assert reshape("demo", where, stages="2,1") == job_cli.NO_ANSWER
     (request,) = read_requests(tmp_path)
     assert (request.kind, request.stages) == (RequestKind.RESHAPE, (2, 1))
+    assert reshape("demo", where, dp=1, tp=2) == job_cli.NO_ANSWER
+    (request,) = read_requests(tmp_path)
+    assert request.subject == "dp=1 tp=2"
+    assert request.shape(MeshShape(dp=4, pp=3)) == MeshShape(dp=1, pp=3, tp=2)
 
 
 def test_what_a_job_cannot_do_is_said_before_it_is_asked(tmp_path: Path, capsys: Any) -> None:

@@ -88,7 +88,7 @@ def test_a_shape_that_cannot_be_is_refused_and_nobody_stops(warm: Warm, tmp_path
         assert done.returncode == 1, (done.stderr, job.tail())
         said = json.loads(done.stdout)
         assert said["state"] == "rejected"
-        assert said["detail"] == "dp=3 pp=1 tp=1 are not the 2 ranks that the job has"
+        assert said["detail"] == "dp=3 pp=1 needs 3 ranks, and the job has 2"
         assert job.state()["generation"] == 1
 
 

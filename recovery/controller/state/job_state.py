@@ -63,6 +63,7 @@ class JobState:
     dp: int = 0
     """As the job was started, until its script has said its shape; 0: not given."""
     pp: int = 0
+    tp: int = 0
     phase: JobPhase = JobPhase.FORMING
     generation: int = 0
     inheriting: bool = False
@@ -88,8 +89,9 @@ class JobState:
         """The state of a job that begins with ``options``."""
         members = Members(options.nnodes, options.nproc, options.spare_nodes)
         return cls(
-            members, started_at, run, options.disk_every, options.parity_every, options.on_loss, options.dp, options.pp
-        )
+            members, started_at, run, options.disk_every, options.parity_every, options.on_loss,
+            options.dp, options.pp, options.tp,
+        )  # fmt: skip
 
     @property
     def over(self) -> bool:

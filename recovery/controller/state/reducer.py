@@ -201,14 +201,15 @@ def _replace_process(rank: RankMember, node: str) -> None:
 def _starts(state: JobState, ranks: Collection[int]) -> Effects:
     """Have the nodes of ``ranks`` give them a process."""
     shape, (host, port) = state.members.shape, state.store
-    dp, pp, depths = (state.dp, state.pp, ()) if shape is None else (shape.dp, shape.pp, shape.depths)
+    told = shape or state
+    depths = () if shape is None else shape.depths
     world_size = len(state.members.ranks)
     return [
         SendToLauncher(
             node=state.members.ranks[rank].node,
             message=StartRank(
                 rank=rank, generation=state.generation, store_host=host, store_port=port,
-                dp=dp, pp=pp, depths=depths, world_size=world_size,
+                dp=told.dp, pp=told.pp, tp=told.tp, depths=depths, world_size=world_size,
             ),
         )
         for rank in ranks

@@ -55,7 +55,8 @@ class PipelineReinstantiation:
         """A coordinator that took over knows only what the job was started with."""
         options, shape = self._job.options, self._job.members.shape
         if self._reshaping.home is None and shape is not None:
-            self._reshaping.home = MeshShape(dp=options.dp, pp=options.pp, tp=shape.tp) if options.dp else shape
+            started = MeshShape(dp=options.dp, pp=options.pp, tp=options.tp or shape.tp)
+            self._reshaping.home = started if options.dp else shape
             if self._reshaping.home.world_size != options.world_size:
                 self._reshaping.home = shape
         return self._reshaping.home

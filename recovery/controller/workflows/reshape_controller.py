@@ -94,7 +94,7 @@ class ReshapeController:
         problem = next((problem for problem, holds in problems.items() if holds), "")
         if problem:
             raise RequestRejectedError(problem)
-        change = ShapeChange(request.shape(self._job.members.shape.tp), request)
+        change = ShapeChange(request.shape(self._job.members.shape), request)
         self._requests.answer(request, RequestState.ACCEPTED, f"it becomes {change.shape} after this step")
         self._start(change)
 
@@ -114,16 +114,19 @@ class ReshapeController:
     def _unfit(self, request: JobRequest, shape: MeshShape) -> dict[str, bool]:
         """Problem -> whether it has it."""
         try:
-            wanted = request.shape(shape.tp)
+            wanted = request.shape(shape)
         except ValueError as error:
             return {str(error): True}
         most = min(self._job.options.world_size, self._job.members.places())
         all_ranks = {shape.world_size, self._job.options.world_size}
         return {
-            f"{request.subject} tp={shape.tp} are not the {shape.world_size} ranks that the job has": (
+            f"{wanted} needs {wanted.world_size} ranks, and the job has {shape.world_size}": (
                 not request.stages and wanted.world_size not in all_ranks
             ),
-            f"{request.subject} are {wanted.world_size} ranks, and there is room for {most}": wanted.world_size > most,
+            f"{wanted} needs {wanted.world_size} ranks, and there is room for {most}": wanted.world_size > most,
+            "another tp needs a script that says how it cuts tensors: give mainstay.attach sharding=": (
+                wanted.tp != shape.tp and not self._job.members.cuts_tensors()
+            ),
             f"the job has {shape} already": wanted == shape,
         }
 

@@ -17,11 +17,11 @@ from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.protocol.worker_messages import Attached
 
 
-async def adapt(world: Any) -> None:
-    """The script of every rank can be started in another shape."""
+async def adapt(world: Any, *, cuts: bool = False) -> None:
+    """The script of every rank can be started in another shape; ``cuts``: with another tp too."""
     for node in world.nodes:
         for rank in node.pids:
-            node.send_report(rank, Attached(state_bytes=100, slots=2, protected=True, adapts=True))
+            node.send_report(rank, Attached(state_bytes=100, slots=2, protected=True, adapts=True, cuts=cuts))
     ranks = world.coordinator.job.members.ranks
     await world.until(lambda: all(rank.attached and rank.attached.adapts for rank in ranks))
 

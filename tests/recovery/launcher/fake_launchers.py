@@ -193,6 +193,7 @@ class FakeNode:
         self.stream.send(PrefetchResult(rank=message.rank, epoch=message.epoch, problem=problem))
 
     def _start(self, message: StartRank) -> None:
+        self.world.starts.append(message)
         self.generation = max(self.generation, message.generation)
         self.world.next_pid += 1
         self.pids[message.rank] = self.world.next_pid
@@ -203,8 +204,12 @@ class FakeNode:
     def join(self, rank: int) -> None:
         """The rank's script calls ``init``."""
         self.send_report(
-            rank, Joined(generation=self.generation, dp=self.world.dp, pp=self.world.pp, tp=1, depths=self.world.depths)
-        )
+            rank,
+            Joined(
+                generation=self.generation, dp=self.world.dp, pp=self.world.pp, tp=self.world.tp,
+                depths=self.world.depths,
+            ),
+        )  # fmt: skip
 
     def _fence(self, message: FenceNode) -> None:
         self.generation = message.generation
@@ -285,8 +290,9 @@ class World:
 
     def __init__(self, options: RunOptions) -> None:
         self.options = options
-        self.dp, self.pp = options.dp or options.nnodes, options.pp or options.nproc
+        self.dp, self.pp, self.tp = options.dp or options.nnodes, options.pp or options.nproc, options.tp or 1
         self.depths: tuple[int, ...] = ()
+        self.starts: list[StartRank] = []
         self.next_pid = 1000
         self.nodes: list[FakeNode] = []
         self.reporter = Reporter(options)

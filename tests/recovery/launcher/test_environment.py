@@ -51,3 +51,10 @@ def test_a_rank_on_a_spare_node_keeps_its_group(options: RunOptions) -> None:
     start = StartRank(rank=3, generation=2, store_host="head", store_port=1)
     found = rank_environment(spare, LauncherWelcome(world_size=4), start, local_rank=1, generation=2)
     assert (found["GROUP_RANK"], found["GROUP_WORLD_SIZE"], found["LOCAL_RANK"]) == ("1", "2", "1")
+    assert not {"MAINSTAY_DP", "MAINSTAY_TP"} & found.keys()
+
+
+def test_a_script_learns_the_shape(options: RunOptions) -> None:
+    start = StartRank(rank=3, generation=2, store_host="head", store_port=1, dp=2, pp=1, tp=2)
+    found = rank_environment(options, LauncherWelcome(world_size=4), start, local_rank=1, generation=2)
+    assert [found[f"MAINSTAY_{name}"] for name in ("DP", "PP", "TP")] == ["2", "1", "2"]

@@ -29,9 +29,9 @@ SHAPE = MeshShape(dp=2, pp=2)
 """That the job is started in."""
 
 
-def request(world: Any, dp: int, pp: int) -> None:
+def request(world: Any, dp: int, pp: int, tp: int = 0) -> None:
     """Asked for, and seen by the coordinator."""
-    write_request(world.options.state_dir, JobRequest(id="request", kind=RequestKind.RESHAPE, dp=dp, pp=pp))
+    write_request(world.options.state_dir, JobRequest(id="request", kind=RequestKind.RESHAPE, dp=dp, pp=pp, tp=tp))
     world.coordinator.run_once()
 
 
@@ -154,12 +154,14 @@ def test_a_rank_that_is_lost_meanwhile_comes_first(
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
-        ((3, 1), "dp=3 pp=1 tp=1 are not the 4 ranks that the job has"),
+        ((3, 1), "dp=3 pp=1 needs 3 ranks, and the job has 4"),
         ((2, 2), "the job has dp=2 pp=2 already"),
+        ((0, 0, 2), "dp=2 pp=2 tp=2 needs 8 ranks, and the job has 4"),
+        ((1, 0, 2), "another tp needs a script that says how it cuts tensors: give mainstay.attach sharding="),
     ],
 )
 def test_a_shape_that_cannot_be_is_refused(
-    shape: tuple[int, int], words: str, running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+    shape: tuple[int, ...], words: str, running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
 ) -> None:
     async def scenario() -> None:
         async with running(disk) as world:
@@ -187,6 +189,45 @@ def test_what_a_job_lacks_is_said(
             assert (await the_answer(world)).detail.startswith("there is no --checkpoint-dir")
 
     play(scenario())
+
+
+def test_other_tensor_parallel_ranks_are_told_to_the_script(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    async def scenario() -> None:
+        async with running(dataclasses.replace(disk, dp=2, pp=2), steps=7) as world:
+            assert {start.tp for start in world.starts} == {0}, "the script's own counts"
+            await adapt(world, cuts=True)
+            whole_step(world, 8, SHAPE)
+            request(world, 1, 0, 2)
+            world.dp, world.tp = 1, 2
+            world.commit_all(8)
+            await world.until_state("running", 3)
+            last = [start for start in world.starts if start.generation == 3]
+            assert {(start.rank, start.dp, start.pp, start.tp) for start in last} == {(r, 1, 2, 2) for r in range(4)}
+            assert world.coordinator.job.members.shape == MeshShape(dp=1, pp=2, tp=2)
+            orders = {m.rank: m.order.restore for node in world.nodes for m in node.orders if m.order.generation == 3}
+            assert orders[3].parts == ((1, 1), (0, 1))
+            go_on(world)
+            assert (await the_answer(world)).state is RequestState.COMPLETED
+
+    play(scenario())
+
+
+@pytest.mark.parametrize(
+    ("tp", "fits"), [(["--tp", "2"], True), (["--tp", "1"], False), (["--tp", "3"], False), (["--tp", "-2"], False)]
+)
+def test_tensor_parallel_ranks_at_the_start(tp: list[str], fits: bool, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("")
+    words = ["--nproc-per-node", "4", *tp, str(script)]
+    if fits:
+        assert parse(["--dp", "2", "--pp", "1", *words]).tp == 2
+    else:
+        with pytest.raises(OptionsError, match="--tp needs --dp and --pp, and their product must be the 4 ranks"):
+            parse(["--dp", "2", "--pp", "1", *words])
+    with pytest.raises(OptionsError, match="--tp needs --dp and --pp"):
+        parse(words)
 
 
 @pytest.mark.parametrize("words", [["--dp", "2"], ["--dp", "2", "--pp", "3"], ["--dp", "-2", "--pp", "-2"]])

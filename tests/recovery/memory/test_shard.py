@@ -11,7 +11,7 @@ from hypothesis import given
 from mainstay.recovery.memory import varlen_buffer
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import digest, digest_of
-from mainstay.recovery.memory.global_slices import GlobalSlice
+from mainstay.recovery.memory.global_slices import GlobalSlice, TensorParallelSlices
 from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.memory.shard import Rows, ShardedState, cut_rows, share
 from mainstay.recovery.memory.snapshot import SnapshotWriter
@@ -62,11 +62,14 @@ def parts_of(model, optimizer):
     return [*model.state_dict().values(), *moments]
 
 
-@pytest.mark.parametrize("count", [2, 3, 5])
-def test_replicas_slots_together_are_the_state(tmp_path, count):
+@pytest.mark.parametrize(("count", "tp"), [(2, 1), (3, 1), (5, 1), (3, 2)])
+def test_replicas_slots_together_are_the_state(tmp_path, count, tp):
+    def whole_state(*parts):
+        return TrainerState(*parts, sharding=TensorParallelSlices({"0.weight": 1}, tp - 1, tp))
+
     trainers = [trainer(seed) for seed in range(count)]
-    states = [ShardedState(TrainerState(*t), i, count) for i, t in enumerate(trainers)]
-    whole = TrainerState(*trainers[0])
+    states = [ShardedState(whole_state(*t), i, count) for i, t in enumerate(trainers)]
+    whole = whole_state(*trainers[0])
     assert len({state.layout.digest for state in states}) == count
     assert [states[0].layout_of(i).digest for i in range(count)] == [state.layout.digest for state in states]
     assert all(state.layout.nbytes < whole.layout.nbytes for state in states)
@@ -80,7 +83,7 @@ def test_replicas_slots_together_are_the_state(tmp_path, count):
     lost = count - 1
     model, optimizer, extra = trainer(99, steps=1)
     torch.manual_seed(0)
-    ShardedState(TrainerState(model, optimizer, extra), lost, count).join(shared, slots[lost])
+    ShardedState(whole_state(model, optimizer, extra), lost, count).join(shared, slots[lost])
     for ours, theirs in zip(parts_of(model, optimizer), parts_of(*trainers[lost][:2]), strict=True):
         assert torch.equal(ours, theirs)
     assert extra == {"count": {"value": lost}}, "what is a rank's own comes from its own slot"

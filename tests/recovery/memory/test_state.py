@@ -13,6 +13,8 @@ import xxhash
 from bench.lib_slots import read_slot
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import digest, digest_of
+from mainstay.recovery.memory.global_slices import TensorParallelSlices
+from mainstay.recovery.memory.rng_state import RngState
 from mainstay.recovery.memory.snapshot import SnapshotWriter
 from mainstay.recovery.memory.state import TrainerState, restore
 from mainstay.recovery.memory.tensor_restore import restore_tensors
@@ -171,6 +173,18 @@ def test_a_snapshot_of_another_model_is_refused_before_anything_changes(tmp_path
     assert torch.equal(other.weight, before)
 
 
+def test_a_snapshot_of_another_place_in_the_model_is_refused(tmp_path):
+    """The layout is the same on all tensor-parallel ranks; their tensors are not."""
+
+    def state(rank):
+        return TrainerState(Net(), None, sharding=TensorParallelSlices({"first.weight": 0}, rank, 2))
+
+    arena = _snapshot(tmp_path, state(0), 1)
+    load_state(state(0), read_slot(arena, 1))
+    with pytest.raises(ValueError, match="its tensors are cut at other places"):
+        load_state(state(1), read_slot(arena, 1))
+
+
 def test_many_snapshots_of_tensors_that_stay_or_are_put_elsewhere(tmp_path):
     """What is remembered from one snapshot to the next must never be where a tensor was before."""
     _seed()
@@ -243,3 +257,13 @@ def test_a_digest_by_pieces_is_that_of_the_whole(monkeypatch, size):
     monkeypatch.setattr("mainstay.recovery.memory.digest.CHUNK", 8)
     assert digest(data) == digest(np.frombuffer(data, np.uint8)) == whole
     assert digest_of([np.frombuffer(data, np.uint8)]) == whole
+
+
+def test_a_rank_takes_over_the_generator_of_another_device(monkeypatch):
+    held = {3: torch.tensor([1, 2], dtype=torch.uint8), 5: torch.tensor([0, 0], dtype=torch.uint8)}
+    monkeypatch.setattr("torch.cuda.get_rng_state", held.__getitem__)
+    monkeypatch.setattr("torch.cuda.set_rng_state", lambda state, device: held.__setitem__(device, state))
+    before, after = RngState((3,)), RngState((5,))
+    assert dict(before.describe()) == dict(after.describe())
+    after.restore(*before.capture())
+    assert held[5].tolist() == [1, 2]

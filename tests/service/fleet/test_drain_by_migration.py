@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from mainstay.recovery.job_request import read
+
 Json = dict[str, Any]
 
 
@@ -90,6 +92,15 @@ def test_a_job_is_advised_by_rank_and_once(service, report_job) -> None:
     assert answers[0]["id"] == answers[1]["id"]
     for bad in ({"node": "n1"}, {"rank": None}, {"reason": ""}, {"kind": "degrade"}, {"kind": "dance"}, {"dp": 2}):
         assert service.client().post("/v1/jobs/demo/requests", json=ask | bad).status_code == 422
+
+
+def test_a_request_for_another_shape_reaches_the_job(service, report_job) -> None:
+    report_job(service, "n1", "n2")
+    for tp in (2, 2, 4):  # the same request twice is one
+        ask = {"kind": "reshape", "dp": 1, "tp": tp, "reason": "memory"}
+        assert service.client().post("/v1/jobs/demo/requests", json=ask).status_code == 200
+    requests = read(report_job(service, "n1", "n2"))
+    assert [(request.dp, request.pp, request.tp) for request in requests] == [(1, 0, 2), (1, 0, 4)]
 
 
 def test_a_job_that_is_over_has_answered_everything(service, report_job) -> None:

@@ -4678,6 +4678,11 @@ export interface components {
             stages: number[];
             /** Target */
             target?: string | null;
+            /**
+             * Tp
+             * @default 0
+             */
+            tp: number;
         };
         /**
          * JobRequestPage
@@ -4728,6 +4733,8 @@ export interface components {
             steps_lost: number | null;
             /** Target */
             target: string | null;
+            /** Tp */
+            tp: number;
             /** Updated At */
             updated_at: number;
         };

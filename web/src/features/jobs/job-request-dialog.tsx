@@ -18,18 +18,20 @@ export function JobRequestDialog({ job, onClose }: { job: Job; onClose: () => vo
   const [subject, setSubject] = useState("");
   const [dp, setDp] = useState(job.topology.dp);
   const [pp, setPp] = useState(job.topology.pp);
+  const [tp, setTp] = useState(job.topology.tp);
   const queryClient = useQueryClient();
   const toast = useToast();
   const { about, names } = kinds[kind];
   const obstacle = obstacleTo(job, kind);
 
   function run({ reason, headers }: Act) {
-    const shape = names === "shape" ? { dp, pp } : {};
+    const shape = names === "shape" ? { dp, pp, tp } : {};
     const body = {
       kind,
       reason: reason.slice(0, 200),
       dp: 0,
       pp: 0,
+      tp: 0,
       stages: [],
       ...shape,
       ...named(names ? subject : ""),
@@ -76,6 +78,7 @@ export function JobRequestDialog({ job, onClose }: { job: Job; onClose: () => vo
         <div className="flex flex-wrap gap-4">
           <Count label="Data-parallel replicas" value={dp} onChange={setDp} />
           <Count label="Pipeline stages" value={pp} onChange={setPp} />
+          <Count label="Tensor-parallel ranks" value={tp} onChange={setTp} />
         </div>
       )}
       {obstacle && (

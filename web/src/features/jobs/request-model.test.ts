@@ -14,13 +14,13 @@ const job = {
 } as unknown as Job;
 
 const one = (fields: Partial<JobRequest>) =>
-  ({ node: null, rank: null, target: null, stages: [], dp: 0, pp: 0, ...fields }) as JobRequest;
+  ({ node: null, rank: null, target: null, stages: [], dp: 0, pp: 0, tp: 0, ...fields }) as JobRequest;
 
 describe("requests to a job", () => {
   it("say what they are about", () => {
     expect(subjectOf(one({ kind: "migrate", rank: 3, target: "c" }))).toBe("Migrate ranks: rank 3 to c");
     expect(subjectOf(one({ kind: "degrade", node: "a" }))).toBe("Continue without a node: a");
-    expect(subjectOf(one({ kind: "reshape", dp: 1, pp: 4 }))).toBe("Change the shape: 1 × 4");
+    expect(subjectOf(one({ kind: "reshape", dp: 1, tp: 4 }))).toBe("Change the shape: dp 1, tp 4");
     expect(subjectOf(one({ kind: "reshape", stages: [3, 2] }))).toBe("Change the shape: stages 3, 2");
     expect(subjectOf(one({ kind: "save" }))).toBe("Save a checkpoint");
   });

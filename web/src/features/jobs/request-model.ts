@@ -25,7 +25,8 @@ export const kinds: Record<
   },
   reshape: {
     label: "Change the shape",
-    about: "All ranks restart with other numbers of replicas and stages, from a checkpoint of this step.",
+    about:
+      "All ranks restart with other numbers of replicas, stages, and tensor-parallel ranks, from a checkpoint of this step.",
     names: "shape",
   },
   save: {
@@ -44,8 +45,12 @@ export const kinds: Record<
 /** What a request is about, in words. */
 export function subjectOf(one: JobRequest): string {
   const what = kinds[one.kind]?.label ?? one.kind;
-  if (one.kind === "reshape")
-    return `${what}: ${one.stages.length ? `stages ${one.stages.join(", ")}` : `${one.dp} × ${one.pp}`}`;
+  if (one.kind === "reshape") {
+    const { dp, pp, tp } = one;
+    const stages = one.stages.length ? [`stages ${one.stages.join(", ")}`] : [];
+    const sizes = Object.entries({ dp, pp, tp }).filter(([, size]) => size);
+    return `${what}: ${[...stages, ...sizes.map(([name, size]) => `${name} ${size}`)].join(", ")}`;
+  }
   const where = one.node ?? (one.rank === null ? "" : `rank ${one.rank}`);
   return `${what}${where && `: ${where}`}${one.target ? ` to ${one.target}` : ""}`;
 }
