@@ -122,7 +122,9 @@ def warm_process(directory: Path, *modules: str) -> Iterator[Warm]:
     python.write_text(f'#!/bin/sh\nexec {shlex.join(line)} "$@"\n')
     python.chmod(0o755)
     command = [sys.executable, "-m", "tests.fork_server.server", str(path), *modules]
-    environment = {**os.environ, **_quiet_single_thread(), "OPENBLAS_NUM_THREADS": "1"}
+    # transformers imports datasets where that is installed, and with it Arrow, whose allocator has a thread of its own.
+    single = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+    environment = {**os.environ, **_quiet_single_thread(), **single}
     process = subprocess.Popen(
         command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
     )
