@@ -296,9 +296,10 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
     if _committed(run, epoch, chosen):
         return run.manifest(epoch)
     parts = [run.part(epoch, part.rank, part.generation) for part in chosen.values()]
-    _require_same_cut(run.step(epoch), parts)
-    if not complete and not shape.covered({part.rank for part in parts if not part.is_share}):
-        return None
+    useful = [part for members in dcp.roles(parts) if _covered(run.step(epoch), members) for part in members]
+    if len(useful) < len(parts) if complete else not shape.covered({part.rank for part in useful}):
+        return None  # a share is nowhere: who was to write it is away
+    parts = sorted(useful, key=lambda part: part.rank)
     alike = dcp.replicated(parts)
     if not complete and not alike:
         raise CheckpointError(f"{run.step(epoch)} lacks ranks, and replicas that could stand for them differ")
@@ -314,14 +315,21 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
     return write_checked(run.step(epoch) / MANIFEST, manifest)
 
 
-def _require_same_cut(step: Path, parts: list[CheckpointPart]) -> None:
-    """Replicas that divided their state must have had the same tensors: else a share is nowhere."""
-    for members in dcp.roles(parts):
-        if any(part.is_share for part in members) and len({part.layout_digest for part in members}) > 1:
-            raise CheckpointError(
-                f"{step}: replicas hold other tensors than one another, and cannot divide them among themselves: "
-                "use --checkpoint-replicas 0"
-            )
+def _covered(step: Path, members: list[CheckpointPart]) -> bool:
+    """Whether replicas' parts hold all of what they hold alike: one that is whole, or all shares of one division.
+
+    Raises:
+        CheckpointError: replicas that divided their state have other tensors than one another.
+    """
+    shares = [part.share for part in members if part.share is not msgspec.UNSET]
+    if len(shares) < len(members):
+        return True
+    if len({part.layout_digest for part in members}) > 1:
+        raise CheckpointError(
+            f"{step}: replicas hold other tensors than one another, and cannot divide them among themselves: "
+            "use --checkpoint-replicas 0"
+        )
+    return any({(index, count) for index in range(count)} <= set(shares) for _, count in shares)
 
 
 def _newest(parts: list[PartFile], returns: tuple[Return, ...]) -> dict[int, PartFile]:

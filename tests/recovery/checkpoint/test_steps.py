@@ -308,6 +308,20 @@ def test_replicas_divide_what_they_hold_alike(ranks: Callable[..., Any]) -> None
         assert slot.tobytes() == arena.slot_bytes(arena.find(5).slot)[: arena.layout.nbytes].tobytes()
 
 
+def test_a_step_is_not_whole_without_the_share_of_a_replica_that_is_gone(ranks: Callable[..., Any]) -> None:
+    """Rank 1 was to write the other half; that it is away now does not make one half a whole."""
+    job = ranks(dp=2)
+    config = msgspec.structs.replace(job.target().config, copies=1)
+    target = save.WriteTarget(job.directory, "job", config)
+    save.begin_step(target)
+    job.write(0, 5, target)
+    alone = save.WriteTarget(job.directory, "job", msgspec.structs.replace(config, away=(1,)))
+    assert save.commit(alone, 5) is None
+    assert save.commit(alone, 5, partial=True) is None
+    job.write(0, 6, alone)
+    assert save.commit(alone, 6) is not None, "alone it writes all"
+
+
 def test_the_last_save_writes_all_where_a_replica_may_be_gone(ranks: Callable[..., Any]) -> None:
     job = ranks(dp=2)
     target = save.WriteTarget(job.directory, "job", msgspec.structs.replace(job.target().config, copies=1))
