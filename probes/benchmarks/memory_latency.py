@@ -9,7 +9,6 @@ from itertools import cycle
 from typing import ClassVar, Final
 
 import msgspec
-import numpy as np
 
 from mainstay.probes.benchmarks.base import Benchmark, BenchmarkReadings, Clock, Device, SuiteTier
 from mainstay.probes.benchmarks.defects import Defect
@@ -72,6 +71,8 @@ class MemoryLatency(Benchmark):
 
 def chase(size: int) -> tuple[Callable[[], None], int]:
     """A walk over the next part of a random chain through ``size`` bytes, and how many loads one walk makes."""
+    import numpy as np
+
     lines = size // _LINE
     loads = min(_WALK, lines)
     chunks = np.zeros((lines, _LINE // 8), np.uint64)  # struct _obstack_chunk {char *limit; chunk *prev;} a line

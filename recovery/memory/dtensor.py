@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from mainstay.probes.torch_private import shard_offsets
 from mainstay.recovery.memory.global_slices import GlobalSlice
 
 Wrap = Callable[[torch.Tensor], torch.Tensor]
@@ -34,15 +35,11 @@ def global_slice(tensor: torch.Tensor) -> GlobalSlice | None:
     """Where this rank's part of a ``DTensor`` lies; None for a tensor that is whole here, or only a partial sum."""
     if not is_distributed(tensor):
         return None
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset  # noqa: PLC0415 - see wrapper_of
-
     whole: Any = tensor
-    if any(placement.is_partial() for placement in whole.placements):
+    shape = tuple(whole.shape)
+    if any(placement.is_partial() for placement in whole.placements) or tuple(local(tensor).shape) == shape:
         return None
-    shape, offsets = compute_local_shape_and_global_offset(whole.shape, whole.device_mesh, whole.placements)
-    if tuple(shape) == tuple(whole.shape):
-        return None
-    return GlobalSlice(tuple(whole.shape), tuple(offsets))
+    return GlobalSlice(shape, shard_offsets(whole.shape, whole.device_mesh, whole.placements))
 
 
 def wrapper_of(tensor: torch.Tensor) -> Wrap:

@@ -28,7 +28,7 @@ BY_PLACE = {
     "BenchmarkSet", "Bound", "Burst", "BurstEvaluation", "Cohort", "Comparison", "CovariateEncoder", "Coverage",
     "Cox", "CumulativeHazard", "DeviceHistory", "Endpoint", "Exponential", "FailureRuns", "Generated", "KaplanMeier",
     "LintIssue", "LocalizationStatus", "MetricKey", "NodeDescription", "NodePlan", "PeerLayout", "PolicyTotals",
-    "RankNoise", "RateTrend", "Results", "RuleFile", "RunGrouping", "Selection", "SizePosterior", "Spells",
+    "RankNoise", "RateTrend", "Results", "RuleFile", "RuleLimit", "RunGrouping", "Selection", "SizePosterior", "Spells",
     "Statements", "SummaryLine", "SummaryRule", "SuperBenchCriterion", "SurvivalModel", "Table", "TrendScale",
     "XidTarget", "_Cells", "_Ended", "_Held", "_Known", "_Line", "_Memory", "_Minute", "_Node", "_NodeState",
     "_Occasion", "_Pattern", "_Place", "_Port", "_Read", "_Said", "_Tick", "_Who",

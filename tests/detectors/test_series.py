@@ -30,4 +30,4 @@ def test_the_last_samples_are_drawn_oldest_first() -> None:
     line = Series(name="watts", unit="W", x=(2.0, 3.0, 4.0), y=(20.0, 30.0, 40.0), threshold=25.0)
     assert drawn.series(rows, 0, unit="W", threshold=25.0) == (line,)
     assert drawn.series(rows, 1, unit="W")[0].x == (2.0, 4.0)
-    assert Drawn("x")._times.shape == (30,)
+    assert Drawn("x").times.shape == (30,)

@@ -91,6 +91,7 @@ def test_what_a_launcher_waits_for(seconds: float) -> None:
         parity_every=0,
         dp=0,
         pp=0,
+        tp=0,
         quorum=2,
         node="n",
         launcher_endpoint=None,

@@ -46,7 +46,7 @@ class Hang:
         self.answers = answers
         self.events: list[dict[str, Any]] = []
         options = SimpleNamespace(
-            nnodes=1, nproc=3, spare_nodes=0, disk_every=0, parity_every=0, on_loss="wait", dp=0, pp=0
+            nnodes=1, nproc=3, spare_nodes=0, disk_every=0, parity_every=0, on_loss="wait", dp=0, pp=0, tp=0
         )
         reporter = SimpleNamespace(event=lambda kind, **about: self.events.append({"kind": kind, **about}))
         self.job = Job(cast("Any", options), cast("Any", reporter), cast("Any", None))

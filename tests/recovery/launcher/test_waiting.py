@@ -17,7 +17,7 @@ from mainstay.recovery.protocol.messages import Fenced
 
 def new_job() -> Job:
     options = SimpleNamespace(
-        nnodes=1, nproc=1, spare_nodes=0, disk_every=0, parity_every=0, on_loss="wait", dp=0, pp=0
+        nnodes=1, nproc=1, spare_nodes=0, disk_every=0, parity_every=0, on_loss="wait", dp=0, pp=0, tp=0
     )
     return Job(cast("Any", options), cast("Any", None), cast("Any", None))
 
