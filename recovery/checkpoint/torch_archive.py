@@ -31,15 +31,10 @@ from mainstay.recovery.checkpoint.pickle_codec import (
     decode,
     encode,
 )
+from mainstay.recovery.checkpoint.torchfile import STORAGE_CLASSES
 from mainstay.recovery.memory.layout import ALIGNMENT, DTYPES
 
-STORAGES: Final = {
-    "FloatStorage": "float32", "DoubleStorage": "float64", "HalfStorage": "float16", "BFloat16Storage": "bfloat16",
-    "ByteStorage": "uint8", "CharStorage": "int8", "ShortStorage": "int16", "IntStorage": "int32",
-    "LongStorage": "int64", "BoolStorage": "bool", "ComplexFloatStorage": "complex64",
-    "ComplexDoubleStorage": "complex128", "UntypedStorage": "uint8",
-}  # fmt: skip
-_KINDS: Final = {dtype: name for name, dtype in STORAGES.items() if name != "UntypedStorage"}
+STORAGES: Final = {name: dtype for dtype, name in STORAGE_CLASSES.items()} | {"UntypedStorage": "uint8"}
 _REBUILD: Final = {"_rebuild_tensor", "_rebuild_tensor_v2", "_rebuild_tensor_v3"}
 ADMITTED: Final = (
     *(f"torch.{name}" for name in (*STORAGES, *DTYPES, "Size", "Tensor", "device")), "torch.storage.UntypedStorage",
@@ -279,7 +274,7 @@ def _term(item: Any, tensors: list[LogicalTensor]) -> Any:
 
 
 def _tensor_term(tensor: LogicalTensor, key: str) -> PickledCall:
-    kind = _KINDS.get(tensor.dtype)
+    kind = STORAGE_CLASSES.get(tensor.dtype)
     storage = Name("torch", kind) if kind else Name("torch.storage", "UntypedStorage")
     count = tensor.numel if kind else tensor.nbytes
     strides = tuple(int(np.prod([max(1, n) for n in tensor.shape[axis + 1 :]])) for axis in range(len(tensor.shape)))

@@ -17,7 +17,7 @@ from typing import Final
 from mainstay.recovery.checkpoint.pickle_codec import Name, Persistent, PickledCall, encode
 from mainstay.recovery.memory.layout import ALIGNMENT, TensorSpec, align
 
-_STORAGES: Final = {
+STORAGE_CLASSES: Final = {
     "float32": "FloatStorage",
     "float64": "DoubleStorage",
     "float16": "HalfStorage",
@@ -117,7 +117,7 @@ class Archive:
 def description(spec: TensorSpec) -> bytes:
     """``data.pkl`` of a contiguous tensor."""
     count = math.prod(spec.shape)
-    storage = _STORAGES.get(spec.dtype)
+    storage = STORAGE_CLASSES.get(spec.dtype)
     kind = Name("torch", storage) if storage else Name("torch.storage", "UntypedStorage")
     key = Persistent(("storage", kind, "0", "cpu", count if storage else spec.nbytes))
     hooks = PickledCall(Name("collections", "OrderedDict"), ())
