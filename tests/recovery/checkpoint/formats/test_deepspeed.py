@@ -19,9 +19,7 @@ CASES = {"zero1": 1, "half2": 2, "zero3": 3}
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    importlib.util.find_spec("deepspeed") is None, reason="the extra 'frameworks' has no deepspeed here"
-)
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="no extra 'formats' here")
 @pytest.mark.timeout(900)
 def test_deepspeed_and_mainstay_load_each_others(tmp_path: Path) -> None:
     run_ranks("deepspeed_ranks.py", tmp_path, "save")

@@ -23,7 +23,7 @@ EMBEDDING = "embedding.word_embeddings.weight"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="the extra 'frameworks' has no megatron-core")
+@pytest.mark.skipif(importlib.util.find_spec("megatron") is None, reason="no extra 'formats' here")
 def test_megatron_core_and_mainstay_load_each_others(tmp_path: Path) -> None:
     run_ranks("megatron_ranks.py", tmp_path, "save")
     opened = open_checkpoint(tmp_path / "theirs")
