@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 from mainstay.probes.core_types import validate_name
 from mainstay.recovery import option_help
 from mainstay.recovery.admission import AdmissionPolicy
+from mainstay.recovery.checkpoint_options import AUTO, add_checkpoint_options
 from mainstay.recovery.job_certificates import Authority, job_tls
 from mainstay.recovery.job_tls import JobTls
 from mainstay.recovery.option_values import (
@@ -34,8 +35,6 @@ from mainstay.recovery.protection_scheme import ProtectionScheme
 from mainstay.recovery.save_intervals import NODE_MTBF_HOURS
 from mainstay.recovery.work_assignment import AssignmentPolicy, LossPolicy
 
-AUTO: Final = -(1 << 40)
-"""The value of ``auto``: a number that no user types."""
 AUTO_PARITY: Final = 10
 AUTO_DISK: Final = 20
 """Steps between saves until one was measured: enough for a median step time, few enough to learn soon."""
@@ -202,18 +201,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _torchrun_options(parser)
     _job_options(parser)
-    _protection_options(parser)
+    add_checkpoint_options(parser)
     _recovery_options(parser)
     parser.add_argument("script", help="Run this training script (with -m: this module).")
     parser.add_argument("script_args", nargs=argparse.REMAINDER, help="Pass these arguments to the script.")
     return parser
-
-
-def _every(text: str) -> int:
-    try:
-        return AUTO if text == "auto" else int(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number of steps or auto") from error
 
 
 def _both(name: str) -> tuple[str, str]:
@@ -252,25 +244,6 @@ def _job_options(parser: argparse.ArgumentParser) -> None:
     add("--node-timeout", type=float, default=10.0, help="Declare a node lost after this many seconds of silence.")
     add("--quorum", type=int, help=option_help.QUORUM)
     add("--launcher-endpoint", help=option_help.LAUNCHER_ENDPOINT)
-
-
-def _protection_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("options of snapshots and checkpoints").add_argument
-    add("--parity-interval", dest="parity_every", type=_every, default=10, metavar="N", help=option_help.PARITY)
-    add("--protection", default="xor", metavar="SCHEME", help=option_help.PROTECTION)
-    add("--group-size", type=int, help=option_help.GROUP_SIZE)
-    add("--failure-domain", dest="domain", action="append", default=[], metavar="[NODE=]RACK", help=option_help.DOMAIN)
-    add("--shard-snapshots", action="store_true", help=option_help.SHARD_SNAPSHOTS)
-    add("--snapshot-encryption", choices=("on", "off"), default="on", help=option_help.SNAPSHOT_ENCRYPTION)
-    add("--checkpoint-interval", dest="disk_every", type=_every, default=0, metavar="N", help=option_help.INTERVAL)
-    add("--checkpoint-dir", type=Path, help=option_help.CHECKPOINTS)
-    add("--checkpoint-keep", type=int, default=2, metavar="N", help=option_help.CHECKPOINT_KEEP)
-    add("--checkpoint-keep-hours", type=float, default=0.0, metavar="H", help=option_help.CHECKPOINT_KEEP_HOURS)
-    add("--checkpoint-upload", metavar="URL", help=option_help.CHECKPOINT_UPLOAD)
-    add("--checkpoint-upload-rate", type=float, default=0.0, metavar="B", help=option_help.CHECKPOINT_UPLOAD_RATE)
-    add("--checkpoint-replicas", type=int, default=0, help=option_help.CHECKPOINT_REPLICAS)
-    add("--resume", metavar="RUN", help=option_help.RESUME)
-    add("--node-mtbf-hours", dest="mtbf_hours", type=float, default=NODE_MTBF_HOURS, metavar="H", help=option_help.MTBF)
 
 
 def _recovery_options(parser: argparse.ArgumentParser) -> None:
