@@ -117,7 +117,7 @@ class OutlierDetector(ArrayDetector):
         if former is not None:
             last = self._middles.shape[2] - 1  # the entry without a cohort, which is NaN
             self._middles = self._middles[:, :, [last if old < 0 else old for old in (*former, -1)]]
-        self._streams.resize(len(samples.entities))
+        self._streams.resize(len(samples.entities), moved=former is not None)
         self._ticks += 1
         self._at = self._ticks % self.config.drawn
         self._times[self._at] = samples.t[k]
@@ -158,7 +158,7 @@ class OutlierDetector(ArrayDetector):
         if plan.work[line]:
             self._ask_siblings(samples, line, z, scale, tick)
         seen = self._streams.mark(rows, line)
-        self._streams.rise(rows, line)
+        self._streams.rise(rows, line, keep=turn)
         if turn:
             self._streams.learn(rows, line, side=plan.side[line], floor=float(plan.quantum[line]))
         self._tails.note(line, int(np.count_nonzero(seen.valid)), seen.z[seen.onset])

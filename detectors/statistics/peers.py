@@ -34,6 +34,7 @@ class Peers:
         """[E] each entity's cohort; ``len(labels)`` where it has none that is large enough."""
         self.drawn: list[Places] = []
         """Per cohort: the rows that stand for it."""
+        self._block, self._blocks = 1, self.index
         self._wide: list[int] = []
         self._narrow: list[tuple[Places, Places]] = []
 
@@ -55,6 +56,7 @@ class Peers:
         number[large] = np.arange(len(large))
         self.labels = tuple(labels[i] for i in large)
         self.index = number[index]
+        self._find_blocks()
         members = np.split(np.argsort(self.index, kind="stable"), np.cumsum(np.bincount(self.index))[: len(large)])
         names = np.zeros(len(index), np.uint32) if names is None else names
         self.drawn = [self._draw(rows, samples, names) for rows in members[: len(large)]]
@@ -80,6 +82,21 @@ class Peers:
             for line, cohort in enumerate(which):
                 places[line, : sizes[cohort]] = self.drawn[cohort]
             self._narrow.append((which, places))
+
+    def _find_blocks(self) -> None:
+        """Entities side by side, as the GPUs of a node, are mostly of one cohort: what is copied for all at once."""
+        for block in (8, 4, 2, 1):
+            if len(self.index) % block == 0:
+                rows = self.index.reshape(-1, block)
+                if (rows == rows[:, :1]).all():
+                    self._block, self._blocks = block, np.ascontiguousarray(rows[:, 0])
+                    return
+
+    def spread(self, values: Rows32, out: Rows32) -> Rows32:
+        """``values`` [cohorts + 1] for each entity, in ``out`` [E]."""
+        table = np.repeat(values[:, None], self._block, axis=1)
+        table.take(self._blocks, axis=0, out=out.reshape(-1, self._block), mode="clip")  # "raise" copies ``out``
+        return out
 
     def middle(self, x: Rows32) -> tuple[Rows32, Rows32, npt.NDArray[np.intp]]:
         """Median and scale (1.4826 MAD) of each cohort, and the sample size; the last entry is NaN, for no cohort."""

@@ -64,14 +64,14 @@ def test_the_arrays_do_what_the_formulas_say(side: float) -> None:
     streams = OutlierStreams(LIMITS, 1)
     rows = streams.declare(EntityState())
     rows.align(entities)
-    streams.resize(N)
+    streams.resize(N, moved=True)
     twins = [Twin() for _ in range(N)]
     for k in range(ticks):
         middle, scale, _ = peers.middle(x[k])
         with np.errstate(all="ignore"):
             streams.compare(x[k], middle, (side / scale).astype(np.float32), peers)
             streams.mark(rows, 0)
-            streams.rise(rows, 0)
+            streams.rise(rows, 0, keep=streams.is_due(0, k))
             if streams.is_due(0, k):
                 streams.learn(rows, 0, side=side, floor=0.5)
         for i, twin in enumerate(twins[: N - 4]):
@@ -94,7 +94,7 @@ def test_only_a_sensor_that_stands_still_while_its_peers_move_is_stuck() -> None
     streams = OutlierStreams(LIMITS, 1)
     rows = streams.declare(EntityState())
     rows.align(entities)
-    streams.resize(N)
+    streams.resize(N, moved=True)
     before = np.full(N, np.nan, np.float32)
     for k in range(80):
         x = np.ones(N, np.float32)
@@ -104,3 +104,9 @@ def test_only_a_sensor_that_stands_still_while_its_peers_move_is_stuck() -> None
             streams.inspect_line(rows, 0, x, before)
         before = x
         assert streams.stuck(rows, 0, peers).tolist() == ([2] if k >= 60 else [])
+    streams.resize(N, moved=False)
+    assert streams.stuck(rows, 0, peers).tolist() == [2]
+    groups = ("a",) * 20 + ("few",) * (N - 20)
+    peers.follow(Samples(entities=entities, groups=groups, signals=("s",), t=np.zeros(1), x=np.zeros((1, 1, N))))
+    streams.resize(N, moved=True)
+    assert streams.stuck(rows, 0, peers).tolist() == [2, *range(12, 20)], "calm ones now stand among peers that move"

@@ -53,6 +53,16 @@ def test_every_cohort_has_numpys_median_and_mad() -> None:
     assert (peers.index[groups == "d"] == len(peers.labels)).all()
 
 
+@pytest.mark.parametrize("sizes", [{"a": 16, "b": 8}, {"a": 12, "b": 8}, {"a": 10, "b": 8}, {"a": 11, "b": 9, "c": 3}])
+def test_a_cohorts_value_reaches_each_of_its_members(sizes: dict[str, int]) -> None:
+    peers = Peers(least=8, sample=64)
+    peers.follow(fleet(sizes))
+    table = np.array([*range(1, len(peers.labels) + 1), np.nan], np.float32)
+    found = peers.spread(table, out=np.zeros(sum(sizes.values()), np.float32))
+    expected = [x for i, n in enumerate(sizes.values()) for x in [i + 1 if n >= 8 else np.nan] * n]
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_a_huge_cohort_is_known_by_its_sample_whatever_the_order() -> None:
     n = 20_000
     x = values(n)
