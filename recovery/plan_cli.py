@@ -32,7 +32,12 @@ def _cost_inputs(path: Path, case: FailureCase, assumptions: ScenarioAssumptions
 
 
 def plan(
-    scenario: Path, *, tiers: Flag = False, node_mtbf_hours: float = NODE_MTBF_HOURS, as_json: AsJson = False
+    scenario: Path,
+    *,
+    tiers: Flag = False,
+    node_mtbf_hours: float = NODE_MTBF_HOURS,
+    upload_rate: float = 0.0,
+    as_json: AsJson = False,
 ) -> int:
     """Estimate the cost of each recovery strategy for a failure.
 
@@ -40,9 +45,12 @@ def plan(
         scenario: Read the file that describes the job and its failure.
         tiers: Print instead the best save interval of each protection tier.
         node_mtbf_hours: Set the mean time between failures of one node, for --tiers.
+        upload_rate: Set the bytes per second at which a node uploads checkpoints, for --tiers; 0 means no uploads.
         as_json: Print only JSON.
     """
-    return run_tiers(scenario, node_mtbf_hours, as_json) if tiers else run_plan(scenario, as_json)
+    if tiers:
+        return run_tiers(scenario, node_mtbf_hours, as_json, upload_rate=upload_rate)
+    return run_plan(scenario, as_json)
 
 
 @_clear
@@ -72,7 +80,9 @@ def run_plan(path: Path, as_json: bool = False, *, console: Console | None = Non
 
 
 @_clear
-def run_tiers(path: Path, mtbf_hours: float, as_json: bool = False, *, console: Console | None = None) -> int:
+def run_tiers(
+    path: Path, mtbf_hours: float, as_json: bool = False, *, upload_rate: float = 0.0, console: Console | None = None
+) -> int:
     """Print the best save interval of each protection tier in the job of a scenario file.
 
     Returns:
@@ -81,9 +91,11 @@ def run_tiers(path: Path, mtbf_hours: float, as_json: bool = False, *, console: 
     situation = read_scenario(path)
     if not mtbf_hours > 0.0:
         raise InputError(f"--node-mtbf-hours must be above 0, not {mtbf_hours:g}")
+    if not 0.0 <= upload_rate < float("inf"):
+        raise InputError(f"--upload-rate must be a number of at least 0, not {upload_rate:g}")
     if not situation.step_seconds:
         raise InputError(f"{path}: step_seconds: saves are counted in steps, which must take time")
-    made = tiers_of(situation, mtbf_hours)
+    made = tiers_of(situation, mtbf_hours, upload_rate)
     if as_json:
         _print_json(made)
     else:
@@ -108,26 +120,28 @@ def _print_json(content: object) -> None:
     print(msgspec.json.format(msgspec.json.encode(content), indent=2).decode())  # noqa: T201 - a command prints
 
 
-def tiers_of(situation: PlannerInput, mtbf_hours: float) -> tuple[ProtectionTier, ...]:
-    """The best interval of every protection tier in the job of ``situation``."""
+def tiers_of(situation: PlannerInput, mtbf_hours: float, upload_rate: float) -> tuple[ProtectionTier, ...]:
+    """The best intervals of all protection tiers in the job of ``situation``; the upload tier if it has a rate."""
     nodes = {place.node for place in situation.ranks}
     costs = situation.costs
     prices = SaveCosts(
         state_bytes=max(situation.state_bytes),
         ranks_per_node=-(-len(situation.ranks) // len(nodes)),
         step_s=situation.step_seconds,
+        copy_Bps=costs.copy_Bps,
         parity_Bps=min(costs.net_Bps, costs.xor_Bps),
         disk_Bps=costs.disk_Bps,
+        upload_s=sum(situation.state_bytes) / upload_rate if upload_rate else None,
     )
     return levels(prices, FailureRate(len(nodes), mtbf_hours))
 
 
 def _show_tiers(made: tuple[ProtectionTier, ...], situation: PlannerInput, console: Console) -> None:
     table = Table(title=f"Protection tiers of job {situation.job}", title_justify="left")
-    for name in ("tier", "restores", "save s", "failures apart h", "every steps", "every s", "lost share"):
+    for name in ("tier", "restores", "save s", "cost s", "failures apart h", "every steps", "every s", "lost share"):
         table.add_column(name, justify="left" if name in {"tier", "restores"} else "right", overflow="fold")
     for level in made:
-        numbers = [f"{level.takes_s:.3g}", f"{level.mtbf_s / 3600.0:.4g}", str(level.every)]
+        numbers = [f"{level.takes_s:.3g}", f"{level.cost_s:.3g}", f"{level.mtbf_s / 3600.0:.4g}", str(level.every)]
         numbers += [f"{level.every * situation.step_seconds:.4g}", f"{level.lost_share:.3%}"]
         table.add_row(level.name, level.brings_back, *numbers)
     console.print(table)

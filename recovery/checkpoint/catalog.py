@@ -57,6 +57,8 @@ class UploadState(msgspec.Struct, frozen=True):
     node: str
     check: str = ""
     """Of the manifest that is there; empty: none yet."""
+    seconds: float = 0.0
+    """That the upload took; 0: none yet, or an older release made it."""
 
 
 class PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -58,6 +58,8 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Ranks that take no part at present: a step is whole without theirs."""
     returns: tuple[Return, ...] = ()
     resumed: tuple[str, int] | None = None
+    upload_every: int = 0
+    """Epochs between the steps that are uploaded; 0: the newest one, whenever the last upload has ended."""
 
     @property
     def shape(self) -> MeshShape:
@@ -100,6 +102,8 @@ class RunInfo(_Checked, frozen=True, kw_only=True):
     """What the job has gone back from: see ``holds``."""
     resumed: tuple[str, int] | None = None
     """(run, epoch) from which it continued."""
+    upload_every: int | msgspec.UnsetType = msgspec.UNSET
+    """See ``DiskConfig``."""
 
     @property
     def shape(self) -> MeshShape:

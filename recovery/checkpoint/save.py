@@ -87,6 +87,7 @@ def begin_step(target: WriteTarget) -> None:
         depths=config.depths or msgspec.UNSET,
         returns=config.returns,
         resumed=config.resumed,
+        upload_every=config.upload_every or msgspec.UNSET,
     )
     write_checked(path / run_name(config.generation), info)
     for generation in range(max(1, config.generation - 8), config.generation - 1):  # one before this stays, in case

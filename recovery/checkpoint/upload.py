@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -25,8 +25,8 @@ import msgspec
 from mainstay.probes.durable_files import write_durably
 from mainstay.recovery.checkpoint.catalog import UPLOAD, RunDirectory, UploadState, bases_of, runs
 from mainstay.recovery.checkpoint.levels import UploadLevel, files_name, open_level, part_of
-from mainstay.recovery.checkpoint.manifest import MANIFEST, METADATA, CheckpointError, Manifest, step_name
-from mainstay.recovery.checkpoint.retention import RetentionPolicy, steps_to_keep
+from mainstay.recovery.checkpoint.manifest import MANIFEST, METADATA, CheckpointError, Manifest, RunInfo, step_name
+from mainstay.recovery.checkpoint.retention import CompleteStep, RetentionPolicy, steps_to_keep
 from mainstay.recovery.checkpoint.storage import MissingObjectError
 
 FILES_AT_ONCE: Final = 4
@@ -63,13 +63,16 @@ class Uploader:
         self._lock = threading.Lock()
         self._free_at = self._touched = 0.0
 
-    def upload_next(self) -> tuple[str, int] | None:
+    def upload_next(self, *, final: bool = False) -> tuple[str, int] | None:
         """Upload the newest step that waits; its run and number, or None if there is none for this node.
+
+        Args:
+            final: the job has ended: the newest step goes up, however short ago the one before it did.
 
         Raises:
             OSError: the directory cannot be read, or the store refused (``StorageError``).
         """
-        for run, epoch in self._waiting():
+        for run, epoch in self._waiting(final=final):
             with contextlib.suppress(CheckpointError, FileNotFoundError):  # given up, or removed, while it was read
                 if self.upload_step(run, epoch):
                     if self._request.policy is not None:
@@ -77,19 +80,21 @@ class Uploader:
                     return run.id, epoch
         return None
 
-    def _waiting(self) -> Iterator[tuple[RunDirectory, int]]:
-        """Complete steps that the policy keeps and that are not there, the newest first.
+    def _waiting(self, *, final: bool) -> Iterator[tuple[RunDirectory, int]]:
+        """Complete steps that the policy keeps, that are due, and that are not there, the newest first.
 
         Of the run before this one, only the last: a process that was killed may have left it.
         """
         job, policy, directory = self._request.job, self._request.policy, Path(self._request.directory)
-        found = [run for run in reversed(runs(directory)) if job in {"", _job(run)}] if directory.is_dir() else []
-        for number, run in enumerate(found[:2] if job else found):
+        known = [(run, _info(run)) for run in reversed(runs(directory))] if directory.is_dir() else []
+        found = [(run, info) for run, info in known if not job or (info is not None and info.job == job)]
+        for number, (run, info) in enumerate(found[:2] if job else found):
             self._level.put_run_info(run)  # also to report what the job has gone back from
             states = [state for epoch in run.steps() if (state := run.complete_step(epoch)) is not None]
             keep = steps_to_keep(states, policy) if policy else {state.epoch for state in states}
+            every = 0 if final or number or not job or info is None else info.upload_every or 0
             for state in reversed(states[-1:] if job and number else states):
-                if state.epoch in keep and not state.uploaded:
+                if state.epoch in keep and not state.uploaded and _is_due(state, states, every):
                     yield run, state.epoch
 
     def upload_step(self, run: RunDirectory, epoch: int) -> bool:
@@ -109,6 +114,7 @@ class Uploader:
                 raise CheckpointError(f"{step} refers to step {base}, which is not complete")
             if not state.uploaded and not self.upload_step(run, base):
                 return False
+        begun = time.monotonic()
         self._note(step, "")
         raw = (step / MANIFEST).read_bytes()
         with contextlib.suppress(MissingObjectError):
@@ -122,11 +128,11 @@ class Uploader:
             raise CheckpointError(f"{step} was replaced while it was uploaded")
         self._storage.put_bytes(f"{place}/{files_name(manifest)}", msgspec.json.encode(files))
         self._storage.put_bytes(f"{place}/{MANIFEST}", raw)
-        self._note(step, manifest.check)
+        self._note(step, manifest.check, time.monotonic() - begun)
         return True
 
-    def _note(self, step: Path, check: str) -> None:
-        state = UploadState(self._storage.url, self._request.node, check)
+    def _note(self, step: Path, check: str, seconds: float = 0.0) -> None:
+        state = UploadState(self._storage.url, self._request.node, check, seconds)
         write_durably(step / UPLOAD, msgspec.json.encode(state))
 
     def _wait(self, step: Path, nbytes: int) -> None:
@@ -152,22 +158,29 @@ def step_files(step: Path, manifest: Manifest) -> list[str]:
     return sorted(name for name in names - {MANIFEST} if part_of(name) in parts)
 
 
-def _job(run: RunDirectory) -> str:
+def _is_due(state: CompleteStep, states: Sequence[CompleteStep], every: int) -> bool:
+    """Whether ``every`` epochs lie between the step and the last one that is there, or is on its way."""
+    others = (other for other in states if other is not state and (other.uploaded or other.uploading))
+    return not every or state.pinned or all(state.epoch - other.epoch >= every for other in others)
+
+
+def _info(run: RunDirectory) -> RunInfo | None:
     with contextlib.suppress(CheckpointError):
-        return run.info().job
-    return ""
+        return run.info()
+    return None
 
 
 def follow(uploader: Uploader, ended: threading.Event, report: Callable[[str], None]) -> None:
     """Upload until the job has ended, and then what is complete. ``report`` learns of problems; empty: all is well."""
     deadline = float("inf")
     while time.monotonic() < deadline:
-        if ended.is_set():
+        final = ended.is_set()
+        if final:
             deadline = min(deadline, time.monotonic() + END_SECONDS)
         pause = 0.0
         try:
-            if uploader.upload_next() is None:
-                if ended.is_set():
+            if uploader.upload_next(final=final) is None:
+                if final:
                     return
                 pause = LOOK_SECONDS
             report("")

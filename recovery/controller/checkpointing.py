@@ -53,6 +53,8 @@ class CheckpointManager:
         self.enabled = options.checkpoint_dir is not None
         self.saved: dict[str, str] = {}
         """Node -> why the last save is not whole there; empty: it is."""
+        self.upload_every = 0
+        """See ``DiskConfig``; a coordinator that takes over learns it again."""
         self._once = NO_EPOCH
         if options.resume is not None and options.checkpoint_dir is not None:
             self._resolve(options.resume)
@@ -170,6 +172,7 @@ class CheckpointManager:
             away=tuple(rank.number for rank in self._job.members.ranks if rank.away),
             returns=self._job.history.returns,
             resumed=None if self._job.source is None else (self._job.source.manifest.run, self._job.begun_at),
+            upload_every=self.upload_every,
         )
         for node in self._job.members.alive():
             self._job.send(node, ConfigureCheckpoint(config=config))

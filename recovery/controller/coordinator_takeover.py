@@ -94,7 +94,7 @@ class CoordinatorTakeover:
         executor = self._executor
         for step in [said for said in report.words if isinstance(said, StepRecord)]:
             executor.participation.learn(rank, step)
-            executor.inputs.step_took(step.step_time)
+            executor.inputs.step_took(rank.number, step)
             executor.strategies.committed(rank.number, step)
         if report.exited is not None:
             self._exits.exited(node, report.exited)

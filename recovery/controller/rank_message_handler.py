@@ -132,7 +132,7 @@ class RankMessageHandler:
         self._apply(rank, message)
         if message.generation == job.state.generation:
             self._executor.durability.corrupt_steps.committed(message.epoch)
-            self._executor.inputs.step_took(message.step_time)
+            self._executor.inputs.step_took(rank.number, message)
             self._executor.strategies.committed(rank.number, message)
             if message.digest is not None:
                 job.history.note(rank.number, message.epoch, message.digest)

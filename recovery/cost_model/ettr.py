@@ -65,7 +65,8 @@ def best_interval(save_s: float, mtbf_s: float) -> float:
     for _ in range(ROUNDS):
         if x <= 0.0:
             return 0.0
-        step = (1.0 - x - math.exp(-x - c)) / (math.exp(-x - c) - 1.0)
+        fall = math.expm1(-x - c)  # not exp: for a small c all digits would cancel
+        step = (-x - fall) / fall
         x -= step
         if abs(step) <= ENOUGH * x:
             break

@@ -1,7 +1,8 @@
-"""How often parity and disk save, where that was left to us: prices as measured, failures as seen, looked at again.
+"""How often parity, disk, and uploads save, where that was left to us: all together, and looked at again as it changes.
 
-The disk is priced by the parts of this run's newest whole step, parity by what agents measured of network and encoding
-(an assumption until the first recovery has asked them). Intervals: ``mainstay.recovery.save_intervals``.
+Costs are this job's own. How long a write and an upload took is in the run's directory; the rates of network and
+encoding come from agents; what saves cost training shows in its steps: those beside a save against the others
+(CheckFreq, FAST 2021). Until then, they are assumed. Intervals: ``mainstay.recovery.save_intervals``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ import asyncio
 import contextlib
 import logging
 import threading
+from collections import defaultdict, deque
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import Final
 
 from mainstay.recovery.checkpoint.catalog import find
@@ -19,7 +23,7 @@ from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.controller.state.events import SettingsChanged
-from mainstay.recovery.save_intervals import ProtectionTier, SaveCosts, levels
+from mainstay.recovery.save_intervals import LEAST_STEPS, ProtectionTier, SaveCosts, levels, slowdown
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -27,6 +31,21 @@ LOOK_SECONDS: Final = 15.0
 """Between looks at what saving has cost. Steps on disk are minutes apart."""
 CHANGE: Final = 0.25
 """An interval that is this much off costs next to nothing: near its optimum the price is flat."""
+STEPS_KEPT: Final = 1024
+"""Of those beside saves of a level, and of the others."""
+SURE: Final = 3.0
+"""Standard errors by which an upload must slow training before uploads become rarer than they can be."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavePace:
+    """What the directory says of this run's saves; 0: nothing yet."""
+
+    disk_Bps: float = 0.0  # noqa: N815 - bytes per second, as the unit is written
+    """At which the slowest rank of the newest whole step was written."""
+    upload_s: float = 0.0
+    """That the newest upload took."""
+    is_uploading: bool = False
 
 
 class IntervalTuner:
@@ -39,78 +58,130 @@ class IntervalTuner:
         self._checkpoints = checkpoints
         self._inputs = inputs
         self._durability = durability
+        self._steps: defaultdict[tuple[str, bool], deque[float]] = defaultdict(lambda: deque(maxlen=STEPS_KEPT))
+        """Level, and whether it saved -> times of steps, over the median of those without a save just before."""
+        self._lately: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=2 * LEAST_STEPS))
+        """Level -> seconds of the last steps without a save: saves may be hours apart, and training changes."""
+        self._was_uploading = False
+        self._slowdown: dict[str, float] = {}
 
     async def run(self) -> None:
         """Keep the intervals at what prices and failures say, for as long as the job runs."""
         options = self._job.options
         while options.disk_auto or options.parity_auto:
             await asyncio.sleep(LOOK_SECONDS)
-            self.retune(await self._disk_rate() if options.disk_auto else 0.0)
+            self.retune(await self._pace() if options.disk_auto else SavePace())
 
-    def retune(self, disk_rate: float) -> None:
-        """Choose again, and tell whoever must know.
-
-        Args:
-            disk_rate: bytes a second at which the slowest rank was written; 0: not known yet.
-        """
-        job = self._job
-        if not self._inputs.step_seconds or job.state.over or job.active:
+    def retune(self, pace: SavePace) -> None:
+        """Choose again, and tell whoever must know."""
+        job, state = self._job, self._job.state
+        if not self._inputs.step_seconds or state.over or job.active:
             return
-        best = {level.name: level for level in self._levels(disk_rate)}
-        if job.options.disk_auto and disk_rate and _apart(best["disk"].every, self._job.state.disk_every):
-            self._say("the disk level saves", self._job.state.disk_every, best["disk"])
-            job.apply(SettingsChanged(disk_every=best["disk"].every))
-            self._checkpoints.configure()
-        if (
-            job.options.parity_auto
-            and self._job.state.parity_every
-            and _apart(best["parity"].every, self._job.state.parity_every)
+        costs = self._costs(pace)
+        self._measure(costs, pace)
+        best = {tier.name: tier for tier in levels(replace(costs, slowdown=self._slowdown), job.failure_rate)}
+        disk = best["disk"] if "disk" in best and "disk" not in costs.given else None
+        parity = best["parity"] if "parity" in best and "parity" not in costs.given else None
+        upload = self._upload_every(best.get("upload"), disk)
+        if not (
+            (disk and _apart(disk.every, state.disk_every))
+            or (parity and _apart(parity.every, state.parity_every))
+            or _apart(upload, self._checkpoints.upload_every)
         ):
-            self._say("parity is made", self._job.state.parity_every, best["parity"])
-            job.apply(SettingsChanged(parity_every=best["parity"].every))
+            return
+        for tier in filter(None, (parity, disk)):
+            log.info("%s: every %d steps from now on (it takes %.2f s)", tier.name, tier.every, tier.takes_s)
+        if upload != self._checkpoints.upload_every:
+            log.info("upload: every %d steps from now on", upload)
+        job.apply(
+            SettingsChanged(disk_every=disk.every if disk else None, parity_every=parity.every if parity else None)
+        )
+        self._checkpoints.upload_every = upload
+        self._checkpoints.configure()
+        if parity:
             self._durability.protect()
 
-    def _say(self, what: str, before: int, level: ProtectionTier) -> None:
-        log.info(
-            "%s every %d steps from now on (before: %d; it takes %.2f s)", what, level.every, before, level.takes_s
-        )
+    def _upload_every(self, upload: ProtectionTier | None, disk: ProtectionTier | None) -> int:
+        """Steps between uploads; 0: each newest step, as soon as the last upload has ended."""
+        if upload is None or disk is None or not upload.cost_s:
+            return 0
+        every, hours = upload.every, self._job.options.checkpoint_keep_hours
+        if hours:  # each period keeps a step of its own
+            every = min(every, int(hours * 3600.0 / self._inputs.step_seconds) // disk.every * disk.every)
+        return every if every > disk.every else 0
 
-    def _levels(self, disk_rate: float) -> tuple[ProtectionTier, ...]:
+    def _costs(self, pace: SavePace) -> SaveCosts:
         job, step_s, costs = self._job, self._inputs.step_seconds, self._inputs.costs
-        prices = SaveCosts(
+        options, state = job.options, job.state
+        chosen = {"parity": options.parity_auto, "disk": options.disk_auto and pace.disk_Bps}
+        intervals = {"parity": state.parity_every if state.groups else 0, "disk": state.disk_every}
+        return SaveCosts(
             state_bytes=max((r.attached.state_bytes for r in job.members.ranks if r.attached), default=0),
             ranks_per_node=1,  # the rate is that of a rank while its neighbors wrote too
             step_s=step_s,
-            parity_Bps=min(costs.net_Bps, costs.xor_Bps),  # of the slower of the two, on the slowest node
-            disk_Bps=disk_rate or costs.disk_Bps,
+            copy_Bps=costs.copy_Bps,
+            # of the slower of the two, on the slowest node
+            parity_Bps=min(costs.net_Bps, costs.xor_Bps) if intervals["parity"] else None,
+            disk_Bps=pace.disk_Bps or costs.disk_Bps if intervals["disk"] else None,
+            read_Bps=costs.disk_Bps,
+            upload_s=pace.upload_s or None,
+            given={name: every for name, every in intervals.items() if every and not chosen[name]},
         )
-        return levels(prices, self._job.failure_rate)
 
-    async def _disk_rate(self) -> float:
+    def _measure(self, costs: SaveCosts, pace: SavePace) -> None:
+        """Learn by what share steps are longer beside a save. Saves begin after each epoch that an interval divides."""
+        state = self._job.state
+        begins = [(state.disk_every, costs.disk_s), (state.parity_every, costs.parity_s)]
+        uploading = pace.is_uploading if pace.is_uploading == self._was_uploading else None
+        self._was_uploading = pace.is_uploading
+        for epoch, seconds in self._inputs.take_timed_steps():
+            disk, parity = (
+                bool(every and took and (epoch - 1) % every * costs.step_s < took) for every, took in begins
+            )
+            marks = {"disk": disk} if disk else {"disk": disk, "parity": parity, "upload": uploading}
+            for name, beside in marks.items():
+                if beside is False:
+                    self._lately[name].append(seconds)
+                if beside is not None and self._lately[name]:
+                    self._steps[name, beside].append(seconds / median(self._lately[name]))
+        for name in ("parity", "disk", "upload"):
+            found = slowdown(self._steps[name, True], self._steps[name, False])
+            if found is not None:
+                share, error = found
+                sure = share if share > SURE * error else 0.0
+                self._slowdown[name] = sure if name == "upload" else max(share, error)
+
+    async def _pace(self) -> SavePace:
         """In a thread that the end of the job does not wait for: a directory may hang."""
         loop, found = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
-        def set_rate(rate: float) -> None:
+        def set_pace(pace: SavePace) -> None:
             if not found.done():
-                found.set_result(rate)
+                found.set_result(pace)
 
         def work() -> None:
             with contextlib.suppress(RuntimeError):  # the job has ended meanwhile, and its loop with it
-                loop.call_soon_threadsafe(set_rate, self._measured_rate())
+                loop.call_soon_threadsafe(set_pace, self._read_pace())
 
-        threading.Thread(target=work, name="mainstay-disk-rate", daemon=True).start()
-        rate: float = await found
-        return rate
+        threading.Thread(target=work, name="mainstay-save-pace", daemon=True).start()
+        pace: SavePace = await found
+        return pace
 
-    def _measured_rate(self) -> float:
+    def _read_pace(self) -> SavePace:
         directory = self._job.options.checkpoint_dir
         assert directory is not None
         try:
             source = find(directory, self._job.state.run)
             parts = [source.run.part(source.manifest.epoch, p.rank, p.generation) for p in source.manifest.parts]
         except CheckpointError:
-            return 0.0
-        return min((part.nbytes / part.seconds for part in parts if part.seconds > 0.0), default=0.0)
+            return SavePace()
+        run = source.run
+        uploads = [(epoch, state) for epoch in run.steps() if (state := run.upload_state(epoch)) is not None]
+        return SavePace(
+            disk_Bps=min((part.nbytes / part.seconds for part in parts if part.seconds > 0.0), default=0.0),
+            upload_s=next((state.seconds for _, state in reversed(uploads) if state.seconds), 0.0),
+            is_uploading=any(not state.check and run.is_uploading(epoch) for epoch, state in uploads),
+        )
 
 
 def _apart(one: int, other: int) -> bool:

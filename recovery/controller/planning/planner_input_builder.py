@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Collection, Mapping
 from statistics import median
 from typing import Any
@@ -24,12 +25,14 @@ from mainstay.recovery.planner_input import (
     PlannerInput,
     RankPlacement,
 )
-from mainstay.recovery.protocol.worker_messages import RestoreOrder, Shard
+from mainstay.recovery.protocol.worker_messages import RestoreOrder, Shard, StepRecord
 from mainstay.recovery.recovery_plan import RankRestore, RestoreSource
 
 log = logging.getLogger("mainstay.coordinator")
 
 _STEPS_REMEMBERED = 32
+_STEPS_TIMED = 4096
+"""Of rank 0, until they are asked for."""
 _MOST_NAMED = 8
 """Nodes in one line."""
 _FOR_EVER = 1 << 62
@@ -43,16 +46,25 @@ class PlannerInputBuilder:
         self._checkpoints = checkpoints
         self._commands = commands
         self._step_times: list[float] = []
+        self._timed: deque[tuple[int, float]] = deque(maxlen=_STEPS_TIMED)
         self._all_told = AllRanks()
         self._known: dict[MeshShape, tuple[RankPlacement, ...]] = {}
 
     # What was measured
 
-    def step_took(self, seconds: float) -> None:
-        """By one rank. Steps that fewer replicas share are longer, and say nothing of the healthy job."""
+    def step_took(self, rank: int, step: StepRecord) -> None:
+        """Steps that fewer replicas share are longer, and say nothing of the healthy job."""
         if self._job.members.absent and self._step_times:
             return
-        self._step_times = [*self._step_times[-_STEPS_REMEMBERED + 1 :], seconds]
+        self._step_times = [*self._step_times[-_STEPS_REMEMBERED + 1 :], step.step_time]
+        if not rank:
+            self._timed.append((step.epoch, step.step_time))
+
+    def take_timed_steps(self) -> list[tuple[int, float]]:
+        """Epoch and seconds of each step since the last call, the newest ones if they are many."""
+        steps = list(self._timed)
+        self._timed.clear()
+        return steps
 
     @property
     def step_seconds(self) -> float:

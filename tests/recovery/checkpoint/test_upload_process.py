@@ -17,8 +17,10 @@ from mainstay.recovery.agent.node import AgentConnection, AgentSettings
 from mainstay.recovery.agent.service import AgentService
 from mainstay.recovery.agent.store import ArenaStore
 from mainstay.recovery.checkpoint import upload
+from mainstay.recovery.checkpoint.catalog import PINNED
 from mainstay.recovery.checkpoint.levels import open_level
 from mainstay.recovery.checkpoint.load import verify_part
+from mainstay.recovery.checkpoint.save import WriteTarget, begin_step
 from mainstay.recovery.checkpoint.upload import Uploader, UploadRequest
 from mainstay.recovery.job_certificates import Authority, job_tls
 from tests.recovery.checkpoint.object_store import FaultProxy
@@ -52,6 +54,25 @@ def test_the_process_is_killed_and_the_next_one_ends_when_all_is_there(bucket: P
     assert set(out.split(b"\n")) == {b""}
     assert bucket.complete() == [10, 20]
     bucket.check(tmp_path / "back", 20)
+
+
+def test_a_step_goes_up_when_enough_epochs_lie_between_and_the_last_one_always(place: Place) -> None:
+    job = place.job
+    target = job.target()
+    sparse = WriteTarget(job.directory, "job", msgspec.structs.replace(target.config, upload_every=30))
+    for epoch in (10, 20, 30, 40, 50, 60):
+        job.whole(epoch)
+        begin_step(sparse)
+        place.upload()
+    assert place.complete() == [10, 40]
+    (job.run.step(60) / PINNED).touch()
+    assert place.upload() == [60]
+    process = start(place.request())
+    job.whole(70)
+    begin_step(sparse)
+    process.communicate(timeout=60.0)  # stdin ends: so does the job
+    assert process.returncode == 0
+    assert place.complete() == [60, 70]
 
 
 def test_a_problem_is_reported_and_forgotten_when_it_has_passed(

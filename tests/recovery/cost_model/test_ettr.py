@@ -41,7 +41,8 @@ def test_the_best_interval_beats_its_neighbors(save, mtbf) -> None:
 
 def test_the_best_interval_tends_to_youngs_where_saves_are_cheap() -> None:
     assert best_interval(0.001, DAY) == pytest.approx(math.sqrt(2 * 0.001 * DAY), rel=1e-3)
-    assert best_interval(0.0, DAY) == 0.0
+    assert best_interval(1e-9, 1e9) == pytest.approx(math.sqrt(2.0), rel=1e-6)
+    assert best_interval(0.0, DAY) == best_interval(5e-324, DAY) == 0.0
 
 
 def test_what_never_ends_is_worth_nothing() -> None:

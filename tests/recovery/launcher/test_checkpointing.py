@@ -15,12 +15,9 @@ from mainstay.recovery.checkpoint.catalog import PartFile
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointError,
-    CheckpointPart,
     Manifest,
     PartEntry,
     RunInfo,
-    TensorEntry,
-    part_name,
     run_name,
     step_name,
     write_checked,
@@ -340,60 +337,3 @@ def test_the_newest_step_that_can_be_made_whole() -> None:
     assert newest_common({0: {7}, 2: {7}}, shape, replicated=True) is None
     ahead = {0: {8}, 1: {8}, 2: {7, 8}, 3: {7}}
     assert newest_common(ahead, shape, replicated=True) == 8
-
-
-def test_auto_follows_what_saving_costs(
-    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
-) -> None:
-    """100 bytes of state at 100 bytes a second, steps of 0.1 s: the request to save often meets what a save takes."""
-    auto = dataclasses.replace(disk, disk_auto=True, parity_every=10, parity_auto=True, mtbf_hours=1e-3)
-
-    async def scenario() -> None:
-        async with running(auto, steps=7) as world:
-            tuning = world.coordinator.intervals
-            tuning.retune(0.0)  # nothing is known of the disk yet
-            assert world.coordinator.job.state.disk_every == 5
-            assert world.coordinator.job.state.parity_every == 1  # 100 bytes are nothing for a network
-            tuning.retune(100.0)
-            assert world.coordinator.job.state.disk_every > 10
-            told = await world.until(
-                lambda: [c for c in world.nodes[1].runs if c.every == world.coordinator.job.state.disk_every]
-            )
-            assert told[0].run == world.coordinator.job.state.run
-            before = world.coordinator.job.state.disk_every
-            tuning.retune(98.0)  # not worth a word
-            assert world.coordinator.job.state.disk_every == before
-
-    play(scenario())
-
-
-def test_the_rate_is_that_of_the_slowest_part_of_the_newest_whole_step(
-    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
-) -> None:
-    directory = disk.checkpoint_dir or Path()
-
-    async def scenario() -> None:
-        async with running(disk, steps=1) as world:
-            tuning = world.coordinator.intervals
-            assert await tuning._disk_rate() == 0.0
-            run = directory / world.coordinator.job.state.run
-            (run / step_name(5)).mkdir(parents=True)
-            info = RunInfo(run=run.name, job="job", generation=1, dp=2, pp=1, tp=1)
-            write_checked(run / run_name(1), info)
-            text = TensorEntry("mainstay.layout", "uint8", (1,), 0, 1, 0, 0, 1)
-            parts = [
-                CheckpointPart(
-                    run=run.name, job="job", rank=rank, epoch=5, generation=1, dp=2, pp=1, tp=1, file="f", nbytes=100,
-                    layout_digest=0, seconds=seconds, tensors=(), described=text,
-                )
-                for rank, seconds in enumerate((2.0, 4.0))
-            ]  # fmt: skip
-            checks = [write_checked(run / step_name(5) / part_name(p.rank, 1), p).check for p in parts]
-            entries = tuple(PartEntry(rank=r, generation=1, nbytes=100, check=c) for r, c in enumerate(checks))
-            manifest = Manifest(
-                run=run.name, job="job", epoch=5, dp=2, pp=1, tp=1, replicated=True, time=1.0, parts=entries
-            )
-            write_checked(run / step_name(5) / MANIFEST, manifest)
-            assert await tuning._disk_rate() == 25.0
-
-    play(scenario())
