@@ -123,14 +123,24 @@ def replicated(parts: Sequence[CheckpointPart]) -> bool:
         shares = any(part.is_share for part in members)  # divided among replicas that are known to be equal
         if any(other != kept[0] for other in kept[1:] if not shares):
             return False
-    return not any(part.shape.depths for part in parts) or _one_model(parts)
+    return not any(part.shape.depths for part in parts) or one_model(parts)
 
 
-def _one_model(parts: Sequence[CheckpointPart]) -> bool:
-    """Whether pipelines that are cut otherwise hold the same of the model, tensor by tensor."""
-    digests: dict[str, int] = {}
-    model = (tensor for part in parts for tensor in part.tensors if tensor.name.startswith(MODEL))
-    return all(digests.setdefault(tensor.name, tensor.digest) == tensor.digest for tensor in model)
+def one_model(parts: Sequence[CheckpointPart], kinds: tuple[str, ...] = MODEL) -> bool:
+    """Whether a name and a place say which tensor of the model it is: no two parts hold other bits or sizes there.
+
+    True of pipelines that are cut otherwise, and of experts that each rank calls by the model's names. False of pieces
+    that a script cuts among ranks and does not declare.
+    """
+    digests: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = {}
+    wholes: dict[str, tuple[int, ...]] = {}
+    return all(
+        wholes.setdefault(t.name, t.slice.global_shape) == t.slice.global_shape
+        and digests.setdefault((t.name, t.slice.offsets, t.shape), t.digest) == t.digest
+        for part in parts
+        for t in part.tensors
+        if t.name.startswith(kinds)
+    )
 
 
 @dataclass(frozen=True, slots=True)

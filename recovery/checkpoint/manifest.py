@@ -54,6 +54,8 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     copies: int = 0
     """Copies of what replicas hold alike, which they divide among themselves to write; 0: each writes its whole state,
     as where they are not known to be equal."""
+    replicated: bool = False
+    """Replicas are known to be equal, so that at the end the parts of one of each stage and slice make a step whole."""
     away: tuple[int, ...] = ()
     """Ranks that take no part at present: a step is whole without theirs."""
     returns: tuple[Return, ...] = ()
@@ -156,6 +158,8 @@ class CheckpointPart(_Checked, frozen=True, kw_only=True):
     """The layout of the slot as text, for whoever has nothing but the state dict."""
     share: tuple[int, int] | msgspec.UnsetType = msgspec.UNSET
     """(index, count): of what data-parallel replicas hold alike, this is one of ``count`` shares. Not there: all."""
+    alike_digest: int | msgspec.UnsetType = msgspec.UNSET
+    """Of a share: xxh3_64 of all that replicas hold alike, as this rank holds it."""
 
     @property
     def listed(self) -> tuple[TensorEntry, ...]:
@@ -218,7 +222,8 @@ class Manifest(_Checked, frozen=True, kw_only=True):
     model_names: bool | msgspec.UnsetType = msgspec.UNSET
     """All parts are called as in the whole model. Not there: not said, as in steps of several stages before it was."""
     sliced: bool | msgspec.UnsetType = msgspec.UNSET
-    """All parts say where tensors that are cut among ranks lie in the whole model."""
+    """Names and places say which tensor of the whole model each is, so that any rank's is put together from all parts:
+    experts, and tensors that are cut among ranks."""
     shares: bool | msgspec.UnsetType = msgspec.UNSET
     """Parts are shares: see ``CheckpointPart.share``."""
 

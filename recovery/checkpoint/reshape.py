@@ -1,4 +1,4 @@
-"""A step that was saved in one shape, as the state of a rank of a job that has another: any (dp, pp, tp) from any.
+"""A step that was saved in one shape, as the state of a rank of a job that has another: any (dp, pp, tp, ep) from any.
 
 Parts are looked through for the tensors that the rank has, by their names in the whole model (``memory.model_names``)
 and their places in the tensors of the whole model (``memory.global_slices``): Universal Checkpointing (Lian et al.
@@ -27,6 +27,7 @@ from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.global_slices import SLICES, Slices, encode, whole
 from mainstay.recovery.memory.layout import DTYPES, Layout, TensorSpec
 from mainstay.recovery.memory.model_names import MARK, MODEL
+from mainstay.recovery.memory.shard import SHARD
 from mainstay.recovery.mesh_shape import MeshShape
 
 Arrays = dict[str, npt.NDArray[np.generic]]
@@ -172,10 +173,11 @@ class _Gathering:
         mine = [tensor.name for tensor in self._layout.tensors if tensor.name.startswith("optim.")]
         kept = [(part, blob["optimizer"]) for part, blob in said if "optimizer" in blob]
         if kept:
+            absent = _absent(kept)
             merged["optimizer"] = {
                 "groups": self._alike(kept, "groups", "the hyperparameters of the optimizer's groups"),
                 "state": self._states(kept, known),
-                "absent": [index for index, name in enumerate(mine) if name in _absent(kept)],
+                "absent": [index for index, name in enumerate(mine) if name in absent],
             }
         out = np.zeros(spec.nbytes, np.uint8)
         varlen_buffer.write_bytes(msgspec.msgpack.encode(merged), out)
@@ -204,16 +206,43 @@ class _Gathering:
 
     def _states(self, kept: Sequence[tuple[CheckpointPart, Mapping[str, Any]]], known: set[str]) -> dict[str, Any]:
         """Scalars of each parameter of this rank."""
-        return {name: values for _, scalars in kept for name, values in scalars["state"].items() if name in known}
+        found: dict[str, Any] = {}
+        for part, scalars in kept:
+            for name in known & scalars["state"].keys():
+                if found.setdefault(name, scalars["state"][name]) != scalars["state"][name]:
+                    raise CheckpointError(
+                        f"{self._where(part)} has other scalars of parameter {name!r} than other parts"
+                    )
+        return found
 
 
 def _absent(kept: Sequence[tuple[CheckpointPart, Mapping[str, Any]]]) -> set[str]:
-    """Optimizer tensors that had not been created; each part counts its own in the order of its slot."""
-    found: set[str] = set()
+    """Optimizer tensors that no part had created; each counts its own in the order of its slot.
+
+    Experts that saw no token have zeros in their slot, which is what a piece of a tensor begins with.
+    """
+    absent: set[str] = set()
+    created: set[str] = set()
     for part, scalars in kept:
         names = [tensor.name for tensor in part.tensors if tensor.name.startswith("optim.")]
-        found |= {names[index] for index in scalars["absent"]}
-    return found
+        if scalars["absent"] and _is_divided(part):
+            names = _names_of_replicas(part, [peer for peer, _ in kept])
+        missing = {names[index] for index in scalars["absent"]}
+        absent |= missing
+        created |= {*names} - missing
+    return absent - created
+
+
+def _is_divided(part: CheckpointPart) -> bool:
+    """Whether the rest of the state is in the parts of other replicas."""
+    return part.is_share or any(tensor.name.startswith(SHARD) for tensor in part.tensors)
+
+
+def _names_of_replicas(part: CheckpointPart, parts: Sequence[CheckpointPart]) -> list[str]:
+    """Optimizer tensors of which replicas hold shares, in the order of the state: each share is a range of it."""
+    cut = part.shape.cut(part.rank)
+    peers = sorted((peer for peer in parts if peer.shape.cut(peer.rank) == cut), key=lambda peer: peer.rank)
+    return [*dict.fromkeys(t.name for peer in peers for t in peer.tensors if t.name.startswith("optim."))]
 
 
 def _require_parameter(name: str, known: set[str]) -> None:

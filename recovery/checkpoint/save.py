@@ -157,7 +157,7 @@ def write_image(
     new = step / f".{name}.{os.getpid()}.new"
     try:
         with DirectFile(new, direct=direct) as file:
-            tensors, described, found = _write_tensors(file, layout, data, share)
+            tensors, described, found, alike = _write_tensors(file, layout, data, share)
             if check is not None:
                 check(found)
             file.finish()
@@ -182,6 +182,7 @@ def write_image(
         tensors=tuple(tensors),
         described=described,
         share=share or msgspec.UNSET,
+        alike_digest=alike,
     )
     return write_checked(step / part_name(rank, generation), part)
 
@@ -198,10 +199,11 @@ def _make_room(step: Path, name: str, nbytes: int) -> None:
 
 def _write_tensors(
     file: DirectFile, layout: Layout, data: Bytes, share: tuple[int, int] | None
-) -> tuple[list[TensorEntry], TensorEntry, int | None]:
+) -> tuple[list[TensorEntry], TensorEntry, int | None, int | msgspec.UnsetType]:
     """The tensors, and behind them the layout, by which our slot can be made again from a state dict alone.
 
-    And the digest of the slot as it was written: tensors, and what lies between them in memory. None for a share.
+    And the digest of the slot as it was written: tensors, and what lies between them in memory. None for a share, which
+    has the digest of all that replicas hold alike instead.
     """
     slot = _SlotDigest(data) if share is None else None
     places = slices_of(layout, data)
@@ -217,7 +219,19 @@ def _write_tensors(
             entries.append(_write_tensor(file, piece, tensor[part.start : part.stop], part.place))
     text = np.frombuffer(layout.to_json(), np.uint8)
     (spec,) = Layout.build({LAYOUT: ("uint8", (len(text),))}).tensors
-    return entries, _write_tensor(file, spec, text, None), None if slot is None else slot.finish()
+    described = _write_tensor(file, spec, text, None)
+    if slot is None:
+        return entries, described, None, _alike_digest(layout, data)
+    return entries, described, slot.finish(), msgspec.UNSET
+
+
+def _alike_digest(layout: Layout, data: Bytes) -> int:
+    """Of what data-parallel replicas hold alike: values, and where they lie in the whole model."""
+    found = xxhash.xxh3_64()
+    for spec in layout.tensors:
+        if spec.name.startswith((*SHARED, SLICES)):
+            found.update(data[spec.offset : spec.offset + spec.nbytes].data)
+    return int(found.intdigest())
 
 
 class _SlotDigest:
@@ -283,7 +297,7 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
     Args:
         target: where.
         epoch: the step.
-        partial: one replica of each stage and slice is enough, if replicas are equal: no more will come.
+        partial: one replica of each stage and slice is enough, if replicas are known to be equal: no more will come.
 
     Raises:
         CheckpointError: a part is damaged.
@@ -292,8 +306,8 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
     run, shape = target.run, target.config.shape
     chosen = _newest(run.parts(epoch), target.config.returns)
     complete = target.config.writers() <= chosen.keys()
-    if not complete and not partial:
-        return None
+    if not complete and not (partial and target.config.replicated):
+        return None  # what is missing may be experts or shards that no other rank has
     if _committed(run, epoch, chosen):
         return run.manifest(epoch)
     parts = [run.part(epoch, part.rank, part.generation) for part in chosen.values()]
@@ -304,12 +318,14 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
     alike = dcp.replicated(parts)
     if not complete and not alike:
         raise CheckpointError(f"{run.step(epoch)} lacks ranks, and replicas that could stand for them differ")
+    named = all(p.has_model_names for p in parts)
+    whole_model = named and not alike and dcp.one_model(parts, SHARED)
     entries = tuple(PartEntry(rank=p.rank, generation=p.generation, nbytes=p.nbytes, check=p.check) for p in parts)
     manifest = Manifest(
         run=run.id, job=target.job, epoch=epoch, dp=shape.dp, pp=shape.pp, tp=shape.tp,
         depths=shape.depths or msgspec.UNSET, replicated=alike,
-        time=time.time(), parts=entries, model_names=all(p.has_model_names for p in parts) or msgspec.UNSET,
-        sliced=all(p.is_sliced for p in parts) or msgspec.UNSET,
+        time=time.time(), parts=entries, model_names=named or msgspec.UNSET,
+        sliced=all(p.is_sliced for p in parts) or whole_model or msgspec.UNSET,
         shares=any(p.is_share for p in parts) or msgspec.UNSET,
     )  # fmt: skip
     write_durably(run.step(epoch) / METADATA, dcp.metadata(parts))
@@ -329,6 +345,11 @@ def _covered(step: Path, members: list[CheckpointPart]) -> bool:
         raise CheckpointError(
             f"{step}: replicas hold other tensors than one another, and cannot divide them among themselves: "
             "use --checkpoint-replicas 0"
+        )
+    if len({part.alike_digest for part in members}) > 1:
+        raise CheckpointError(
+            f"{step}: replicas hold other values than one another, as with ZeRO-1 or experts in the script, and cannot "
+            "divide them among themselves: use --checkpoint-replicas 0"
         )
     return any({(index, count) for index in range(count)} <= set(shares) for _, count in shares)
 

@@ -169,6 +169,7 @@ class CheckpointManager:
             tp=shape.tp,
             depths=shape.depths,
             copies=self._copies(),
+            replicated=bool(self._job.state.replicated) and not self._job.options.shard_snapshots,
             away=tuple(rank.number for rank in self._job.members.ranks if rank.away),
             returns=self._job.history.returns,
             resumed=None if self._job.source is None else (self._job.source.manifest.run, self._job.begun_at),

@@ -56,7 +56,7 @@ def _told(ranks: Iterable[RankMember], orders: Mapping[int, RestoreOrder]) -> di
 def _apart(job: Job, digests: Mapping[int, int]) -> set[int]:
     """Replicas that differ: the minority, or all of a place where no majority says who is right."""
     shape = job.members.shape
-    if shape is None or not job.state.parameters_equal:
+    if shape is None or job.state.replicated is None or not job.state.parameters_equal:
         return set()
     places = {tuple(shape.dp_peers(rank)) for rank in digests}
     return set().union(*(_minority({rank: digests[rank] for rank in place if rank in digests}) for place in places))

@@ -77,8 +77,8 @@ class RankMember:
     epoch: int = 0
     """The last epoch that it committed."""
     epoch_generation: int = 0
-    digests: dict[int, int] = field(default_factory=dict)
-    """Epoch -> digest of its parameters, since the last recovery."""
+    digests: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Epoch -> digests of its parameters and of its optimizer, since the last recovery."""
     buffers: dict[int, int] = field(default_factory=dict)
     """Epoch -> digest of its buffers, likewise."""
 

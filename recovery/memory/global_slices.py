@@ -61,20 +61,31 @@ def decode(data: Bytes) -> dict[str, GlobalSlice]:
         raise ValueError(f"{SLICES} is damaged: {error}") from error
 
 
-class TensorParallelSlices:
-    """The slices of tensors that a script cuts evenly among tensor-parallel ranks itself, as it declares them."""
+Split = int | tuple[int, int, int]
+"""A dimension that is cut evenly among tensor-parallel ranks; or (dimension, rank, ranks) where it is cut among others,
+such as the ranks of an expert-parallel group."""
+Sharding = Mapping[str, Split | list[Split]]
+"""Parameter or buffer name, or a pattern with ``*`` -> how it is cut; a list where it is cut several times."""
 
-    def __init__(self, dimensions: Mapping[str, int], rank: int, count: int) -> None:
+
+class DeclaredSlices:
+    """The slices of tensors that a script cuts evenly among ranks itself, as it declares them."""
+
+    def __init__(self, sharding: Sharding, rank: int, count: int) -> None:
         """Note what is cut.
 
         Args:
-            dimensions: parameter or buffer name, or a pattern with ``*``, -> the dimension along which it is cut.
+            sharding: how.
             rank: of this process among ``count`` tensor-parallel ranks.
             count: of them.
+
+        Raises:
+            ValueError: an entry is no ``Split``; names it.
         """
-        self._dimensions = dict(dimensions)
-        self._rank = rank
-        self._count = count
+        self._splits = {
+            name: [_split(name, one, rank, count) for one in (some if isinstance(some, list) else [some])]
+            for name, some in sharding.items()
+        }
         self._used: set[str] = set()
 
     def place(self, name: str, shape: tuple[int, ...]) -> GlobalSlice | None:
@@ -83,19 +94,17 @@ class TensorParallelSlices:
         Raises:
             ValueError: it has no such dimension; names it.
         """
-        pattern = next((pattern for pattern in self._dimensions if fnmatchcase(name, pattern)), None)
+        pattern = next((pattern for pattern in self._splits if fnmatchcase(name, pattern)), None)
         if pattern is None:
             return None
         self._used.add(pattern)
-        dimension = self._dimensions[pattern]
-        if not 0 <= dimension < len(shape):
-            raise ValueError(f"sharding: {name!r} has shape {list(shape)} and no dimension {dimension}")
-        if self._count == 1:
-            return None
         sizes, offsets = list(shape), [0] * len(shape)
-        sizes[dimension] *= self._count
-        offsets[dimension] = self._rank * shape[dimension]
-        return GlobalSlice(tuple(sizes), tuple(offsets))
+        for dimension, rank, count in reversed(self._splits[pattern]):  # each cuts what those before it left
+            if not 0 <= dimension < len(shape):
+                raise ValueError(f"sharding: {name!r} has shape {list(shape)} and no dimension {dimension}")
+            offsets[dimension] += rank * sizes[dimension]
+            sizes[dimension] *= count
+        return None if tuple(sizes) == shape else GlobalSlice(tuple(sizes), tuple(offsets))
 
     def require_used(self) -> None:
         """Check that every pattern names something.
@@ -103,6 +112,17 @@ class TensorParallelSlices:
         Raises:
             ValueError: one does not.
         """
-        unused = self._dimensions.keys() - self._used
+        unused = self._splits.keys() - self._used
         if unused:
             raise ValueError(f"sharding: no parameter or buffer of this model matches {min(unused)!r}")
+
+
+def _split(name: str, one: Split, rank: int, count: int) -> tuple[int, int, int]:
+    match one:
+        case bool():
+            pass
+        case int():
+            return one, rank, count
+        case (int(), int() as place, int() as places) if 0 <= place < places:
+            return one
+    raise ValueError(f"sharding: {name!r} is {one!r}, which is no dimension and no (dimension, rank, ranks)")

@@ -20,10 +20,11 @@ class OptimizerState:
         self._named: dict[str, tuple[list[str], list[tuple[str, str]]]] = {}
         """Parameter -> keys of its tensors, and (full name, key) of each in order."""
         by_id = {id(p): name for name, p in names.items()}
+        groups = [group["params"] for group in optimizer.param_groups]
+        self._groups = [[by_id.get(id(p), f"group{g}.{i}") for i, p in enumerate(of)] for g, of in enumerate(groups)]
+        """Names of the parameters of each group."""
         self._parameters: dict[str, torch.Tensor] = {
-            by_id.get(id(p), f"group{g}.{i}"): p
-            for g, group in enumerate(optimizer.param_groups)
-            for i, p in enumerate(group["params"])
+            name: p for names, of in zip(self._groups, groups, strict=True) for name, p in zip(names, of, strict=True)
         }
         with first_step_taken(optimizer):
             self._keys = {n: _tensor_keys(optimizer.state.get(p, {})) for n, p in self._parameters.items()}
@@ -63,6 +64,7 @@ class OptimizerState:
         scalars = {
             "absent": [index for index, full in enumerate(self._made) if full not in live],
             "groups": [_plain(group) for group in self.optimizer.param_groups],
+            "parameters": self._groups,
             "state": {name: values for name, values in plain.items() if values},
         }
         return {full: local(live[full]) if full in live else None for full in self._made}, scalars

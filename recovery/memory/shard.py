@@ -26,6 +26,9 @@ from mainstay.recovery.memory.slot_copy import Piece, cut
 SHARED: Final = ("param.", "optim.")
 """How the names of tensors begin that data-parallel replicas hold alike (``memory.state``)."""
 
+SHARD: Final = "mainstay.shard."
+"""How the name of a tensor of one byte begins that slots have which hold a share."""
+
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 
@@ -159,7 +162,7 @@ class ShardedState:
 
     def _mark(self, index: int) -> str:
         """So that the layout's digest tells one replica's slot from another's."""
-        return f"mainstay.shard.{index}of{self.count}"
+        return f"{SHARD}{index}of{self.count}"
 
     def freeze(self) -> Mapping[str, Piece]:
         """See ``Source``.

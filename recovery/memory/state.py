@@ -19,7 +19,7 @@ from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.device import Bounce, DeviceCopier, StridedCopier
 from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.dtensor import global_slice, local
-from mainstay.recovery.memory.global_slices import SLICES, GlobalSlice, TensorParallelSlices, encode
+from mainstay.recovery.memory.global_slices import SLICES, DeclaredSlices, GlobalSlice, encode
 from mainstay.recovery.memory.layout import DTYPES, Layout
 from mainstay.recovery.memory.model_names import MARK, MARK_SPEC, MARK_VALUE, ModelNames
 from mainstay.recovery.memory.optimizer import OptimizerState
@@ -53,7 +53,7 @@ class TrainerState:
         optimizer: torch.optim.Optimizer | None,
         extra: Extra | None = None,
         names: Mapping[str, str] | None = None,
-        sharding: TensorParallelSlices | None = None,
+        sharding: DeclaredSlices | None = None,
     ) -> None:
         self.model = model
         self.extra = dict(extra or {})
@@ -197,7 +197,7 @@ class TrainerState:
         for name, buffer in self.model.named_buffers():
             yield f"buffer.{self._whole(name)}", local(buffer)
 
-    def _find_slices(self, sharding: TensorParallelSlices | None) -> dict[str, GlobalSlice]:
+    def _find_slices(self, sharding: DeclaredSlices | None) -> dict[str, GlobalSlice]:
         """Of distributed tensors, and of those that the script declares."""
         found: dict[str, GlobalSlice | None] = {}
         shapes: dict[str, tuple[int, ...]] = {}

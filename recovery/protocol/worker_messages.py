@@ -98,6 +98,8 @@ class StepRecord(WorkerMessage, frozen=True):
     """xxh3_64 of the parameters, only in the first steps of a generation."""
     buffers: int | None = None
     """The same of the buffers."""
+    optimizer: int | None = None
+    """A digest of the optimizer's tensors, and of names, shapes, and places of all tensors; likewise."""
     micro_batches: int = 0
     """That the rank was assigned for it; 0: its script does not ask."""
     routed: bool = False

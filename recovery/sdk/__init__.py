@@ -22,6 +22,7 @@ import torch
 
 from mainstay.probes.torch_private import check as check_torch
 from mainstay.recovery.agent.standalone import job_name
+from mainstay.recovery.memory.global_slices import Sharding
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.sdk.data_order import ResumableSampler, ResumableStream
 from mainstay.recovery.sdk.failures import RetryStep
@@ -54,7 +55,9 @@ _told = False
 """The shape of ``_mesh`` is what the launcher said."""
 
 
-def init(*, dp: int | None = None, pp: int | None = None, tp: int = 1, backend: str | None = None) -> Mesh:
+def init(
+    *, dp: int | None = None, pp: int | None = None, tp: int = 1, ep: int | None = None, backend: str | None = None
+) -> Mesh:
     """Meet the other ranks and form their process groups. Call it once, before the model is built.
 
     Args:
@@ -64,10 +67,12 @@ def init(*, dp: int | None = None, pp: int | None = None, tp: int = 1, backend: 
         pp: pipeline stages, likewise.
         tp: tensor-parallel ranks. Where the launcher gives ``dp`` and ``pp`` it may give these too (``mainstay run
             --tp T``, ``mainstay job reshape --tp T``), and then its number counts: read it from ``mesh.shape``.
+        ep: how many consecutive data-parallel ranks divide the experts of a mixture among themselves: for ``mesh.ep``
+            and ``mesh.expert_dp``. It must divide ``dp``.
         backend: of ``torch.distributed``; by default NCCL where there are GPUs, else gloo.
 
     Raises:
-        ValueError: ``dp * pp * tp`` is not the number of ranks.
+        ValueError: ``dp * pp * tp`` is not the number of ranks, or ``ep`` does not divide ``dp``.
         RuntimeError: called twice.
     """
     global _mesh, _told  # noqa: PLW0603 - a process is one rank of one mesh
@@ -75,7 +80,7 @@ def init(*, dp: int | None = None, pp: int | None = None, tp: int = 1, backend: 
         raise RuntimeError("mainstay.init was called twice")
     _told = dp is None and pp is None
     shape = told_shape(tp) if _told else MeshShape(dp=1 if dp is None else dp, pp=1 if pp is None else pp, tp=tp)
-    _mesh = build_mesh(shape, backend=backend, link=installed())
+    _mesh = build_mesh(shape, ep, backend=backend, link=installed())
     return _mesh
 
 
@@ -85,7 +90,7 @@ def attach(
     extra: Mapping[str, Any] | None = None,
     *,
     names: Mapping[str, str] | None = None,
-    sharding: Mapping[str, int] | None = None,
+    sharding: Sharding | None = None,
     retry: Iterable[type[Exception]] = (),
 ) -> TrainingRun:
     """Put ``model`` and ``optimizer`` (and random numbers, always) under protection.
@@ -98,8 +103,9 @@ def attach(
         names: module here -> module in the whole model, for a pipeline stage: so that a step that it saves can be
             resumed from with other stages. ``{}`` where the stage was cut out of the model and kept its names.
         sharding: parameter or buffer (or a pattern with ``*``) -> the dimension along which the script itself cuts it
-            evenly among tensor-parallel ranks: so that a step can be resumed from with another tensor size. A
-            ``DTensor`` needs no entry. Tensors that are cut otherwise (fused projections) must be split first.
+            evenly among tensor-parallel ranks, or (dimension, rank, ranks) where it cuts it among others, as experts
+            among expert-parallel ranks; a list where it does both. So that a step can be resumed from with other
+            sizes. A ``DTensor`` needs no entry. Tensors that are cut otherwise (fused projections) must be split first.
         retry: exceptions after which a step is made again by the same processes, with ``RetryStep`` and what a
             broken collective raises. A rank that raises again soon gets a new process.
 

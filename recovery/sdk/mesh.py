@@ -71,6 +71,21 @@ class Mesh:
         return self._groups.tp
 
     @property
+    def ep(self) -> dist.ProcessGroup:
+        """Data-parallel ranks that hold each expert once among them; this rank's place is ``ep_rank``."""
+        return _asked(self._groups.ep)
+
+    @property
+    def expert_dp(self) -> dist.ProcessGroup:
+        """Data-parallel ranks that hold the same experts."""
+        return _asked(self._groups.expert_dp)
+
+    @property
+    def ep_rank(self) -> int:
+        """Index in ``ep``."""
+        return self.dp_rank % (self.communicator.ep or 1)
+
+    @property
     def all_groups(self) -> tuple[dist.ProcessGroup, ...]:
         return self.world, self.dp, self.pp, self.tp
 
@@ -246,17 +261,25 @@ def told_shape(tp: int) -> MeshShape:
     return MeshShape(dp=int(os.environ.get("MAINSTAY_DP", "1")), pp=int(os.environ.get("MAINSTAY_PP", "1")), tp=tp)
 
 
-def build_mesh(shape: MeshShape, *, backend: str | None, link: LauncherClient | None) -> Mesh:
+def _asked(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
+    if group is None:
+        raise RuntimeError("this mesh has no groups of experts: give mainstay.init ep=")
+    return group
+
+
+def build_mesh(shape: MeshShape, ep: int | None, *, backend: str | None, link: LauncherClient | None) -> Mesh:
     """See ``mainstay.recovery.sdk.init``."""
     dp, pp, tp = shape.dp, shape.pp, shape.tp
     if min(dp, pp, tp) < 1:
         raise ValueError(f"dp={dp}, pp={pp}, tp={tp}: each must be at least 1")
+    if ep is not None and (ep < 1 or dp % ep or shape.depths):
+        raise ValueError(f"ep={ep} must divide dp={dp}, and all pipelines must have the same number of stages")
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if shape.world_size != world:
         size = f"stages={list(shape.depths)}" if shape.depths else f"dp={dp} x pp={pp} x tp={tp}"
         raise ValueError(f"{size} needs {shape.world_size} ranks, this job has {world}")
     chosen = backend or ("nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo")
-    mesh = Mesh(Communicator(int(os.environ.get("RANK", "0")), GenerationRanks.whole(shape), chosen), link)
+    mesh = Mesh(Communicator(int(os.environ.get("RANK", "0")), GenerationRanks.whole(shape), chosen, ep), link)
     if link is None:
         mesh.communicator.form_from_environment(0)
     else:

@@ -168,8 +168,11 @@ class StepMeter:
         self.gradients.before_update()
         self.spent += time.perf_counter() - begun
 
-    def end(self, generation: int, epoch: int, *, digests: bool) -> None:
-        """The step just became ``epoch``; with ``digests`` of the model as it is now. ``take`` gives its record."""
+    def end(self, generation: int, epoch: int, *, digests: bool, optimizer: int | None = None) -> None:
+        """The step just became ``epoch``; with ``digests`` of the model as it is now, and that of its optimizer.
+
+        ``collect`` gives its record.
+        """
         now, delay = time.perf_counter(), self.clock.delay()
         since, since_delay = self._begun, self._delay
         if self._last_commit is not None:
@@ -178,7 +181,7 @@ class StepMeter:
         compute = now - self._begun - (delay - self._delay) - waited - self._data_inside - self.blocked
         signals = self._signals(delay - since_delay) | self._own_cost(now - since)
         norm, summed = self.gradients.norm(), self.gradients.summed()
-        digest = tensors_digest(self._model.parameters()) if digests else None
+        digest = tensors_digest(local(self._model.parameters())) if digests else None
         intervals = [] if self._device is None else self._device.end_step()
         record = StepRecord(
             generation=generation,
@@ -188,7 +191,8 @@ class StepMeter:
             snapshot_blocked=self.blocked,
             end_ns=time.time_ns(),
             digest=digest,
-            buffers=tensors_digest(self._model.buffers()) if digests else None,
+            buffers=tensors_digest(local(self._model.buffers())) if digests else None,
+            optimizer=optimizer,
             signals=signals,
         )
         draft = _Draft(

@@ -56,6 +56,10 @@ class GenerationGroups:
     dp: dist.ProcessGroup
     pp: dist.ProcessGroup
     tp: dist.ProcessGroup
+    ep: dist.ProcessGroup | None = None
+    """Ranks among which experts are divided; None: the script did not ask."""
+    expert_dp: dist.ProcessGroup | None = None
+    """Ranks that hold the same experts."""
 
 
 @dataclass(eq=False)
@@ -66,6 +70,8 @@ class Communicator:
     """As torch numbers it in ``world``."""
     world: GenerationRanks
     backend: str
+    ep: int | None = None
+    """How many data-parallel ranks divide the experts among themselves; None: the script did not say."""
     groups: GenerationGroups | None = None
     inside: Callable[[], object | None] = lambda: None
     """The call between ranks in which the training thread is, the same object all the while; None: in none."""
@@ -148,7 +154,19 @@ class Communicator:
             dp=self._subgroup(peers.dp_peers(self.rank), world),
             pp=self._subgroup(peers.pp_peers(self.rank), world),
             tp=self._subgroup(peers.tp_peers(self.rank), world),
+            **self._expert_groups(peers.dp_peers(self.rank), world),
         )
+
+    def _expert_groups(self, peers: list[int], world: dist.ProcessGroup) -> dict[str, dist.ProcessGroup]:
+        """Consecutive data-parallel ranks hold each expert once."""
+        ep, place = self.ep, peers.index(self.rank)
+        if ep is None:
+            return {}
+        first = place // ep * ep
+        return {
+            "ep": self._subgroup(peers[first : first + ep], world),
+            "expert_dp": self._subgroup(peers[place % ep :: ep], world),
+        }
 
     def _subgroup(self, ranks: list[int], world: dist.ProcessGroup) -> dist.ProcessGroup:
         if len(ranks) == self.world.size:

@@ -6,13 +6,14 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import msgspec
 import torch
 import torch.distributed as dist
 
-from mainstay.recovery.memory.global_slices import TensorParallelSlices
+from mainstay.recovery.memory.global_slices import DeclaredSlices, Sharding
 from mainstay.recovery.memory.state import TrainerState
 from mainstay.recovery.protocol.worker_messages import (
     Attached,
@@ -34,7 +35,7 @@ from mainstay.recovery.sdk.meter import Sent
 from mainstay.recovery.sdk.metered import MeteredRun
 from mainstay.recovery.sdk.numerics import whole_digest
 from mainstay.recovery.sdk.progress import ProgressThread
-from mainstay.recovery.sdk.replica_check import require_equal
+from mainstay.recovery.sdk.replica_check import optimizer_digest, require_equal
 from mainstay.recovery.sdk.run import Report, StepBlock
 from mainstay.recovery.sdk.shard_gather import PartError
 from mainstay.recovery.sdk.snapshot_session import RestoreError, SnapshotSession
@@ -60,7 +61,7 @@ class ProtectedRun(MeteredRun):
         extra: Mapping[str, Any] | None,
         *,
         names: Mapping[str, str] | None = None,
-        sharding: Mapping[str, int] | None = None,
+        sharding: Sharding | None = None,
         told: bool = False,
         retry: Iterable[type[Exception]] = (),
     ) -> None:
@@ -71,8 +72,9 @@ class ProtectedRun(MeteredRun):
         self._link = link
         self._model = model
         self._adapts, self._cuts = told and names is not None, sharding is not None
-        cut = TensorParallelSlices(sharding or {}, mesh.tp_rank, mesh.shape.tp)
+        cut = DeclaredSlices(sharding or {}, mesh.tp_rank, mesh.shape.tp)
         state = TrainerState(model, optimizer, extra, names, cut)
+        self._optimizer_digest = partial(optimizer_digest, state, optimizer)
         state.pace(lambda: self._meter.traffic.current is not None)
         peers = mesh.shape.dp_peers(mesh.rank)
         self._protection = SnapshotSession(link.assignment, mesh.generation, state, replicas=peers, stages=mesh.stages)
@@ -186,9 +188,8 @@ class ProtectedRun(MeteredRun):
 
     def _check_replicas(self) -> None:
         """Before the first step of all: the replicas hold all that this rank leaves for them to save."""
-        sharded = self._protection.sharded
-        if sharded is not None and self._epoch == 0:
-            require_equal(sharded, self._model.parameters(), self.mesh.dp, self._ballot.device)
+        if self._protection.sharded is not None and self._epoch == 0:
+            require_equal(self._optimizer_digest(), self._model.parameters(), self.mesh.dp, self._ballot.device)
 
     def _vote(self) -> None:
         """Agree with all ranks of the generation.
@@ -240,7 +241,8 @@ class ProtectedRun(MeteredRun):
             self._protection.open()
             self._tell_attached()
         self._protection.save(self._epoch)
-        self._meter.end(self.mesh.generation, self._epoch, digests=digests)
+        optimizer = self._optimizer_digest() if digests else None
+        self._meter.end(self.mesh.generation, self._epoch, digests=digests, optimizer=optimizer)
         self._send_records()
         if request := self._link.take_speed_request():
             self._link.send(measure_speed(request, self._ballot.device))

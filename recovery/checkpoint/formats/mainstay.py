@@ -8,9 +8,10 @@ or in another step of the job.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,7 +83,7 @@ def read(path: Path) -> LogicalCheckpoint:
         tensors[name] = LogicalTensor(name, piece.dtype, piece.slice.global_shape, (*boxes, box))
     shape = {"dp": manifest.dp, "pp": manifest.pp, "tp": manifest.tp}
     checkpoint = LogicalCheckpoint(path, "mainstay", tensors, {"step": manifest.epoch, _SHAPE: shape})
-    _add_scalars(checkpoint, min(part.rank for part in parts))
+    _add_scalars(checkpoint, sorted(part.rank for part in parts))
     return checkpoint
 
 
@@ -117,18 +118,28 @@ def _checker(path: Path, entry: TensorEntry) -> Callable[[], None]:
     return verify
 
 
-def _add_scalars(checkpoint: LogicalCheckpoint, rank: int) -> None:
-    """Hyperparameters and extras of the first rank, where they can be read; a damaged blob is found by its digest."""
-    blob = checkpoint.tensors.get(f"rank{rank}.{dcp.BLOB}")
-    if blob is None:
-        return
+def _add_scalars(checkpoint: LogicalCheckpoint, ranks: Sequence[int]) -> None:
+    """Hyperparameters and extras of the first rank, parameters of all; a damaged blob is found by its digest."""
     with contextlib.suppress(msgspec.MsgspecError, ValueError):
-        scalars = msgspec.msgpack.decode(varlen_buffer.read_bytes(blob.read().view(np.uint8)), type=dict[str, Any])
-        optimizer = scalars.get("optimizer", {})
-        kept = {"optimizer.param_groups": optimizer.get("groups"), "extra": scalars.get("extra")}
-        for parameter, state in optimizer.get("state", {}).items():
-            kept |= {f"optimizer.state.{parameter}.{key}": value for key, value in state.items()}
+        blobs = [blob for rank in ranks if (blob := checkpoint.tensors.get(f"rank{rank}.{dcp.BLOB}")) is not None]
+        raw = [varlen_buffer.read_bytes(blob.read().view(np.uint8)) for blob in blobs]
+        told = [msgspec.msgpack.decode(scalars, type=dict[str, Any]) for scalars in raw] or [{}]
+        optimizers = [scalars.get("optimizer", {}) for scalars in told]
+        kept = {"optimizer.param_groups": _groups(optimizers), "extra": told[0].get("extra")}
+        for optimizer in reversed(optimizers):
+            for parameter, state in optimizer.get("state", {}).items():
+                kept |= {f"optimizer.state.{parameter}.{key}": value for key, value in state.items()}
         checkpoint.values |= {name: value for name, value in kept.items() if value and is_plain(value)}
+
+
+def _groups(optimizers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first rank's groups, with the names of their parameters on all ranks where those say them."""
+    groups: list[dict[str, Any]] = optimizers[0].get("groups", [])
+    names = [optimizer.get("parameters", []) for optimizer in optimizers]
+    if any(len(of) != len(groups) for of in names):
+        return groups
+    united = [dict.fromkeys(itertools.chain.from_iterable(of)) for of in zip(*names, strict=True)]
+    return [group | {"params": [*of]} for group, of in zip(groups, united, strict=True)]
 
 
 # Writing

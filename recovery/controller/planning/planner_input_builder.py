@@ -89,6 +89,16 @@ class PlannerInputBuilder:
         self._job.apply(ReplicasCompared(parameters_equal=equal, replicated=buffers))
         self._checkpoints.configure()  # equal replicas may share the writing
         self._commands.replicate_state()
+        if parts and not equal:
+            self._report_unequal()
+
+    def _report_unequal(self) -> None:
+        """Ranks divide what replicas hold alike, and hold other things: experts, shards, or ZeRO-1 in the script."""
+        differ = "data-parallel ranks hold different parameters or optimizer tensors"
+        if self._job.options.shard_snapshots:
+            self._job.control.fail(f"--shard-snapshots would lose state, because {differ}: leave the option out")
+        elif self._job.options.checkpoint_replicas:
+            log.warning("--checkpoint-replicas has no effect, because %s: each rank writes its whole state", differ)
 
     def replicas_equal(self) -> bool | None:
         """Whether replicas reported equal digests for the newest epoch that all did; None without replicas."""

@@ -77,9 +77,9 @@ class JobState:
     groups: tuple[Group, ...] = ()
     """As the agents were last told: parity and copies that exist belong to them."""
     parameters_equal: bool = True
-    """Whether data-parallel peers hold equal parameters at least; checked in the first step."""
+    """Whether data-parallel peers hold equal parameters and optimizer tensors; checked in the first step."""
     replicated: bool | None = None
-    """Whether they hold equal parameters and buffers, as their digests said; None: not known yet."""
+    """Whether they hold equal buffers too, as their digests said; None: not known yet."""
     formed_once: bool = False
     recoveries: int = 0
     """Failures that ``--max-restarts`` counts."""

@@ -133,7 +133,7 @@ def _step_committed(rank: RankMember, step: StepRecord, current: int) -> None:
     if step.generation == current:
         rank.epoch, rank.epoch_generation = step.epoch, step.generation
         if step.digest is not None:
-            rank.digests[step.epoch], rank.buffers[step.epoch] = step.digest, step.buffers or 0
+            rank.digests[step.epoch], rank.buffers[step.epoch] = (step.digest, step.optimizer or 0), step.buffers or 0
 
 
 def _joined(state: JobState, rank: RankMember, joined: Joined, at: float) -> None:

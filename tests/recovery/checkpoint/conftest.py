@@ -47,7 +47,14 @@ class Ranks:
 
     def target(self, generation: int = 1, returns: tuple[tuple[int, int], ...] = ()) -> WriteTarget:
         config = DiskConfig(
-            run=self.run_id, generation=generation, every=1, dp=self.dp, pp=self.pp, tp=1, returns=returns
+            run=self.run_id,
+            generation=generation,
+            every=1,
+            dp=self.dp,
+            pp=self.pp,
+            tp=1,
+            returns=returns,
+            replicated=not self.sharded,
         )
         return WriteTarget(self.directory, "job", config)
 

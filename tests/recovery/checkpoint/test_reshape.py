@@ -92,7 +92,9 @@ class Saved:
         self, home: Path, shape: MeshShape, change: Callable[[Trainer], None] | None = None, **of: Any
     ) -> None:
         self.directory, self.shape = home / "checkpoints", shape
-        config = DiskConfig(run=RUN, generation=1, every=1, dp=shape.dp, pp=shape.pp, tp=shape.tp, depths=shape.depths)
+        config = DiskConfig(
+            run=RUN, generation=1, every=1, dp=shape.dp, pp=shape.pp, tp=shape.tp, depths=shape.depths, replicated=True
+        )
         target = save.WriteTarget(self.directory, "job", config)
         save.begin_step(target)
         lost = of.pop("lost", ())

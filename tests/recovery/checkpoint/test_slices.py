@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig, Manifest
 from mainstay.recovery.checkpoint.reshape import gather, sources
 from mainstay.recovery.memory.arena import Arena
-from mainstay.recovery.memory.global_slices import GlobalSlice, TensorParallelSlices, decode, encode
+from mainstay.recovery.memory.global_slices import DeclaredSlices, GlobalSlice, decode, encode
 from mainstay.recovery.memory.snapshot import SnapshotWriter
 from mainstay.recovery.memory.state import TrainerState
 from mainstay.recovery.mesh_shape import MeshShape
@@ -54,7 +55,7 @@ class Rank:
         self.optimizer = torch.optim.AdamW(self.model.parameters())
         prefixes = {f"blocks.{i}": f"blocks.{begin + i}" for i in range(end - begin)}
         cut = {pattern: dim for pattern, dim in SHARDING.items() if begin == 0 or not pattern.startswith("voc")}
-        self.state = TrainerState(self.model, self.optimizer, {}, prefixes, TensorParallelSlices(cut, tp, shape.tp))
+        self.state = TrainerState(self.model, self.optimizer, {}, prefixes, DeclaredSlices(cut, tp, shape.tp))
         for parameter in self.model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         self.optimizer.step()
@@ -86,13 +87,19 @@ def whole_model(seed: int = 0) -> dict[str, torch.Tensor]:
 
 
 def saved(
-    home: Path, shape: MeshShape, whole: dict[str, torch.Tensor], copies: int = 0
+    home: Path,
+    shape: MeshShape,
+    whole: dict[str, torch.Tensor],
+    copies: int = 0,
+    change: Callable[[Rank], None] | None = None,
 ) -> tuple[save.WriteTarget, Manifest]:
     config = DiskConfig(run=RUN, generation=1, every=1, dp=shape.dp, pp=shape.pp, tp=shape.tp, copies=copies)
     target = save.WriteTarget(home / "checkpoints", "job", config)
     save.begin_step(target)
     for number in range(shape.world_size):
         rank = Rank(number, shape, whole)
+        if change is not None:
+            change(rank)
         arena = Arena.create(home / f"rank-{number}.arena", rank=number, layout=rank.state.layout, slots=2)
         writer = SnapshotWriter(arena, rank.state)
         writer.start(EPOCH, 1)
@@ -154,6 +161,34 @@ def test_a_share_of_each_replica_is_nearly_equal(tmp_path: Path) -> None:
     assert max(sizes) < 1.1 * sum(sizes) / 3
 
 
+def test_moments_that_each_replica_keeps_for_itself_are_never_divided(tmp_path: Path) -> None:
+    """ZeRO-1 in the script: each replica updates its half of the moments, and all hold the same parameters."""
+
+    def own_half(rank: Rank) -> None:
+        block = rank.model.blocks[rank.rank]
+        rank.optimizer.state[block.up.weight]["exp_avg"] += 1.0
+
+    with pytest.raises(CheckpointError, match=r"as with ZeRO-1 .* use --checkpoint-replicas 0"):
+        saved(tmp_path, MeshShape(dp=2, pp=1), whole_model(), 1, own_half)
+
+
+def test_moments_that_do_not_exist_yet_are_known_by_their_names_in_all_shares(tmp_path: Path) -> None:
+    def frozen(rank: Rank) -> None:
+        for block in list(rank.model.blocks)[2:]:
+            rank.optimizer.state[block.up.weight].clear()
+
+    whole = whole_model()
+    target, manifest = saved(tmp_path, MeshShape(dp=3, pp=1), whole, 1, frozen)
+    rank = Rank(0, MeshShape(dp=1, pp=2), None)
+    load(target, manifest, rank)
+    for name, tensor in rank.tensors().items():
+        assert torch.equal(tensor, rank.piece(name, whole)), name
+    last = Rank(1, MeshShape(dp=1, pp=2), None)
+    load(target, manifest, last)
+    assert [bool(last.optimizer.state.get(block.up.weight)) for block in last.model.blocks] == [False, False]
+    assert all(last.optimizer.state[block.down.weight] for block in last.model.blocks)
+
+
 def test_a_share_that_is_gone_is_said(tmp_path: Path) -> None:
     target, manifest = saved(tmp_path, MeshShape(dp=2, pp=1), whole_model(), 1)
     (target.run.step(EPOCH) / "rank-1.g1.json").unlink()
@@ -177,7 +212,7 @@ def test_a_script_that_does_not_say_how_it_cuts_is_told(tmp_path: Path) -> None:
 )
 def test_a_declaration_that_fits_nothing_is_refused(sharding: dict[str, int], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        TrainerState(Model(0, 2, 2), None, sharding=TensorParallelSlices(sharding, 0, 2))
+        TrainerState(Model(0, 2, 2), None, sharding=DeclaredSlices(sharding, 0, 2))
 
 
 def test_slices_that_cannot_be_are_refused() -> None:

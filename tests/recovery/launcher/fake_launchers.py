@@ -131,7 +131,14 @@ class FakeNode:
         return lambda: self.stream.send(ended)
 
     def commit(
-        self, rank: int, epoch: int, *, generation: int | None = None, digest: int | None = None, **signals: float
+        self,
+        rank: int,
+        epoch: int,
+        *,
+        generation: int | None = None,
+        digest: int | None = None,
+        optimizer: int | None = None,
+        **signals: float,
     ) -> None:
         """The rank commits a step, and its snapshot."""
         self.live[rank] = self.slots[rank] = epoch
@@ -140,7 +147,8 @@ class FakeNode:
             rank,
             StepRecord(
                 generation=generation or self.generation, epoch=epoch, step_time=0.1, compute_time=0.1,
-                snapshot_blocked=0.0, end_ns=epoch, digest=digest, micro_batches=4, routed=True, signals=signals,
+                snapshot_blocked=0.0, end_ns=epoch, digest=digest, optimizer=optimizer,
+                micro_batches=4, routed=True, signals=signals,
             ),
         )  # fmt: skip
 

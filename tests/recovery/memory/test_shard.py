@@ -11,7 +11,7 @@ from hypothesis import given
 from mainstay.recovery.memory import varlen_buffer
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import digest, digest_of
-from mainstay.recovery.memory.global_slices import GlobalSlice, TensorParallelSlices
+from mainstay.recovery.memory.global_slices import DeclaredSlices, GlobalSlice
 from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.memory.shard import Rows, ShardedState, cut_rows, share
 from mainstay.recovery.memory.snapshot import SnapshotWriter
@@ -65,7 +65,7 @@ def parts_of(model, optimizer):
 @pytest.mark.parametrize(("count", "tp"), [(2, 1), (3, 1), (5, 1), (3, 2)])
 def test_replicas_slots_together_are_the_state(tmp_path, count, tp):
     def whole_state(*parts):
-        return TrainerState(*parts, sharding=TensorParallelSlices({"0.weight": 1}, tp - 1, tp))
+        return TrainerState(*parts, sharding=DeclaredSlices({"0.weight": 1}, tp - 1, tp))
 
     trainers = [trainer(seed) for seed in range(count)]
     states = [ShardedState(whole_state(*t), i, count) for i, t in enumerate(trainers)]

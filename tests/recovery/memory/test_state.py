@@ -13,7 +13,7 @@ import xxhash
 from bench.lib_slots import read_slot
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import digest, digest_of
-from mainstay.recovery.memory.global_slices import TensorParallelSlices
+from mainstay.recovery.memory.global_slices import DeclaredSlices
 from mainstay.recovery.memory.rng_state import RngState
 from mainstay.recovery.memory.snapshot import SnapshotWriter
 from mainstay.recovery.memory.state import TrainerState, restore
@@ -177,7 +177,7 @@ def test_a_snapshot_of_another_place_in_the_model_is_refused(tmp_path):
     """The layout is the same on all tensor-parallel ranks; their tensors are not."""
 
     def state(rank):
-        return TrainerState(Net(), None, sharding=TensorParallelSlices({"first.weight": 0}, rank, 2))
+        return TrainerState(Net(), None, sharding=DeclaredSlices({"first.weight": 0}, rank, 2))
 
     arena = _snapshot(tmp_path, state(0), 1)
     load_state(state(0), read_slot(arena, 1))

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from mainstay.recovery.examples import tiny
 from mainstay.recovery.mesh_shape import GenerationRanks, MeshShape
 from mainstay.recovery.protocol.worker_messages import Regroup
-from mainstay.recovery.sdk.mesh import Mesh
+from mainstay.recovery.sdk.mesh import Mesh, build_mesh
 from mainstay.recovery.sdk.process_groups import Communicator
 from mainstay.recovery.work_assignment import WorkAssignment
 from tests.recovery.sdk.ranks import run_ranks
@@ -93,3 +93,9 @@ def test_a_script_that_does_not_ask_for_its_schedule_is_refused_where_pipelines_
     assert mesh.assigned == 4
     mesh_of(5, ASSIGNMENTS[0]).require_schedule()
     mesh_of(5, ASSIGNMENTS[3]).require_schedule()
+
+
+@pytest.mark.parametrize(("shape", "ep"), [(SHAPE, 3), (SHAPE, 0), (MeshShape.from_stages((2, 1)), 1)])
+def test_expert_ranks_must_divide_the_replicas(shape: MeshShape, ep: int) -> None:
+    with pytest.raises(ValueError, match=f"ep={ep} must divide dp={shape.dp}"):
+        build_mesh(shape, ep, backend="gloo", link=None)

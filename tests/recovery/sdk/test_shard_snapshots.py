@@ -136,26 +136,43 @@ def test_checkpoints_of_shares_outlive_everything(
     assert_bit_equal(tmp_path / "second" / "saved", undisturbed[0])
 
 
-def _unlike(rank: int) -> str:
+def _unlike(rank: int) -> list[str]:
+    """The errors of equal ranks, of experts that were made alike, of optimizers, and of parameters that differ."""
     import torch
     import torch.distributed as dist
 
-    from mainstay.recovery.memory.shard import ShardedState
+    from mainstay.recovery.memory.global_slices import DeclaredSlices
     from mainstay.recovery.memory.state import TrainerState
-    from mainstay.recovery.sdk.replica_check import require_equal
+    from mainstay.recovery.sdk.replica_check import optimizer_digest, require_equal
 
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 4)
-    state, group, cpu = ShardedState(TrainerState(model, None), rank, 2), dist.group.WORLD, torch.device("cpu")
-    require_equal(state, model.parameters(), group, cpu)
+    optimizer = torch.optim.AdamW(model.parameters())
+    state = TrainerState(model, optimizer)
+    experts = TrainerState(model, optimizer, sharding=DeclaredSlices({"weight": (0, rank, 2)}, 0, 1))
+    found = []
+
+    def check(of: TrainerState) -> None:
+        try:
+            words = optimizer_digest(of, optimizer), model.parameters(), dist.group.WORLD, torch.device("cpu")
+            found.append(str(require_equal(*words)))
+        except ValueError as error:
+            found.append(str(error))
+
+    check(state)
+    check(experts)
+    model.weight.grad = torch.full_like(model.weight, float(rank))
+    optimizer.param_groups[0]["lr"] = 0.0  # as at the first step of a warm-up
+    optimizer.step()
+    check(state)
+    optimizer.state.clear()
     with torch.no_grad():
         model.weight[0, 0] += rank
-    try:
-        require_equal(state, model.parameters(), group, cpu)
-    except ValueError as error:
-        return str(error)
-    return ""
+    check(state)
+    return found
 
 
 def test_ranks_that_are_no_replicas_are_refused() -> None:
-    assert ["leave the option out" in words for words in run_ranks(_unlike, 2)] == [True, True]
+    for words in run_ranks(_unlike, 2):
+        assert words[0] == "None"
+        assert ["leave the option out" in word for word in words] == [False, True, True, True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -297,3 +298,29 @@ def test_a_foreign_checkpoint_continues_as_a_step_of_a_job(tmp_path: Path) -> No
     read_slot(source.run, part, trainer.state.layout, slot)
     trainer.state.load(trainer.state.layout.views(slot))
     assert trainer.tensors() == theirs.tensors() != mine.tensors()
+
+
+def _two_groups(parameters: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    """Matrices decay, vectors do not."""
+    found = list(parameters)
+    groups = [{"params": [p for p in found if p.dim() == n], "weight_decay": 0.1 * (n - 1)} for n in (2, 1)]
+    return torch.optim.AdamW(groups)
+
+
+@pytest.mark.parametrize(
+    "options", [WriteOptions(), WriteOptions(zero_stage=1, dp=2), WriteOptions(zero_stage=3, dp=2)]
+)
+def test_a_step_of_two_groups_and_two_stages_becomes_deepspeeds(options: WriteOptions, tmp_path: Path) -> None:
+    """A step names the parameters of each group, and every stage knows its own."""
+    saved = Saved(tmp_path, MeshShape(dp=1, pp=2), optimizer=_two_groups)
+    convert(saved.directory, tmp_path / "theirs", "deepspeed", options)
+    ours, theirs = open_checkpoint(saved.directory), open_checkpoint(tmp_path / "theirs")
+    kinds = [[f"blocks.{layer}.{kind}" for layer in range(4)] for kind in ("weight", "bias")]
+    wanted = [kinds[0], [*kinds[1], "norm.weight", "norm.bias"]]
+    for checkpoint in (ours, theirs):
+        groups = checkpoint.param_groups()
+        assert [sorted(group["params"]) for group in groups] == [sorted(names) for names in wanted]
+        assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+    for name in (name for names in wanted for name in names):
+        for key in (f"model.{name}", f"optimizer.state.{name}.exp_avg"):
+            assert np.array_equal(ours.tensor(key).read(), theirs.tensor(key).read()), key
