@@ -1,8 +1,9 @@
-"""Writers of checkpoints that are killed by SIGKILL at random moments, on disks that fill, vanish, or turn read-only.
+"""Writers of checkpoints that are killed by SIGKILL at random moments, on disks that fill, fail, or turn read-only.
 
 Two nodes write a step side by side, each in a process of its own, whole states and shares in turn. After each fault a
 reader looks: every step that claims to be whole must verify to the last byte and hold the bytes that were in memory,
-and no step that was whole before may be gone that retention keeps. Then the same writers try again.
+and no step that was whole before may be gone that retention keeps. Then the same writers try again. ``--stride N``:
+of the calls that fail in turn (``bench.lib_device_faults``) only each N-th.
 """
 
 from __future__ import annotations
@@ -17,122 +18,29 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
+from msgspec.structs import replace
 
+from bench.lib_checkpoint_job import RANKS, Counts, Job
 from bench.lib_cluster import small_disk
-from bench.lib_source import ArraySource
+from bench.lib_device_faults import (
+    READER_FAULTS,
+    UPLOADER_FAULTS,
+    WRITER_FAULTS,
+    Fault,
+    read_under,
+    upload_under,
+    write_under,
+)
 from bench.report import RESULTS, Row, publish
-from mainstay.recovery.checkpoint.catalog import RunDirectory
-from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig
-from mainstay.recovery.checkpoint.retention import RetentionPolicy
-from mainstay.recovery.checkpoint.slot_reader import read_slot
-from mainstay.recovery.checkpoint.writer import SlotOrder, Writer, WriteRequest, WriteResult
-from mainstay.recovery.memory.arena import Arena
-from mainstay.recovery.memory.snapshot import SnapshotWriter
+from tests.recovery.checkpoint.faulty_disk import COMPILER, Calls, FaultyDisk
 
-RUN, RANKS, KEEP, ROWS = "run-1", 2, 2, 200
 WARM_UP = 5
-
-
-@dataclass
-class Job:
-    """Two ranks with a slot each, and the step directory that both write."""
-
-    memory: Path
-    disk: Path
-    epoch: int = 0
-    copies: int = 0
-    states: dict[int, list[bytes]] = field(default_factory=dict)
-    """Epoch -> what the slots of the ranks held."""
-
-    def __post_init__(self) -> None:
-        self.random = np.random.default_rng(0)
-        self.arrays = [{"param.w": np.zeros((ROWS, 1024), np.uint8), "rng.x": np.zeros(99, np.uint8)} for _ in "ab"]
-        self.arenas = []
-        self.writers = []
-        for rank, arrays in enumerate(self.arrays):
-            source = ArraySource(arrays)
-            arena = Arena.create(self.memory / f"rank-{rank}.arena", rank=rank, layout=source.layout, slots=2)
-            self.arenas.append(arena)
-            self.writers.append(SnapshotWriter(arena, source))
-
-    @property
-    def run(self) -> RunDirectory:
-        return RunDirectory(self.disk / "checkpoints" / RUN)
-
-    def step(self) -> None:
-        """The next step is in memory."""
-        self.epoch += 1
-        self.copies = self.epoch % 2
-        weights = self.random.integers(0, 256, (ROWS, 1024)).astype(np.uint8)
-        for rank, arrays in enumerate(self.arrays):
-            arrays["param.w"][:] = weights
-            arrays["rng.x"][:] = rank + self.epoch % 100
-            self.writers[rank].start(self.epoch, 1)
-            self.writers[rank].wait()
-            self.arenas[rank].verify(self.arenas[rank].find(self.epoch))
-        self.states[self.epoch] = [
-            arena.slot_bytes(arena.find(self.epoch).slot)[: arena.layout.nbytes].tobytes() for arena in self.arenas
-        ]
-
-    def order(self, rank: int) -> WriteRequest:
-        config = DiskConfig(run=RUN, generation=1, every=1, dp=RANKS, pp=1, tp=1, copies=self.copies)
-        slot = SlotOrder(arena=str(self.arenas[rank].path), rank=rank, epoch=self.epoch)
-        directory = str(self.disk / "checkpoints")
-        return WriteRequest(
-            directory=directory, job="bench", config=config, keep=RetentionPolicy(last=KEEP), slots=(slot,)
-        )
-
-    def write(self, rank: int) -> WriteResult:
-        order = self.order(rank)
-        writer = Writer()
-        begun = writer.carry_out(
-            WriteRequest(directory=order.directory, job="bench", config=order.config, keep=RetentionPolicy(last=KEEP))
-        )
-        return begun if begun.problem else writer.carry_out(order)
-
-    def start(self, rank: int) -> int:
-        """A process that writes the slot of ``rank``; its id. It has this program's memory, so it begins at once."""
-        child = os.fork()
-        if child == 0:
-            result = self.write(rank)
-            os._exit(1 if result.problem or any(slot.problem for slot in result.slots) else 0)
-        return child
-
-    def false_steps(self) -> list[str]:
-        """Steps that claim to be whole and are not."""
-        wrong = []
-        for manifest in self.run.complete():
-            for entry, expected in zip(manifest.parts, self.states[manifest.epoch], strict=True):
-                layout = self.arenas[entry.rank].layout
-                slot = np.empty(layout.nbytes, np.uint8)
-                try:
-                    read_slot(self.run, self.run.part(manifest.epoch, entry.rank, entry.generation), layout, slot)
-                except CheckpointError as error:
-                    wrong.append(str(error))
-                    continue
-                if slot.tobytes() != expected:
-                    wrong.append(f"step {manifest.epoch} rank {entry.rank} has other bytes")
-        return wrong
-
-    def whole(self) -> list[int]:
-        return [manifest.epoch for manifest in self.run.complete()]
-
-
-@dataclass
-class Counts:
-    points: int = 0
-    struck: int = 0
-    """Faults that hit a writer at work."""
-    false_whole: list[str] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
-    silent: list[str] = field(default_factory=list)
-    """Writes that failed without a line that says why."""
+FEW, TWO_BLOCKS = 99, 9_000
+"""Rows of a part that takes one write, and of one that takes two."""
 
 
 def usual_seconds(job: Job) -> float:
@@ -159,20 +67,13 @@ def kill_once(job: Job, chance: random.Random, longest: float, counts: Counts) -
     ended = [os.waitpid(child, 0)[1] for child in children]
     counts.points += 1
     counts.struck += any(os.WIFSIGNALED(status) for status in ended)
-    _look(job, before, counts)
+    counts.note("SIGKILL", None, job, before)
     for rank in range(RANKS):
-        result = job.write(rank)
-        if result.problem or any(slot.problem for slot in result.slots):
-            counts.lost.append(f"step {job.epoch} could not be written after the kill: {result}")
+        problem = job.write(rank)
+        if problem:
+            counts.lost.append(f"step {job.epoch} could not be written after the kill: {problem}")
     if job.whole()[:1] != [job.epoch]:
         counts.lost.append(f"step {job.epoch} is not whole after both wrote it")
-
-
-def _look(job: Job, before: list[int], counts: Counts) -> None:
-    counts.false_whole += job.false_steps()
-    kept = before[: KEEP - 1]  # the step under way may have pushed the oldest out
-    gone = [epoch for epoch in kept if epoch not in job.whole()]
-    counts.lost += [f"step {epoch} was whole and is gone" for epoch in gone]
 
 
 def strike_once(job: Job, strike: Callable[[], None], repair: Callable[[], None], counts: Counts) -> None:
@@ -180,12 +81,11 @@ def strike_once(job: Job, strike: Callable[[], None], repair: Callable[[], None]
     job.step()
     before = job.whole()
     strike()
-    results = [job.write(rank) for rank in range(RANKS)]
-    told = [result.problem or next((slot.problem for slot in result.slots), "") for result in results]
+    told = [job.write(rank) for rank in range(RANKS)]
     counts.points += 1
     counts.struck += any(told)
-    counts.silent += [f"step {job.epoch}: {problem!r}" for problem in told if problem and "\n" in problem]
-    _look(job, before, counts)
+    for problem in told:
+        counts.note(f"step {job.epoch}", problem, job, before)
     repair()
     for rank in range(RANKS):
         job.write(rank)
@@ -213,8 +113,25 @@ def disks(job: Job, disk: Path, points: int) -> Counts:
     return counts
 
 
-def run(points: int, seed: int = 0) -> dict[str, Counts]:
-    """Kills, and, for root, disks that refuse."""
+def calls(memory: Path, stride: int) -> dict[str, Counts]:
+    """Each call of a writer, a reader, and an uploader fails in turn; also each write of a part that takes several."""
+    found = {}
+
+    def sweep(name: str, under: Callable[..., Counts], size: int, faults: Sequence[Fault], stride: int) -> None:
+        home = memory / name
+        (home / "disk").mkdir(parents=True)  # in memory too: what fails is not the device
+        job, disk = Job(home, home / "disk", rows=size), FaultyDisk(home / "disk", home / "lib")
+        found[name] = under(job, disk, faults, stride)
+
+    sweep("writes", write_under, FEW, WRITER_FAULTS, stride)
+    sweep("large", write_under, TWO_BLOCKS, [replace(one, calls=Calls.WRITE) for one in WRITER_FAULTS[:4]], 1)
+    sweep("reads", read_under, FEW, READER_FAULTS, stride)
+    sweep("uploads", upload_under, FEW, UPLOADER_FAULTS, stride)
+    return found
+
+
+def run(points: int, stride: int, seed: int = 0) -> dict[str, Counts]:
+    """Kills; for root, disks that refuse; with a C compiler, calls that fail."""
     chance, found = random.Random(seed), {"kills": Counts()}
     with ExitStack() as stack:
         memory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mainstay-bench-", dir="/dev/shm")))
@@ -229,11 +146,20 @@ def run(points: int, seed: int = 0) -> dict[str, Counts]:
             small = disk / "small"
             stack.enter_context(small_disk(small, 8))
             found["disks"] = disks(Job(memory / "disks", small), small, max(4, points // 5))
+        if COMPILER is not None:
+            found |= calls(memory, stride)
     return found
 
 
 def rows(found: dict[str, Counts]) -> list[Row]:
-    words = {"kills": "SIGKILL of writers at random moments", "disks": "writes to a full or read-only disk"}
+    words = {
+        "kills": "SIGKILL of writers at random moments",
+        "disks": "writes to a full or read-only disk",
+        "writes": "each call of a writer fails in turn, in 7 ways",
+        "large": "each write of large parts fails in turn, in 4 ways",
+        "reads": "each call of a reader fails in turn, in 2 ways",
+        "uploads": "each call of an uploader fails in turn, in 5 ways",
+    }
     made = []
     for name, counts in found.items():
         kinds = Counter(false=len(counts.false_whole), lost=len(counts.lost), silent=len(counts.silent))
@@ -241,8 +167,8 @@ def rows(found: dict[str, Counts]) -> list[Row]:
             Row(
                 claim=f"{words[name]}: steps that falsely claim to be whole, or are lost",
                 figure=kinds["false"] + kinds["lost"] + kinds["silent"], unit="", target="0",
-                holds=not any(kinds.values()), kind="live", n=counts.points,
-                note=f"{counts.struck} hit a writer at work; " + "; ".join(
+                holds=counts.struck > 0 and not any(kinds.values()), kind="live", n=counts.points,
+                note=f"{counts.struck} hit a process at work; " + "; ".join(
                     [*counts.false_whole, *counts.lost, *counts.silent][:3]),
             )
         )  # fmt: skip
@@ -253,8 +179,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.checkpoint_faults")
     parser.add_argument("--json", type=Path, default=RESULTS / "checkpoint_faults.json", metavar="FILE")
     parser.add_argument("--points", type=int, default=1000, help="kills; a fifth as many disk faults")
+    parser.add_argument("--stride", type=int, default=1, metavar="N", help="of calls that fail in turn each N-th")
     chosen = parser.parse_args()
-    publish("checkpoint_faults", rows(run(chosen.points)), chosen.json)
+    publish("checkpoint_faults", rows(run(chosen.points, chosen.stride)), chosen.json)
     return 0
 
 

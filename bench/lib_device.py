@@ -21,7 +21,7 @@ def write_rate(directory: Path, nbytes: int) -> float:
     """Bytes per second of one sequential write of ``nbytes`` with ``O_DIRECT`` and an fsync."""
     path = directory / "device-test"
     try:
-        return _fio(path, nbytes) if tool() == "fio" else _dd(path, nbytes)
+        return _fio(path, nbytes) if tool() == "fio" else dd_rate(path, nbytes)
     finally:
         path.unlink(missing_ok=True)
 
@@ -35,10 +35,11 @@ def _fio(path: Path, nbytes: int) -> float:
     return float(json.loads(told)["jobs"][0]["write"]["bw_bytes"])
 
 
-def _dd(path: Path, nbytes: int) -> float:
+def dd_rate(path: Path, nbytes: int, environment: dict[str, str] | None = None) -> float:
+    """The same by ``dd``, in ``environment``."""
     command = ["dd", "if=/dev/zero", f"of={path}", f"bs={BLOCK}", f"count={nbytes // BLOCK}", "oflag=direct"]
     begun = time.perf_counter()
-    subprocess.run([*command, "conv=fsync"], capture_output=True, check=True)
+    subprocess.run([*command, "conv=fsync"], capture_output=True, check=True, env=environment)
     return nbytes / (time.perf_counter() - begun)
 
 

@@ -128,9 +128,12 @@ class RunDirectory:
             CheckpointError: the step is not whole, or was given up when the job went back.
         """
         path = self.step(epoch) / MANIFEST
-        if not path.exists():
-            raise CheckpointError(f"{path.parent} is not complete: {self._missing(epoch)}")
-        manifest = read_checked(path, Manifest)
+        try:
+            manifest = read_checked(path, Manifest)
+        except CheckpointError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+            raise CheckpointError(f"{path.parent} is not complete: {self._missing(epoch)}") from error.__cause__
         if (manifest.run, manifest.epoch) != (self.id, epoch):
             raise CheckpointError(f"{path} speaks of run {manifest.run} step {manifest.epoch}")
         returns = self.returns()
@@ -263,9 +266,13 @@ def runs(directory: Path) -> list[RunDirectory]:
     Raises:
         CheckpointError: there is no such directory.
     """
-    if not directory.is_dir():
-        raise CheckpointError(f"{directory} is not a directory")
-    return [RunDirectory(path) for path in sorted(_entries(directory)) if path.is_dir() and any(_numbered(path, _RUN))]
+    try:
+        paths = sorted(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CheckpointError(f"{directory} is not a directory") from error
+    except OSError as error:
+        raise CheckpointError(f"{directory}: {error.strerror}") from error
+    return [RunDirectory(path) for path in paths if any(_numbered(path, _RUN))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import mmap
 import os
+import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -32,6 +33,8 @@ BUFFER_BYTES: Final = BLOCK * (DEPTH + 1)
 """Memory of one file that is being written."""
 _PIECE: Final = 512 * 1024
 """Bytes copied, and digested while they are in the cache."""
+_copying: Final = threading.BoundedSemaphore(max(1, (os.cpu_count() or 1) // 8))
+"""Files that are copied at a time. One core copies faster than a device writes; a second one is taken from training."""
 _SECTOR: Final = 4096
 """What ``O_DIRECT`` wants offsets, sizes, and addresses to be a multiple of; 512 or 4,096 on all known devices."""
 _REFUSED: Final = frozenset({errno.EINVAL, errno.EOPNOTSUPP})
@@ -82,10 +85,11 @@ class DirectFile:
         while done < len(data):
             count = min(len(data) - done, BLOCK - self._filled, _PIECE)
             piece = self._block[self._filled : self._filled + count]
-            np.copyto(piece, data[done : done + count])
-            state.update(piece.data)
-            if also is not None:
-                also.update(piece.data)
+            with _copying:
+                np.copyto(piece, data[done : done + count])
+                state.update(piece.data)
+                if also is not None:
+                    also.update(piece.data)
             self._filled += count
             done += count
             if self._filled == BLOCK:
@@ -133,10 +137,11 @@ class DirectFile:
     def _write(self, data: Bytes, at: int) -> None:
         left = data.data
         while left:
+            direct = self.direct  # another thread may leave the mode while this one is refused
             try:
                 count = os.pwrite(self._fd, left, at)
             except OSError as error:
-                if not (self.direct and error.errno in _REFUSED):
+                if not (direct and error.errno in _REFUSED):
                     raise
                 self._leave_direct()
                 continue

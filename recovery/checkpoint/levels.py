@@ -226,7 +226,7 @@ class UploadLevel:
     def _delete_step(self, place: str) -> None:
         """Its manifest first: at no time may a step claim to be whole and not be."""
         self.storage.delete([f"{place}/{MANIFEST}"])
-        self.storage.delete([f"{place}/{name}" for name in self.storage.children(place)[1]])
+        self.storage.delete_below(place)
 
 
 def part_of(name: str) -> PartName | None:

@@ -310,6 +310,13 @@ def _check_of(content: _Checked) -> str:
     return f"{digest(msgspec.json.encode(msgspec.structs.replace(content, check=''))):016x}"
 
 
+def problem_line(error: Exception, directory: Path | str) -> str:
+    """What went wrong, in one line that names a place: the system names none when a call on an open file fails."""
+    if isinstance(error, OSError) and error.strerror and not error.filename:
+        return f"{directory}: {error.strerror}"
+    return str(error) or type(error).__name__
+
+
 def remove_file(path: Path) -> None:
     """Remove it if it is there and can be; what stays is no part of anything and goes another time."""
     with contextlib.suppress(OSError):

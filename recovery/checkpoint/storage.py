@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import importlib.util
 import os
+import shutil
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -175,8 +176,11 @@ class CheckpointStorage:
             content = b"".join(content)
         with self._errors("write", path):
             self._client.put(self._store, path, content, chunk_size=sums.part_bytes, max_concurrency=_PARTS_AT_ONCE)
-            if self._directory is not None:
+        if self._directory is not None:
+            try:
                 _sync(self._directory / path)
+            except OSError as error:
+                raise StorageError(f"Cannot write {path} to {self.url}: {error.strerror}") from error
         if not self._holds(path, sums):
             self.delete([path])
             raise StorageError(f"Cannot write {path} to {self.url}: the store does not hold the bytes that were sent")
@@ -202,6 +206,12 @@ class CheckpointStorage:
         for path in paths:
             with contextlib.suppress(MissingObjectError), self._errors("delete", path):
                 self._client.delete(self._store, path)
+
+    def delete_below(self, prefix: str) -> None:
+        """Delete the objects directly below ``prefix``, and in a directory what writes that were killed left there."""
+        self.delete([f"{prefix}/{name}" for name in self.children(prefix)[1]])
+        if self._directory is not None:
+            shutil.rmtree(self._directory / prefix, ignore_errors=True)
 
     @contextmanager
     def _errors(self, verb: str, path: str) -> Iterator[None]:

@@ -25,7 +25,15 @@ import msgspec
 from mainstay.probes.durable_files import write_durably
 from mainstay.recovery.checkpoint.catalog import UPLOAD, RunDirectory, UploadState, bases_of, runs
 from mainstay.recovery.checkpoint.levels import UploadLevel, files_name, open_level, part_of
-from mainstay.recovery.checkpoint.manifest import MANIFEST, METADATA, CheckpointError, Manifest, RunInfo, step_name
+from mainstay.recovery.checkpoint.manifest import (
+    MANIFEST,
+    METADATA,
+    CheckpointError,
+    Manifest,
+    RunInfo,
+    problem_line,
+    step_name,
+)
 from mainstay.recovery.checkpoint.retention import CompleteStep, RetentionPolicy, steps_to_keep
 from mainstay.recovery.checkpoint.storage import MissingObjectError
 
@@ -60,6 +68,7 @@ class Uploader:
 
     def __init__(self, level: UploadLevel, request: UploadRequest) -> None:
         self._level, self._storage, self._request = level, level.storage, request
+        self.directory = request.directory
         self._lock = threading.Lock()
         self._free_at = self._touched = 0.0
 
@@ -85,7 +94,7 @@ class Uploader:
 
         Of the run before this one, only the last: a process that was killed may have left it.
         """
-        job, policy, directory = self._request.job, self._request.policy, Path(self._request.directory)
+        job, policy, directory = self._request.job, self._request.policy, Path(self.directory)
         known = [(run, _info(run)) for run in reversed(runs(directory))] if directory.is_dir() else []
         found = [(run, info) for run, info in known if not job or (info is not None and info.job == job)]
         for number, (run, info) in enumerate(found[:2] if job else found):
@@ -185,7 +194,7 @@ def follow(uploader: Uploader, ended: threading.Event, report: Callable[[str], N
                 pause = LOOK_SECONDS
             report("")
         except OSError as error:
-            report(str(error))
+            report(problem_line(error, uploader.directory))
             pause = AGAIN_SECONDS
         (threading.Event() if ended.is_set() else ended).wait(pause)
 

@@ -20,7 +20,7 @@ import msgspec
 
 from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.direct_file import BUFFER_BYTES, WriteMode
-from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig
+from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig, problem_line
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.save import WriteTarget
 from mainstay.recovery.memory.arena import Arena
@@ -89,7 +89,7 @@ class Writer:
                 return WriteResult()
             return self._write(order, target)
         except (ArenaError, CheckpointError, OSError) as error:
-            return WriteResult(problem=str(error) or type(error).__name__)
+            return WriteResult(problem=problem_line(error, order.directory))
 
     def _write(self, order: WriteRequest, target: WriteTarget) -> WriteResult:
         begun, direct = time.perf_counter(), self._mode.direct
@@ -111,7 +111,7 @@ class Writer:
             part = save.write_part(arena, record, target, direct=direct, final=order.final)
             return SlotResult(nbytes=part.nbytes)
         except (ArenaError, CheckpointError, OSError) as error:
-            return SlotResult(problem=str(error) or type(error).__name__)
+            return SlotResult(problem=problem_line(error, order.directory))
 
     def _arena(self, path: str) -> Arena:
         inode = Path(path).stat().st_ino

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300)]
 
 def test_no_step_is_false_or_lost_after_a_fault(tmp_path: Path) -> None:
     file = tmp_path / "rows.json"
-    command = [sys.executable, "-m", "bench.checkpoint_faults", "--points", "30", "--json", str(file)]
+    command = [sys.executable, "-m", "bench.checkpoint_faults", "--points", "30", "--stride", "60", "--json", str(file)]
     subprocess.run(command, cwd=ROOT, check=True, timeout=240, capture_output=True)
     rows = json.loads(file.read_text())
     assert rows[0]["n"] == 30
