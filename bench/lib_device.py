@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 BLOCK = 8 * 1024 * 1024
@@ -52,3 +54,38 @@ def forget_cached(directory: Path) -> None:
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(fd)
+
+
+@contextlib.contextmanager
+def limited_reads(directory: Path, rate: int) -> Iterator[bool]:
+    """Let this process, and what it starts meanwhile, read ``rate`` bytes a second from the device of ``directory``.
+
+    As storage that several nodes share. Yields whether the kernel and this user's rights allow it.
+    """
+    device = directory.stat().st_dev
+    name, number = f"mainstay-bench-{os.getpid()}", f"{os.major(device)}:{os.minor(device)}"
+    blkio = Path("/sys/fs/cgroup/blkio")
+    root, file, limit = blkio, "blkio.throttle.read_bps_device", f"{number} {rate}"
+    if not blkio.exists():
+        root, file, limit = Path("/sys/fs/cgroup"), "io.max", f"{number} rbps={rate}"
+    group = root / name
+    try:
+        group.mkdir()
+        (group / file).write_text(limit)
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    except OSError:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        (root / "cgroup.procs").write_text(str(os.getpid()))
+        until = time.monotonic() + 30.0
+        while group.exists():  # children are still ending
+            with contextlib.suppress(OSError):
+                group.rmdir()
+            if time.monotonic() > until:
+                raise TimeoutError(f"processes stay in {group}")
+            time.sleep(0.05)

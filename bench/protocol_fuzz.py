@@ -41,8 +41,10 @@ from mainstay.recovery.agent.messages import (
     SaveCheckpoint,
 )
 from mainstay.recovery.agent.peer_messages import (
+    CheckpointStep,
     Decode,
     ParityMismatch,
+    ReadCheckpointTensors,
     ReadHead,
     ReadLayout,
     ReadParity,
@@ -76,6 +78,7 @@ def corpus(place: Path) -> list[bytes]:
         ReadProtected(rank=0, epoch=1), ReadLayout(rank=0),
         Decode(rank=0, epoch=1, ranks=(0, 1), place=0, word=0, sources=()),
         ParityMismatch(ranks=(0, 1), place=0, epoch=1),
+        ReadCheckpointTensors(step=CheckpointStep(run="run-1", epoch=1, cut=(1, 0, 0)), tensors=(("param.0", 1),)),
     ]  # fmt: skip
     return [msgspec.msgpack.encode(message) for message in messages]
 

@@ -1,4 +1,8 @@
-"""The agent's part of a restore from disk: a step's tensors become a slot; replicas on a node share one read."""
+"""The agent's part of a restore from disk: a step's tensors become a slot, and replicas share one read.
+
+Replicas on a node take what one of them has read; nodes divide the reading (``checkpoint_exchange``). A slot that was
+read before its rank asks for it, while the rank's process was starting, is not read again.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,33 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from mainstay.probes.core_types import validate_name
+from mainstay.recovery.agent import checkpoint_exchange
+from mainstay.recovery.agent.checkpoint_exchange import CheckpointExchange
 from mainstay.recovery.agent.errors import CorruptError, NoSuchSlotError
 from mainstay.recovery.agent.messages import Fetched, LoadDisk
-from mainstay.recovery.agent.node import AgentNode
+from mainstay.recovery.agent.node import AgentConnection, AgentNode
+from mainstay.recovery.agent.peer_messages import PENDING, CheckpointStep, ReadCheckpointTensors
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart
-from mainstay.recovery.checkpoint.slot_reader import Origin, Reuse, SlotReader
+from mainstay.recovery.checkpoint.slot_reader import Origin, Reuse, SlotReader, slot_layout
 from mainstay.recovery.memory.digest import Bytes, digest
 from mainstay.recovery.memory.errors import ArenaError
+from mainstay.recovery.memory.records import SlotRecord
 
-_Step = tuple[str, str, int]
-"""Directory, run, and epoch."""
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """What a rank's slot was read from, and the slot's digest: the step may be made again."""
+
+    step: CheckpointStep
+    part: tuple[int, int]
+    """Rank and generation."""
+    digest: int
+    origins: Mapping[str, Origin]
 
 
 class CheckpointReader:
@@ -27,59 +44,116 @@ class CheckpointReader:
 
     def __init__(self, node: AgentNode) -> None:
         self._node = node
-        self._locks: dict[tuple[_Step, tuple[int, ...]], threading.Lock] = defaultdict(threading.Lock)
-        """Of each step and place in the pipeline: replicas come one after the other, so that one reads for all."""
-        self._loaded: dict[int, tuple[_Step, int, Mapping[str, Origin]]] = {}
-        """Rank -> what its slot was read from, and the slot's digest: the step may be made again."""
+        self._locks: dict[CheckpointStep, threading.Lock] = defaultdict(threading.Lock)
+        """Replicas come one after the other, so that one reads for all."""
+        self._loaded: dict[int, _Loaded] = {}
+        self._exchanges: dict[CheckpointStep, CheckpointExchange] = {}
+        self._begun = threading.Condition()
+        """An exchange was added."""
 
     def load(self, order: LoadDisk, generation: int, run: str) -> Fetched:
-        """Carry out ``LoadDisk``: see ``AgentClient.load_disk``. ``run`` is the one that this agent writes for.
+        """Carry out ``LoadDisk``: see ``AgentClient.load``. ``run`` is the one that this agent writes for.
 
         Raises:
             NoSuchSlotError: the step does not hold the rank.
             CorruptError: a file is missing or damaged.
             LayoutMismatchError: the step holds other tensors than the rank has.
         """
-        begun, store = time.perf_counter(), self._node.store
-        arena, part = store.arena(order.rank), _part(order)
+        begun, store, part = time.perf_counter(), self._node.store, _part(order)
         source = RunDirectory(Path(order.directory) / order.run)
-        step = (order.directory, order.run, order.epoch)
-        with self._locks[step, part.shape.cut(part.rank)], store.lock(order.rank):
-            slot = arena.choose().slot
-            out = arena.begin_write(slot, generation)[: arena.layout.nbytes]
-            try:
-                reader = SlotReader(source, part, arena.layout)
-                reader.read(out, self._replica(order.rank, step))
-            except CheckpointError as error:
-                raise CorruptError(str(error)) from error
-            self._node.meter.add_transfer("disk_read", reader.nbytes, time.perf_counter() - begun)
-            # Every tensor has been checked; generations of another run say nothing here.
-            since = part.generation if order.run == run else generation
-            record = store.accept(order.rank, slot, order.epoch, since, digest(out))
-            self._loaded[order.rank] = step, record.digest, reader.origins
-        return Fetched(nbytes=record.nbytes, seconds=time.perf_counter() - begun, digest=record.digest)
+        step = CheckpointStep(run=order.run, epoch=order.epoch, cut=part.shape.cut(part.rank))
+        if order.open:
+            self._open(order, source, part)
+        with self._locks[step], store.lock(order.rank):
+            record, loaded = self._find(order.rank, step, part), self._loaded.get(order.rank)
+            if record is None and order.open and loaded and loaded.step == step:
+                raise NoSuchSlotError(f"rank {order.rank} came first, and writes into its slots")
+            if record is None:
+                # Generations of another run say nothing here.
+                since = part.generation if order.run == run else generation
+                reader = SlotReader(source, part, store.arena(order.rank).layout)
+                record = self._read(order, reader, step, (generation, since))
+            return Fetched(nbytes=record.nbytes, seconds=time.perf_counter() - begun, digest=record.digest)
 
-    def _replica(self, rank: int, step: _Step) -> Reuse:
-        """Tensors of the step that another rank's slot has, as long as it is the one that was read."""
-        sources: list[tuple[Mapping[str, Origin], Mapping[str, Bytes]]] = []
-        for peer, (loaded, found, origins) in list(self._loaded.items()):
-            if peer == rank or loaded != step:
-                continue
-            try:
+    def serve(self, caller: AgentConnection, request: ReadCheckpointTensors) -> None:
+        """Give another node tensors that this one reads; this node's order to read may still be on its way."""
+        with self._begun:
+            self._begun.wait_for(lambda: request.step in self._exchanges, checkpoint_exchange.WAIT_SECONDS)
+            exchange = self._exchanges.get(request.step)
+        if exchange is None:
+            checkpoint_exchange.send(caller, [PENDING] * len(request.tensors), [])
+        else:
+            exchange.serve(caller, request)
+
+    def _open(self, order: LoadDisk, source: RunDirectory, part: CheckpointPart) -> None:
+        try:
+            # The rank itself may have come, with another layout.
+            self._node.store.open(order.rank, slot_layout(source, part), replace=False)
+        except CheckpointError as error:
+            raise CorruptError(str(error)) from error
+
+    def _find(self, rank: int, step: CheckpointStep, part: CheckpointPart | None = None) -> SlotRecord | None:
+        """The slot that was read from ``part`` (None: any) of ``step``, as long as it is the one that was read."""
+        loaded = self._loaded.get(rank)
+        if loaded is None or loaded.step != step or (part and loaded.part != (part.rank, part.generation)):
+            return None
+        try:
+            arena = self._node.store.arena(rank)
+            record = arena.find(step.epoch)
+            arena.check(record)
+        except (ArenaError, NoSuchSlotError):
+            return None  # overwritten since: the disk has it
+        return record if record.digest == loaded.digest else None
+
+    def _read(self, order: LoadDisk, reader: SlotReader, step: CheckpointStep, since: tuple[int, int]) -> SlotRecord:
+        """Fill a slot; ``since`` are the generations that write and that are written down."""
+        begun, store = time.perf_counter(), self._node.store
+        arena, (generation, committed) = store.arena(order.rank), since
+        slot = arena.choose().slot
+        out = arena.begin_write(slot, generation)[: arena.layout.nbytes]
+        replicas = self._replicas(order.rank, step)
+        exchange = None
+        if order.group and not replicas:
+            exchange = CheckpointExchange(self._node, step, order.group, generation=generation, arena=arena, slot=slot)
+            with self._begun:
+                self._exchanges[step] = exchange
+                self._begun.notify_all()
+        try:
+            reader.read(out, _reuse(replicas), exchange.read if exchange else None)
+        except CheckpointError as error:
+            raise CorruptError(str(error)) from error
+        finally:
+            if exchange:
+                exchange.finish()
+        if store.arena(order.rank) is not arena:
+            raise NoSuchSlotError(f"rank {order.rank} has other tensors than its part of step {order.epoch}")
+        moved = arena.layout.nbytes if exchange else reader.nbytes
+        self._node.meter.add_transfer("disk_read", moved, time.perf_counter() - begun)
+        # Every tensor has been checked.
+        record = store.accept(order.rank, slot, order.epoch, committed, digest(out))
+        self._loaded[order.rank] = _Loaded(
+            step, (reader.part.rank, reader.part.generation), record.digest, reader.origins
+        )
+        return record
+
+    def _replicas(self, rank: int, step: CheckpointStep) -> list[_Replica]:
+        """Tensors of the step that other ranks' slots on this node have."""
+        found: list[_Replica] = []
+        for peer, loaded in list(self._loaded.items()):
+            record = None if peer == rank else self._find(peer, step)
+            if record is not None:
                 arena = self._node.store.arena(peer)
-                record = arena.find(step[2])
-                arena.check(record)
-                if record.digest != found:
-                    continue
-            except (ArenaError, NoSuchSlotError):
-                continue  # overwritten since: the disk has it
-            slot = arena.slot_bytes(record.slot)
-            sources.append((origins, {t.name: slot[t.offset : t.offset + t.nbytes] for t in arena.layout.tensors}))
+                slot = arena.slot_bytes(record.slot)
+                tensors = {t.name: slot[t.offset : t.offset + t.nbytes] for t in arena.layout.tensors}
+                found.append((loaded.origins, tensors))
+        return found
 
-        def reuse(name: str, origin: Origin) -> Bytes | None:
-            return next((tensors[name] for origins, tensors in sources if origins.get(name) == origin), None)
 
-        return reuse
+_Replica = tuple[Mapping[str, Origin], Mapping[str, Bytes]]
+
+
+def _reuse(replicas: list[_Replica]) -> Reuse:
+    return lambda name, origin: next((tensors[name] for known, tensors in replicas if known.get(name) == origin), None)
 
 
 def _part(order: LoadDisk) -> CheckpointPart:

@@ -124,33 +124,13 @@ class AgentClient:
         """
         return self._call(Rebuild(rank=rank, epoch=epoch, group=group), Fetched, TRANSFER_SECONDS)
 
-    def load_disk(
-        self,
-        rank: int,
-        epoch: int,
-        directory: Path | str,
-        run: str,
-        *,
-        from_rank: int | None = None,
-        generation: int = 0,
-    ) -> Fetched:
-        """Read a part of ``epoch`` in ``directory/run`` into the arena of ``rank``, which must be open.
-
-        Args:
-            rank: whose arena.
-            epoch: which step.
-            directory: of checkpoints.
-            run: which run of a job wrote it.
-            from_rank: whose part; its own by default.
-            generation: of the part; the newest by default.
+    def load(self, request: LoadDisk) -> Fetched:
+        """Read a part of a step into the arena of a rank, unless it was read before.
 
         Raises:
             NoSuchSlotError, CorruptError.
         """
-        order = LoadDisk(
-            rank=rank, epoch=epoch, directory=str(directory), run=run, from_rank=from_rank, generation=generation
-        )
-        return self._call(order, Fetched, TRANSFER_SECONDS)
+        return self._call(request, Fetched, TRANSFER_SECONDS)
 
     def configure_disk(self, config: DiskConfig) -> None:
         """Write for this run, in this shape, from now on."""

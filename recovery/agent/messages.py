@@ -13,11 +13,13 @@ import msgspec
 from mainstay.recovery.agent.errors import FailureKind
 from mainstay.recovery.agent.peer_messages import (
     Ack,
+    CheckpointTensors,
     Decode,
     Head,
     LayoutText,
     ParityMismatch,
     ProtectedState,
+    ReadCheckpointTensors,
     ReadHead,
     ReadLayout,
     ReadParity,
@@ -169,6 +171,10 @@ class LoadDisk(WireMessage, frozen=True):
     """Whose part; None: its own."""
     generation: int = 0
     """Of the part; 0: the newest."""
+    group: Group = ()
+    """One rank of each node that reads the same, to divide it; empty: this node reads all."""
+    open: bool = False
+    """Make the arena first, as the part was laid out: the rank's process is still to come."""
 
 
 class ConfigureDisk(WireMessage, frozen=True):
@@ -223,6 +229,7 @@ PeerRequest = (
     | ReadParity
     | ReadProtected
     | ReadLayout
+    | ReadCheckpointTensors
     | Decode
     | ParityMismatch
 )
@@ -298,6 +305,7 @@ Reply = (
     | Head
     | SlotHeader
     | StripeHeader
+    | CheckpointTensors
     | RowState
     | RowHeader
     | ProtectedState

@@ -1,10 +1,12 @@
 """What agents ask each other, and the base of every message: tagged, checked while decoding, no pickle.
 
-After ``SlotHeader``, ``RowHeader`` and ``StripeHeader`` exactly ``nbytes`` raw bytes follow, then a ``TransferTail``:
-whether the bytes were still committed when the last of them left.
+After a ``TransferHeader`` exactly ``nbytes`` raw bytes follow, then a ``TransferTail``: whether the bytes were still
+committed when the last of them left.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import msgspec
 
@@ -99,6 +101,29 @@ class ParityMismatch(WireMessage, frozen=True):
     epoch: int
 
 
+PENDING: Final = -1
+"""As one of ``CheckpointTensors.states``: it is still being read."""
+ABSENT: Final = -2
+"""Likewise: it will not come from this node."""
+
+
+class CheckpointStep(WireStruct, frozen=True):
+    """The part of the model in a step that replicas read."""
+
+    run: str
+    epoch: int
+    cut: tuple[int, ...]
+    """As ``MeshShape.cut`` of the rank whose part is read."""
+
+
+class ReadCheckpointTensors(WireMessage, frozen=True):
+    """Tensors that this node reads from disk, for a node that reads others; see ``checkpoint_exchange``."""
+
+    step: CheckpointStep
+    tensors: tuple[tuple[str, int], ...]
+    """Name, and digest of its ``Origin``."""
+
+
 class Ack(WireMessage, frozen=True):
     """Answers ``ParityMismatch``."""
 
@@ -147,6 +172,14 @@ class StripeHeader(TransferHeader, frozen=True):
     slot_nbytes: int
     digest: int
     offset: int
+    nbytes: int
+
+
+class CheckpointTensors(TransferHeader, frozen=True):
+    """Answers ``ReadCheckpointTensors``: the bytes of those tensors that are there follow, one after the other."""
+
+    states: tuple[int, ...]
+    """Of each tensor the digest of its bytes; or ``PENDING`` or ``ABSENT``."""
     nbytes: int
 
 

@@ -56,6 +56,7 @@ from mainstay.recovery.agent.peer_messages import (
     Decode,
     LayoutText,
     ParityMismatch,
+    ReadCheckpointTensors,
     ReadHead,
     ReadLayout,
     ReadParity,
@@ -151,6 +152,7 @@ class AgentService:
             ReadProtected: lambda m, _c: self._encoder.answer(m),
             ReadLayout: lambda m, _c: LayoutText(layout=self.store.layout(m.rank).to_json()),
             ReadSlot: lambda m, c: transfer.serve_slot(self.store, c, m),
+            ReadCheckpointTensors: lambda m, c: self._reader.serve(c, m),
             Decode: lambda m, c: serve_stripe(self.node, c, m),
             ParityMismatch: self._doubt,
         }

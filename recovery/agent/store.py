@@ -81,13 +81,14 @@ class ArenaStore:
 
     # Arenas
 
-    def open(self, rank: int, layout: Layout) -> ArenaInfo:
-        """The arena of ``rank``, made if it is not there or has another layout or number of slots."""
+    def open(self, rank: int, layout: Layout, *, replace: bool = True) -> ArenaInfo:
+        """The arena of ``rank``, made if it is not there or (``replace``) has another layout or number of slots."""
         if not 0 <= rank < MAX_RANK:
             raise ValueError(f"rank {rank} is not between 0 and {MAX_RANK - 1}")
         with self._lock:
             arena = self._arenas.get(rank)
-            if arena is None or arena.layout.digest != layout.digest or arena.header.slots != self.slots:
+            fits = arena and arena.layout.digest == layout.digest and arena.header.slots == self.slots
+            if arena is None or (replace and not fits):
                 arena = self._create(rank, layout, arena)
             self._come_home(rank, arena)
         return ArenaInfo(path=str(arena.path), slots=arena.header.slots, slot_bytes=arena.header.slot_bytes)

@@ -8,9 +8,10 @@ within a node).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -33,6 +34,10 @@ Origin = tuple[tuple[GlobalSlice, int], ...]
 """Place and digest of the stored pieces that a tensor is made of: equal origins, equal bytes."""
 Reuse = Callable[[str, Origin], Bytes | None]
 """Name and origin of a tensor -> its bytes, if they are in memory already."""
+ReadAll = Callable[[Iterable[TensorSpec]], Iterator[int]]
+"""Reads tensors into the slot; of each, in order, the bytes that came from disk."""
+Exchange = Callable[[Sequence[TensorSpec], Mapping[str, Origin], ReadAll], int]
+"""Fills tensors of known origins, with as few as possible from disk; the bytes of these."""
 
 
 class SlotReader:
@@ -51,7 +56,7 @@ class SlotReader:
                 raise LayoutMismatchError(f"{where} holds other tensors than this rank has")
         else:
             layout.require_same(part.layout(), str(where))
-        self._run, self._part, self.layout = run, part, layout
+        self._run, self.part, self.layout = run, part, layout
         self._own = {entry.name: entry for entry in part.tensors}
         self._index = self._join() if part.is_share else None
         self._places: dict[str, GlobalSlice] = {}
@@ -62,20 +67,20 @@ class SlotReader:
 
     def _join(self) -> TensorIndex:
         """Of the shares of all replicas."""
-        part = self._part
+        part = self.part
         kept = {entry.rank: entry.generation for entry in self._run.manifest(part.epoch).parts}
         peers = [peer for peer in part.shape.dp_peers(part.rank) if peer in kept and peer != part.rank]
         return TensorIndex(self._run, [part, *(self._run.part(part.epoch, peer, kept[peer]) for peer in peers)])
 
-    def read(self, out: Bytes, reuse: Reuse | None = None) -> None:
-        """Fill ``out`` (uint8, the bytes of a slot).
+    def read(self, out: Bytes, reuse: Reuse | None = None, exchange: Exchange | None = None) -> None:
+        """Fill ``out`` (uint8, the bytes of a slot); with ``exchange``, not all of it from disk.
 
         Raises:
             CheckpointError: a file is missing, short, or a tensor does not match its digest; ``out`` is worthless.
         """
         out[:] = 0  # what lies between tensors counts in the digest of a slot
         with ExitStack() as stack, ThreadPoolExecutor(READERS, thread_name_prefix="checkpoint-read") as pool:
-            read_entry = stack.enter_context(part_file(self._run, self._part))
+            read_entry = stack.enter_context(part_file(self._run, self.part))
 
             def bring(spec: TensorSpec) -> int:
                 tensor = out[spec.offset : spec.offset + spec.nbytes]
@@ -97,7 +102,8 @@ class SlotReader:
             self._places = slices_of(self.layout, out)
             others = [spec for spec in self.layout.tensors if spec.name != SLICES]
             self.origins |= {spec.name: self._origin(spec) for spec in others}
-            self.nbytes += sum(pool.map(bring, others))
+            read_all = partial(pool.map, bring)
+            self.nbytes += exchange(others, self.origins, read_all) if exchange else sum(read_all(others))
 
     def _is_shared(self, name: str) -> bool:
         return self._index is not None and name.startswith(SHARED)
@@ -110,9 +116,24 @@ class SlotReader:
             assert self._index is not None
             return self._index.origin(spec.name)
         if spec.name not in self._own:
-            raise CheckpointError(f"{self._run.step(self._part.epoch) / self._part.file} has no tensor {spec.name!r}")
+            raise CheckpointError(f"{self._run.step(self.part.epoch) / self.part.file} has no tensor {spec.name!r}")
         entry = self._own[spec.name]
         return ((self._place(spec), entry.digest),)
+
+
+def slot_layout(run: RunDirectory, part: CheckpointPart) -> Layout:
+    """How the slot is laid out that ``part`` is all of, or a share of.
+
+    Raises:
+        CheckpointError: the file is missing, short, or damaged.
+    """
+    text = np.empty(part.described.nbytes, np.uint8)
+    with part_file(run, part) as read:
+        read(part.described, text)
+    layout = Layout.from_json(text.tobytes())
+    if layout.digest != part.layout_digest:
+        raise CheckpointError(f"{run.step(part.epoch) / part.file} describes another layout than it has")
+    return layout
 
 
 def read_slot(run: RunDirectory, part: CheckpointPart, layout: Layout, out: Bytes) -> None:

@@ -10,10 +10,11 @@ to restore it, and until this run has a whole step of its own, that one is what 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from typing import Final
 
-from mainstay.recovery.checkpoint.catalog import DOWNLOADS, LATEST
+from mainstay.recovery.agent.messages import Group, GroupMember
+from mainstay.recovery.checkpoint.catalog import DOWNLOADS, LATEST, ResumeSource
 from mainstay.recovery.checkpoint.levels import find_nearest
 from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig
 from mainstay.recovery.checkpoint.reshape import needed, sources
@@ -25,7 +26,7 @@ from mainstay.recovery.memory.records import NO_EPOCH
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.options import NumericAnomalyPolicy
 from mainstay.recovery.planner_input import HeldCheckpoint
-from mainstay.recovery.protocol.messages import ConfigureCheckpoint, SaveCheckpointCommand
+from mainstay.recovery.protocol.messages import ConfigureCheckpoint, PrefetchCheckpoint, SaveCheckpointCommand
 from mainstay.recovery.protocol.worker_messages import RestoreOrder
 from mainstay.recovery.recovery_plan import RestoreSource
 
@@ -38,6 +39,8 @@ STOP_SECONDS: Final = 20.0
 """For the last save of a job that was told to end: Kubernetes and Slurm kill after 30 s by default."""
 END_SECONDS: Final = 600.0
 """The same without a deadline."""
+MAX_READERS: Final = 128
+"""Replicas that divide a read: more gain nothing, and each order names them all."""
 
 
 class CheckpointManager:
@@ -56,6 +59,7 @@ class CheckpointManager:
         self.upload_every = 0
         """See ``DiskConfig``; a coordinator that takes over learns it again."""
         self._once = NO_EPOCH
+        self._prefetched = False
         if options.resume is not None and options.checkpoint_dir is not None:
             self._resolve(options.resume)
 
@@ -88,23 +92,72 @@ class CheckpointManager:
             return str(error)
         return ""
 
-    def first(self, rank: int) -> RestoreOrder | None:
-        """What ``rank`` restores before its first step; None: nothing, the run begins at the beginning."""
+    def prefetch(self) -> None:
+        """Have agents read what ranks will restore first, once all agents listen: processes are still starting.
+
+        The shape is known when ranks have called ``init``. Until then the job is taken to have that of the step, with
+        another number of replicas perhaps; what was read in vain is replaced.
+        """
+        job, members, source = self._job, self._job.members, self._job.source
+        nodes = [members.nodes[rank.node] for rank in members.ranks]
+        joined = all(rank.joined for rank in members.ranks)  # they restore already
+        early = not (joined or self._prefetched or job.state.formed_once or job.state.inheriting)
+        if source is None or not early or not all(node.endpoint for node in nodes) or job.options.shard_snapshots:
+            return
+        self._prefetched = True
+        old = source.manifest.shape
+        dp, left = divmod(len(nodes), old.pp * old.tp)
+        shape = old if old.world_size == len(nodes) else MeshShape(dp=dp, pp=old.pp, tp=old.tp)
+        if left or (old.depths and shape is not old) or self.incompatibility(shape):
+            return
+        for rank, node in zip(members.ranks, nodes, strict=True):
+            order = self._first(rank.number, source, shape)
+            if not order.parts:  # else the rank itself gathers its state
+                job.send(node, PrefetchCheckpoint(rank=rank.number, order=order))
+
+    def first(self, rank: int, ranks: Container[int] | None = None) -> RestoreOrder | None:
+        """What ``rank`` restores before its first step; None: nothing, the run begins at the beginning.
+
+        ``ranks`` restore it too (None: all do), and replicas among them share the reading.
+        """
         shape = self._job.members.shape
         if self._job.source is None or shape is None:
             return None
-        parts, directory = sources(self._job.source.manifest, shape, rank), self._job.source.directory
+        return self._first(rank, self._job.source, shape, ranks)
+
+    def _first(
+        self, rank: int, source: ResumeSource, shape: MeshShape, ranks: Container[int] | None = None
+    ) -> RestoreOrder:
+        parts, directory = sources(source.manifest, shape, rank), source.directory
         of, generation = parts[0]
         return RestoreOrder(
             epoch=self._job.begun_at,
             source=RestoreSource.DISK,
             from_rank=of,
+            group=self._readers(rank, shape, ranks) if source.manifest.replicated else (),
             directory=str(directory),
-            run=self._job.source.manifest.run,
+            run=source.manifest.run,
             upload=(self._job.options.checkpoint_upload or "") if directory.name == DOWNLOADS else "",
             part=generation,
-            parts=parts if needed(self._job.source.manifest, shape, rank) else (),
+            parts=parts if needed(source.manifest, shape, rank) else (),
         )
+
+    def _readers(self, rank: int, shape: MeshShape, ranks: Container[int] | None) -> Group:
+        """The nodes that divide the reading of what ``rank`` restores: one of its replicas (in ``ranks``) on each."""
+        if self._job.options.shard_snapshots:
+            return ()  # slots of replicas are not alike
+        members, (dp, pp, tp) = self._job.members, shape.place(rank)
+        first = dp // MAX_READERS * MAX_READERS
+        near = range(first, min(first + MAX_READERS, shape.dp))
+        alike = [d for d in near if not shape.depths or shape.depths[d] == shape.depths[dp]]
+        peers = [shape.rank_of(dp=d, pp=pp, tp=tp) for d in alike]
+        one = {members.ranks[peer].node: peer for peer in peers if ranks is None or peer in ranks}
+        group = [
+            GroupMember(node=name, endpoint=members.nodes[name].endpoint, rank=peer)
+            for name, peer in one.items()
+            if members.nodes[name].alive and members.nodes[name].endpoint
+        ]
+        return tuple(group) if len(group) > 1 else ()
 
     def holds(self) -> tuple[HeldCheckpoint, ...]:
         """The source, as the planner wants it."""
@@ -113,9 +166,12 @@ class CheckpointManager:
             return ()
         return tuple(HeldCheckpoint(rank=rank, epoch=self._job.begun_at) for rank in range(shape.world_size))
 
-    def order(self, rank: int, epoch: int) -> RestoreOrder:
-        """Where a rank finds ``epoch`` on disk: in this run, or in the one that it continued from."""
-        first = self.first(rank)
+    def order(self, rank: int, epoch: int, ranks: Container[int]) -> RestoreOrder:
+        """Where a rank finds ``epoch`` on disk: in this run, or in the one that it continued from.
+
+        ``ranks`` restore it too; see ``first``.
+        """
+        first = self.first(rank, ranks)
         if first is not None and epoch == self._job.begun_at:
             return first
         directory = str(self._job.options.checkpoint_dir)
@@ -123,7 +179,12 @@ class CheckpointManager:
         peers = [rank] if shape is None else [rank, *shape.dp_peers(rank)]
         of = next((peer for peer in peers if self._own(peer, epoch)), rank)
         return RestoreOrder(
-            epoch=epoch, source=RestoreSource.DISK, from_rank=of, directory=directory, run=self._job.state.run
+            epoch=epoch,
+            source=RestoreSource.DISK,
+            from_rank=of,
+            group=self._readers(rank, shape, ranks) if shape and self._job.state.parameters_equal else (),
+            directory=directory,
+            run=self._job.state.run,
         )
 
     def _own(self, rank: int, epoch: int) -> bool:

@@ -285,6 +285,7 @@ class Coordinator:
         job.reporter.event(EventKind.JOB_STARTED, generation=1, data=data)
         job.open_store()
         job.apply(RanksAssigned(homes=job.members.homes(options.world_size), started_at=time.time()))
+        self.checkpoints.prefetch()
 
     # Messages
 
@@ -331,7 +332,8 @@ class Coordinator:
             self.admission.preflight.answer(message)
 
     def _agent_up(self, node: NodeMember) -> None:
-        """A new agent must be told of its group again, and the others of its new address."""
+        """A new agent must be told of its group again, and the others of its new address; the last one may prefetch."""
+        self.checkpoints.prefetch()
         if self.job.state.phase is JobPhase.RUNNING and self.job.members.shape is not None:
             log.info("node %s has a new agent at %s", node.name, node.endpoint)
             self.commands.replicate_state()

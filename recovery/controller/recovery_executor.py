@@ -242,15 +242,15 @@ class RecoveryExecutor:
         job = self.job
         (host, port), assignment = job.state.store, self.participation.assignment()
         return {
-            restore.rank: Regroup(
+            rank: Regroup(
                 generation=job.state.generation,
                 store_host=host,
                 store_port=port,
-                restore=self.inputs.order(restore, alternative.epoch or 0),
+                restore=restore,
                 digest_steps=VERIFY_STEPS,
                 assignment=assignment,
             )
-            for restore in alternative.restores
+            for rank, restore in self.inputs.orders(alternative).items()
         }
 
     def discard(self, epoch: int) -> None:

@@ -11,13 +11,16 @@ from mainstay.recovery.protocol.messages import (
     ConfigureJobParity,
     FromLauncher,
     Prefetch,
+    PrefetchCheckpoint,
+    RegroupRank,
     SaveCheckpointCommand,
     Saved,
 )
+from mainstay.recovery.recovery_plan import RestoreSource
 
 log = logging.getLogger("mainstay.launcher")
 
-AgentOrder = ConfigureJobParity | ConfigureCheckpoint | SaveCheckpointCommand | Prefetch
+AgentOrder = ConfigureJobParity | ConfigureCheckpoint | SaveCheckpointCommand | Prefetch | PrefetchCheckpoint
 
 
 class AgentOrders:
@@ -48,6 +51,16 @@ class AgentOrders:
                 self._send(Saved(epoch=order.epoch, problem=problem[:500]))
             case Prefetch():
                 self._send(await self._agent.prefetch(order))
+            case PrefetchCheckpoint():
+                problem = await self._agent.prefetch_checkpoint(order)
+                if problem:  # the rank itself has the agent try again, and says what is wrong
+                    log.info("node %s: rank %d's checkpoint was not prefetched: %s", self._node, order.rank, problem)
+
+    async def prefetch(self, message: RegroupRank) -> None:
+        """Have the agent read what a rank restores from disk while its script is still starting."""
+        order = message.order.restore
+        if order is not None and order.source is RestoreSource.DISK and not order.parts:
+            await self.carry_out(PrefetchCheckpoint(rank=message.rank, order=order))
 
     async def _configure_parity(self, order: ConfigureJobParity) -> None:
         groups, every, scheme, extra_copies = order.groups, order.every, order.scheme, order.extra_copies

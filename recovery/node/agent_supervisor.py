@@ -25,7 +25,7 @@ from mainstay.recovery.node.child_processes import start
 from mainstay.recovery.node.process_control import ChildProcess
 from mainstay.recovery.node.worker_output import OutputPump, OutputTail
 from mainstay.recovery.options import RunOptions
-from mainstay.recovery.protocol.messages import Prefetch, PrefetchResult
+from mainstay.recovery.protocol.messages import Prefetch, PrefetchCheckpoint, PrefetchResult
 
 log = logging.getLogger("mainstay.launcher")
 _START_SECONDS: Final = 20.0
@@ -118,6 +118,14 @@ class AgentSupervisor:
         except AgentError as error:
             return PrefetchResult(rank=rank, epoch=epoch, problem=str(error)[:500] or type(error).__name__)
         return PrefetchResult(rank=rank, epoch=epoch, nbytes=got.nbytes, seconds=got.seconds)
+
+    async def prefetch_checkpoint(self, order: PrefetchCheckpoint) -> str:
+        """Read what a rank will restore, beside the start of its process; why that failed, or nothing."""
+        try:
+            await asyncio.to_thread(self.client.load, order.order.disk_request(order.rank, open_first=True))
+        except AgentError as error:
+            return str(error) or type(error).__name__
+        return ""
 
     async def stop(self) -> None:
         """End the agent."""

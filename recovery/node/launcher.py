@@ -52,6 +52,7 @@ from mainstay.recovery.protocol.messages import (
     MeasureSpeeds,
     NodeProgress,
     Prefetch,
+    PrefetchCheckpoint,
     RegroupRank,
     SaveCheckpointCommand,
     StandbysReady,
@@ -208,7 +209,13 @@ class Launcher:
                 await self._fence(message)
             case RegroupRank():
                 self._forward(message)
-            case ConfigureJobParity() | ConfigureCheckpoint() | SaveCheckpointCommand() | Prefetch():
+            case (
+                ConfigureJobParity()
+                | ConfigureCheckpoint()
+                | SaveCheckpointCommand()
+                | Prefetch()
+                | PrefetchCheckpoint()
+            ):
                 self._spawn(self._agent_orders.carry_out(message))
             case DiscardCommand():
                 await self._discard(message)
@@ -261,6 +268,8 @@ class Launcher:
             worker.send(waiting)
 
     def _forward(self, message: RegroupRank) -> None:
+        if not self._book.joined(message.rank):
+            self._spawn(self._agent_orders.prefetch(message))
         worker = self._workers.of_rank(message.rank)
         if worker is None:
             self._orders[message.rank] = message.order

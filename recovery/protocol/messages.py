@@ -16,7 +16,7 @@ from mainstay.probes.benchmarks.result import BenchmarkResult
 from mainstay.recovery.agent.messages import Group, Inventory
 from mainstay.recovery.checkpoint.manifest import DiskConfig
 from mainstay.recovery.protocol.coordinator_state import CoordinatorState
-from mainstay.recovery.protocol.worker_messages import FromWorker, Regroup, WorkerMessage
+from mainstay.recovery.protocol.worker_messages import FromWorker, Regroup, RestoreOrder, WorkerMessage
 
 # Launcher -> coordinator
 
@@ -284,6 +284,13 @@ class Prefetch(WorkerMessage, frozen=True):
     endpoint: str
 
 
+class PrefetchCheckpoint(WorkerMessage, frozen=True):
+    """``rank`` starts here: have the agent read meanwhile what it will restore first."""
+
+    rank: int
+    order: RestoreOrder
+
+
 class TrainingResumed(WorkerMessage, frozen=True):
     """Training continues: now is the time to warm new standbys."""
 
@@ -354,6 +361,7 @@ ToLauncher = (
     | ConfigureCheckpoint
     | SaveCheckpointCommand
     | Prefetch
+    | PrefetchCheckpoint
     | TrainingResumed
     | DumpStacks
     | DumpFlightRecorders

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from mainstay.probes.core_types import StepPhase
-from mainstay.recovery.agent.messages import GroupMember
+from mainstay.recovery.agent.messages import GroupMember, LoadDisk
 from mainstay.recovery.protocol.step_replay_messages import StepReplayRepeat, StepReplayRequest
 from mainstay.recovery.recovery_plan import RestoreSource
 from mainstay.recovery.work_assignment import WorkAssignment
@@ -259,6 +259,7 @@ class RestoreOrder(WorkerMessage, frozen=True):
     endpoint: str | None = None
     """``host:port`` of the agent that holds ``from_rank``'s slot."""
     group: tuple[GroupMember, ...] = ()
+    """Of its parity; or, from disk, one rank of each node that reads the same."""
     directory: str | None = None
     run: str = ""
     """Which run in ``directory``, whose rank ``from_rank`` (None: the same)."""
@@ -270,6 +271,19 @@ class RestoreOrder(WorkerMessage, frozen=True):
     """(rank, generation) of the parts that its tensors lie in, where they were saved with other pipeline stages."""
     shards: tuple[Shard, ...] = ()
     """The other replicas, where each saves only its part."""
+
+    def disk_request(self, rank: int, *, open_first: bool = False) -> LoadDisk:
+        """What the agent of ``rank`` is asked for, where the source is the disk; see ``AgentClient.load``."""
+        return LoadDisk(
+            rank=rank,
+            epoch=self.epoch,
+            directory=self.directory or "",
+            run=self.run,
+            from_rank=self.from_rank,
+            generation=self.part,
+            group=self.group,
+            open=open_first,
+        )
 
 
 class Regroup(WorkerMessage, frozen=True):

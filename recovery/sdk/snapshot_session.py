@@ -222,15 +222,7 @@ class SnapshotSession:
         elif order.source is RestoreSource.PARITY:
             self.agent.rebuild(self._rank, order.epoch, order.group)
         elif order.source is RestoreSource.DISK:
-            assert order.directory is not None
-            self.agent.load_disk(
-                self._rank,
-                order.epoch,
-                order.directory,
-                order.run,
-                from_rank=order.from_rank,
-                generation=order.part,
-            )
+            self.agent.load(order.disk_request(self._rank))
 
     def _download(self, order: RestoreOrder) -> tuple[PartOf, ...]:
         """See ``_parts``; what these need of the upload level is in the directory then."""

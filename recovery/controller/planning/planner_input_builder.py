@@ -26,7 +26,7 @@ from mainstay.recovery.planner_input import (
     RankPlacement,
 )
 from mainstay.recovery.protocol.worker_messages import RestoreOrder, Shard, StepRecord
-from mainstay.recovery.recovery_plan import RankRestore, RestoreSource
+from mainstay.recovery.recovery_plan import Alternative, RankRestore, RestoreSource
 
 log = logging.getLogger("mainstay.coordinator")
 
@@ -292,11 +292,16 @@ class PlannerInputBuilder:
 
     # Orders
 
-    def order(self, restore: RankRestore, epoch: int) -> RestoreOrder:
-        """The message to the rank about its part of the plan."""
+    def orders(self, alternative: Alternative) -> dict[int, RestoreOrder]:
+        """Rank -> the message about its part of the plan."""
+        epoch = alternative.epoch or 0
+        disk = {restore.rank for restore in alternative.restores if restore.source is RestoreSource.DISK}
+        return {restore.rank: self._order(restore, epoch, disk) for restore in alternative.restores}
+
+    def _order(self, restore: RankRestore, epoch: int, disk: Collection[int]) -> RestoreOrder:
         members = self._job.members
         if restore.source is RestoreSource.DISK:
-            return self._checkpoints.order(restore.rank, epoch)
+            return self._checkpoints.order(restore.rank, epoch, disk)
         return RestoreOrder(
             epoch=epoch,
             source=restore.source,

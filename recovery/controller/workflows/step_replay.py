@@ -214,7 +214,7 @@ class StepReplayController:
         chosen = plan.alternative()
         epoch = chosen.epoch or 0
         executor.discard(epoch)
-        return epoch, {restore.rank: executor.inputs.order(restore, epoch) for restore in chosen.restores}
+        return epoch, executor.inputs.orders(chosen)
 
     def _plan(self) -> MeshPlan:
         shape = self._job.members.shape

@@ -15,7 +15,7 @@ import pytest
 from bench.lib_source import ArraySource
 from mainstay.recovery.agent.checkpoint_writer import CheckpointWriter, WriterProcess
 from mainstay.recovery.agent.errors import CorruptError, NoSuchSlotError
-from mainstay.recovery.agent.messages import ConfigureDisk, SaveCheckpoint
+from mainstay.recovery.agent.messages import ConfigureDisk, LoadDisk, SaveCheckpoint
 from mainstay.recovery.agent.node import AgentNode, AgentSettings
 from mainstay.recovery.agent.parity_store import ParityStore
 from mainstay.recovery.agent.store import ArenaStore
@@ -174,13 +174,14 @@ def test_the_disk_level_round_trip(agents, ranks, contents, eventually, tmp_path
     agent.lose()
     agent.start()
     back = ranks(0, agent)
-    done = agent.client().load_disk(0, 9, disk, RUN)
+    done = agent.client().load(LoadDisk(rank=0, epoch=9, directory=str(disk), run=RUN))
     assert done.nbytes == back.layout.nbytes
     views = back.arena.layout.views(back.arena.slot_bytes(back.arena.find(9).slot))
     assert all(views[name].tobytes() == value.tobytes() for name, value in contents(0, 9, back.sizes).items())
     assert agent.client().inventory().rates.disk_read > 0
     other = ranks(4, agent)
-    agent.client().load_disk(4, 9, disk, RUN, from_rank=0, generation=1)  # another shape of the job
+    # As in another shape of the job.
+    agent.client().load(LoadDisk(rank=4, epoch=9, directory=str(disk), run=RUN, from_rank=0, generation=1))
     assert other.arena.find(9).digest == done.digest
 
 
@@ -197,16 +198,16 @@ def test_a_damaged_or_foreign_file_is_refused(agents, ranks, eventually, tmp_pat
     for body in (whole[:-90_000], whole[: len(whole) // 2] + b"!" + whole[len(whole) // 2 + 1 :], b""):
         path.write_bytes(body)
         with pytest.raises(CorruptError, match=r"__0_1\.distcp"):
-            client.load_disk(0, 1, tmp_path, RUN)
+            client.load(LoadDisk(rank=0, epoch=1, directory=str(tmp_path), run=RUN))
     path.write_bytes(whole)
     for epoch, run in ((2, RUN), (1, "run-2")):
         with pytest.raises(NoSuchSlotError, match="does not hold rank 0"):
-            client.load_disk(0, epoch, tmp_path, run)
+            client.load(LoadDisk(rank=0, epoch=epoch, directory=str(tmp_path), run=run))
     (step / "rank-5.g1.json").write_bytes((step / "rank-0.g1.json").read_bytes())
     (step / "__5_1.distcp").write_bytes(whole)
     ranks(5, agent)
     with pytest.raises(CorruptError, match="holds rank 0"):
-        client.load_disk(5, 1, tmp_path, RUN)
+        client.load(LoadDisk(rank=5, epoch=1, directory=str(tmp_path), run=RUN))
 
 
 def test_a_disk_that_refuses_is_reported_and_training_goes_on(agents, ranks, eventually, tmp_path):

@@ -29,6 +29,7 @@ from mainstay.recovery.protocol.messages import (
     MeasureSpeeds,
     NodeProgress,
     Prefetch,
+    PrefetchCheckpoint,
     PrefetchResult,
     RegroupRank,
     SaveCheckpointCommand,
@@ -108,7 +109,7 @@ class FakeNode:
         """No beat is answered."""
         self.slow = False
         """Scripts take their time: ranks start, and say nothing yet."""
-        self.brings: list[Prefetch] = []
+        self.brings, self.prefetches = list[Prefetch](), list[PrefetchCheckpoint]()
         self.asked: list[DumpStacks] = []
         self.measures: list[MeasureSpeeds] = []
         self._task = asyncio.create_task(self._serve())
@@ -173,7 +174,7 @@ class FakeNode:
                     self._look(message)
                 case ConfigureCheckpoint() | SaveCheckpointCommand():
                     self._disk(message)
-                case Prefetch():
+                case Prefetch() | PrefetchCheckpoint():
                     self._bring(message)
                 case StopJob():
                     self.stopped = message
@@ -191,7 +192,10 @@ class FakeNode:
         if self.saves_with is not None:
             self.stream.send(Saved(epoch=message.epoch, problem=self.saves_with))
 
-    def _bring(self, message: Prefetch) -> None:
+    def _bring(self, message: Prefetch | PrefetchCheckpoint) -> None:
+        if isinstance(message, PrefetchCheckpoint):
+            self.prefetches.append(message)
+            return
         self.brings.append(message)
         problem = self.bring_problem or (self.fenced_bring_problem if message.epoch != NEWEST else "")
         if not problem:

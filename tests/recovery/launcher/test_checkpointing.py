@@ -27,25 +27,12 @@ from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.messages import Saved
 from mainstay.recovery.recovery_plan import RestoreSource
-
-EARLIER = "01997c4e-8f00-7000-8000-000000000001"
+from tests.recovery.launcher.earlier_run import EARLIER, earlier_step
 
 
 @pytest.fixture
 def disk(options: RunOptions, tmp_path: Path) -> RunOptions:
     return dataclasses.replace(options, disk_every=5, checkpoint_dir=tmp_path / "checkpoints")
-
-
-def earlier_step(directory: Path, epoch: int, *, dp: int = 2, pp: int = 2, replicated: bool = True) -> None:
-    """A whole step of an earlier run, as far as a coordinator looks at one."""
-    run = directory / EARLIER
-    (run / step_name(epoch)).mkdir(parents=True)
-    write_checked(run / run_name(3), RunInfo(run=EARLIER, job="job", generation=3, dp=dp, pp=pp, tp=1))
-    parts = tuple(PartEntry(rank=rank, generation=3, nbytes=100, check="") for rank in range(dp * pp))
-    manifest = Manifest(
-        run=EARLIER, job="job", epoch=epoch, dp=dp, pp=pp, tp=1, replicated=replicated, time=1.0, parts=parts
-    )
-    write_checked(run / step_name(epoch) / MANIFEST, manifest)
 
 
 def test_agents_are_told_of_the_run_and_of_what_was_gone_back_from(

@@ -1,0 +1,213 @@
+"""One read of a checkpoint for the nodes of a data-parallel group: each reads a part of it, and all exchange the parts.
+
+The tensors that replicas hold alike are divided among the nodes. Each node reads its tensors from disk and takes the
+others from the nodes that read them, at the same time: an all-gather. Disks and networks carry one replica between
+them, with any number of nodes. MegaScale (NSDI 2024, section 4.4) has one reader, whose network sends everything.
+
+A tensor counts with its digest, which who read it has checked against the disk's. What a node does not have, or not in
+time, is read from disk: a lost node costs its part of the reading, and a rank's own tensors (random numbers) are
+nowhere else.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from typing import Final
+
+import msgspec
+
+from mainstay.recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError
+from mainstay.recovery.agent.messages import Group, GroupMember
+from mainstay.recovery.agent.node import AgentConnection, AgentNode
+from mainstay.recovery.agent.peer import Peer
+from mainstay.recovery.agent.peer_messages import (
+    ABSENT,
+    PENDING,
+    CheckpointStep,
+    CheckpointTensors,
+    ReadCheckpointTensors,
+)
+from mainstay.recovery.checkpoint.slot_reader import Origin
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.digest import Bytes, digest
+from mainstay.recovery.memory.layout import TensorSpec
+
+WAIT_SECONDS: Final = 4.0
+"""That a request waits for tensors that are still being read: less than ``peer.STALL_SECONDS``."""
+PATIENCE_SECONDS: Final = 20.0
+"""A node from which no tensor came for this long is not waited for: the disk has them all."""
+STREAMS: Final = 4
+"""Nodes asked at a time."""
+BATCH_BYTES: Final = 16 * 1024 * 1024
+BATCH_TENSORS: Final = 1000
+"""Names of as many fit into a message."""
+
+log = logging.getLogger("mainstay.agent")
+
+
+class CheckpointExchange:
+    """What this node has read of a step, for the others of ``group``, and what it takes from them.
+
+    Args:
+        node: this one.
+        step: that is read.
+        group: one rank of each node that reads the step, this one included; alike on all.
+        generation: on whose behalf.
+        arena: where the slot is.
+        slot: that is filled.
+    """
+
+    def __init__(
+        self, node: AgentNode, step: CheckpointStep, group: Group, *, generation: int, arena: Arena, slot: int
+    ) -> None:
+        self._node, self._step, self._group, self._generation = node, step, group, generation
+        self._arena, self._slot = weakref.ref(arena), slot  # an arena that was replaced gives its memory back
+        self._specs = arena.layout.specs()
+        self._origins: dict[str, int] = {}
+        self._ready: dict[str, int] = {}
+        """Name -> digest of the tensor in the slot."""
+        self._over = False
+        self._changed = threading.Condition()
+
+    # What this node reads
+
+    def read(
+        self,
+        tensors: Sequence[TensorSpec],
+        origins: Mapping[str, Origin],
+        read: Callable[[Iterable[TensorSpec]], Iterator[int]],
+    ) -> int:
+        """Fill ``tensors`` of the slot: those that are this node's to read by ``read``, and what the others lack.
+
+        Returns:
+            Bytes from disk.
+        """
+        with self._changed:
+            self._origins = {name: digest(msgspec.msgpack.encode(origin)) for name, origin in origins.items()}
+            self._changed.notify_all()
+        shares = list(zip(self._group, divide(tensors, len(self._group)), strict=True))
+        mine = next((share for member, share in shares if member.node == self._node.settings.node), [])
+        others = [(member, share) for member, share in shares if share is not mine]
+        with ThreadPoolExecutor(STREAMS, thread_name_prefix="checkpoint-exchange") as pool:
+            try:
+                tasks = [pool.submit(self._fetch, member, share) for member, share in others]
+                nbytes = self._read(mine, read)
+                return nbytes + self._read(chain.from_iterable(task.result() for task in tasks), read)
+            finally:
+                self.finish()
+
+    def _read(self, specs: Iterable[TensorSpec], read: Callable[[Iterable[TensorSpec]], Iterator[int]]) -> int:
+        nbytes, wanted = 0, list(specs)
+        for spec, count in zip(wanted, read(wanted), strict=True):
+            nbytes += count
+            self._put(spec.name, digest(self._tensor(spec.name)))
+        return nbytes
+
+    def finish(self) -> None:
+        """No more tensors come: read whole, or given up."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def _put(self, name: str, found: int) -> None:
+        with self._changed:
+            self._ready[name] = found
+            self._changed.notify_all()
+
+    def _tensor(self, name: str) -> Bytes:
+        arena, spec = self._arena(), self._specs[name]
+        if arena is None:
+            raise NoSuchSlotError(f"the slot that was read of {self._step.run} is gone")
+        return arena.slot_bytes(self._slot)[spec.offset : spec.offset + spec.nbytes]
+
+    # What others read
+
+    def _fetch(self, member: GroupMember, wanted: Sequence[TensorSpec]) -> list[TensorSpec]:
+        """Take tensors from the node that reads them; those that did not come."""
+        try:
+            with self._node.peer(member.endpoint, self._generation) as peer:
+                for batch in _batches(wanted):
+                    self._fetch_batch(peer, batch)
+        except AgentError as error:
+            log.warning("node %s gives no tensors of %s: %s", member.node, self._step.run, error)
+        return [spec for spec in wanted if spec.name not in self._ready]
+
+    def _fetch_batch(self, peer: Peer, batch: Sequence[TensorSpec]) -> None:
+        until = time.monotonic() + PATIENCE_SECONDS
+        while batch and not self._over and time.monotonic() < until:
+            wanted = tuple((spec.name, self._origins[spec.name]) for spec in batch)
+            header = peer.call(ReadCheckpointTensors(step=self._step, tensors=wanted), CheckpointTensors)
+            states = list(zip(batch, header.states, strict=False))  # what it does not answer is read from disk
+            came = {spec.name: state for spec, state in states if state >= 0}
+            if header.nbytes != sum(spec.nbytes for spec in batch if spec.name in came):
+                raise CorruptError(f"{peer.endpoint} announced {header.nbytes} bytes, which its tensors do not have")
+            for name in came:
+                peer.receive_into(self._tensor(name))
+            peer.finish()
+            for name, expected in came.items():
+                if digest(self._tensor(name)) == expected:
+                    self._put(name, expected)
+            batch = [spec for spec, state in states if state == PENDING]
+            until = time.monotonic() + PATIENCE_SECONDS if came else until
+
+    # What others ask
+
+    def states(self, wanted: Sequence[tuple[str, int]]) -> list[int]:
+        """Digests of tensors, by name and origin; waits a while for what is still being read."""
+
+        def now() -> list[int]:
+            return [self._state(name, origin) for name, origin in wanted]
+
+        with self._changed:
+            self._changed.wait_for(lambda: PENDING not in now(), WAIT_SECONDS)
+            return now()
+
+    def _state(self, name: str, origin: int) -> int:
+        if (self._origins or self._over) and self._origins.get(name) != origin:
+            return ABSENT
+        return self._ready.get(name, ABSENT if self._over else PENDING)
+
+    def serve(self, caller: AgentConnection, request: ReadCheckpointTensors) -> None:
+        """Header, bytes, tail. Whoever asks compares digests: a slot that was overwritten since shows there."""
+        states = self.states(request.tensors)
+        tensors = [self._tensor(name) for (name, _), state in zip(request.tensors, states, strict=True) if state >= 0]
+        send(caller, states, tensors)
+
+
+def send(caller: AgentConnection, states: Sequence[int], tensors: Sequence[Bytes]) -> None:
+    """Answer ``ReadCheckpointTensors``."""
+    bulk = caller.open_bulk()
+    nbytes = sum(len(tensor) for tensor in tensors)
+    caller.begin_transfer(CheckpointTensors(seal=bulk.seal, states=tuple(states), nbytes=nbytes))
+    for tensor in tensors:
+        bulk.send(tensor)
+    caller.end_transfer(bulk, "")
+
+
+def divide(tensors: Sequence[TensorSpec], count: int) -> list[list[TensorSpec]]:
+    """``tensors`` in ``count`` parts of about equal bytes; the same on every node that has the same layout.
+
+    Each part is one run of them: a kernel that reads ahead (8 MiB and more) reads little that another node reads.
+    """
+    parts: list[list[TensorSpec]] = [[] for _ in range(count)]
+    at, total = 0, max(1, sum(spec.nbytes for spec in tensors))
+    for spec in tensors:
+        parts[min(count - 1, (at + spec.nbytes // 2) * count // total)].append(spec)
+        at += spec.nbytes
+    return parts
+
+
+def _batches(specs: Sequence[TensorSpec]) -> Iterator[list[TensorSpec]]:
+    batch: list[TensorSpec] = []
+    for spec in specs:
+        batch.append(spec)
+        if len(batch) == BATCH_TENSORS or sum(one.nbytes for one in batch) >= BATCH_BYTES:
+            yield batch
+            batch = []
+    yield batch
