@@ -3,8 +3,8 @@
 Two findings are related when they lie close in time and either happened in the same place (device, node, or a rank that
 runs there) or in the same job where one kind can bring about the other on another node: a dead process hangs its peers,
 a slow one does not kill them. What strikes several nodes of a rack, switch, or power domain alike, or most nodes of a
-cohort, has one cause too. Related findings form one group however many there are, so the outcome does not depend on the
-order in which a batch came. The service owns storage; nothing is remembered here.
+cohort, has one cause too (``places.py``). Related findings form one group however many there are, so the outcome does
+not depend on the order in which a batch came. The service owns storage; nothing is remembered here.
 """
 
 from __future__ import annotations
@@ -12,45 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from itertools import chain, pairwise, product
 
 from mainstay.detectors.correlation import finding_relations
+from mainstay.detectors.correlation.places import CorrelationConfig, FleetTopology, Places
 from mainstay.detectors.correlation.root_causes import finding_order, rank_causes
 from mainstay.detectors.finding import ADVICE, Finding, FindingKind
-from mainstay.probes.core_types import HOST_DEVICE, Severity
-
-
-class SharedPlace(StrEnum):
-    """What nodes may fail with, as titles name it."""
-
-    RACK = "of rack"
-    SWITCH = "under switch"
-    POWER_DOMAIN = "of power domain"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetTopology:
-    """Who runs where: what lets a rank's finding and its node's meet."""
-
-    rank_node: Mapping[tuple[str, int], str] = field(default_factory=dict)
-    """(job, rank) -> node."""
-    rank_device: Mapping[tuple[str, int], str] = field(default_factory=dict)
-    """(job, rank) -> device id."""
-    device_node: Mapping[str, str] = field(default_factory=dict)
-    node_rack: Mapping[str, str] = field(default_factory=dict)
-    """node -> what shares power and a switch with it; absent where it is unknown."""
-    node_switch: Mapping[str, str] = field(default_factory=dict)
-    """node -> the nearest network switch above it; absent where it is unknown."""
-    node_power_domain: Mapping[str, str] = field(default_factory=dict)
-    """node -> the PDU, busway, or UPS that feeds it: part of a rack, or many racks; absent where it is unknown."""
-    place_nodes: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """(``SharedPlace``, name) -> how many nodes it has; absent where that is not known."""
-    node_cohort: Mapping[str, str] = field(default_factory=dict)
-    cohort_nodes: Mapping[str, int] = field(default_factory=dict)
-    """cohort -> how many nodes it has."""
-    fleet_nodes: int = 0
-    """How many nodes there are; 0 where it is not known."""
+from mainstay.probes.core_types import Severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,31 +56,11 @@ class CorrelationDecision:
     kinds: tuple[FindingKind, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    window_seconds: float = 30.0
-    """How far apart related findings may lie: nodes fail in 1.5-10 s, a peer's communication time-out and a straggler's
-    confirmation take 5-30 s; two unrelated faults of one node within 30 s are rarer than one fault seen twice."""
-    wide_seconds: float = 120.0
-    """The same for one kind on several nodes: signals of the 10 s tier need three readings, and a rack takes minutes to
-    heat up."""
-    rack_nodes: int = 3
-    """Nodes of a rack that make it the rack's trouble: two may be chance in a large fleet, three of sixteen are not."""
-    power_share: float = 0.2
-    """Of a power domain's nodes, and at least ``rack_nodes``: one lost phase takes a third, any three may be chance."""
-    cohort_share: float = 0.5
-    """Of a cohort's nodes, and at least ``rack_nodes``: then it is what they share."""
-    many_nodes: int = 16
-    """So many nodes at once share a cause even in a cohort of thousands."""
-    fleet_share: float = 0.5
-    """Of all nodes, and at least ``many_nodes``: so many share a network, or the service receives nothing."""
-
-
 def correlate(
     findings: Iterable[Finding],
     incidents: Sequence[OpenIncident],
     topology: FleetTopology,
-    config: Config | None = None,
+    config: CorrelationConfig | None = None,
 ) -> tuple[CorrelationDecision, ...]:
     """Sort a batch of findings into incidents.
 
@@ -125,65 +73,23 @@ def correlate(
     Returns:
         Decisions in order of their first finding. Applied in order they touch disjoint findings.
     """
-    config, places = config or Config(), _Places(topology)
+    config = config or CorrelationConfig()
+    places = Places(topology, config)
     batch = sorted((f for f in findings if f.active and f.kind not in ADVICE), key=finding_order)
-    groups = _Groups(places, config)
+    groups = _Groups(places)
     for incident in (i for i in incidents if i.accepts):
         groups.add_incident(incident)
     for finding in batch:
         groups.add_finding(finding)
-    decisions = [_decide(new, joined, places, config) for new, joined in groups.result()]
+    decisions = [_decide(new, joined, places) for new, joined in groups.result()]
     return tuple(decision for decision in decisions if decision is not None)
-
-
-class _Places:
-    """Where a finding belongs: its node, its device, and the jobs that it concerns."""
-
-    def __init__(self, topology: FleetTopology) -> None:
-        self.topology = topology
-        names = (topology.node_rack, topology.node_switch, topology.node_power_domain)
-        self.shared = tuple(zip(SharedPlace, names, strict=True))
-        self._jobs: dict[str, set[str]] = {}
-        for rank, node in topology.rank_node.items():
-            self._jobs.setdefault(node, set()).add(rank[0])
-        for rank, device in topology.rank_device.items():  # each node has its own gpu0
-            self._jobs.setdefault(f"{topology.rank_node.get(rank)}/{device}", set()).add(rank[0])
-
-    def most(self, nodes: Collection[str], config: Config) -> bool:
-        """Whether these are most of the fleet, and many."""
-        fleet = self.topology.fleet_nodes
-        return len(nodes) >= max(config.many_nodes, config.fleet_share * fleet) and fleet > 0
-
-    def device(self, finding: Finding) -> str | None:
-        entity = finding.entity
-        if entity.device is not None:
-            return None if entity.device == HOST_DEVICE else entity.device
-        if entity.job is None or entity.rank is None:
-            return None
-        return self.topology.rank_device.get((entity.job, entity.rank))
-
-    def node(self, finding: Finding) -> str | None:
-        entity = finding.entity
-        if entity.node is not None:
-            return entity.node
-        if entity.job is not None and entity.rank is not None:
-            return self.topology.rank_node.get((entity.job, entity.rank))
-        return None if entity.device is None else self.topology.device_node.get(entity.device)
-
-    def jobs(self, finding: Finding) -> set[str]:
-        """The job it names, else those with a rank on the device, else (a whole node's trouble) on the node."""
-        if finding.entity.job is not None:
-            return {finding.entity.job}
-        device, node = self.device(finding), self.node(finding)
-        on_device = self._jobs.get(f"{node}/{device}", set()) if device else set()
-        return on_device or (self._jobs.get(node, set()) if node else set())
 
 
 class _Groups:
     """Connected components of findings and open incidents."""
 
-    def __init__(self, places: _Places, config: Config) -> None:
-        self._places, self._config, self._window = places, config, config.window_seconds
+    def __init__(self, places: Places) -> None:
+        self._places, self._config, self._window = places, places.config, places.config.window_seconds
         self._wide: dict[tuple[str, ...], list[tuple[float, int, str]]] = {}
         self._parent: list[int] = []
         self._item: list[Finding | OpenIncident] = []
@@ -298,10 +204,11 @@ class _Groups:
     def _link_wide(self, key: tuple[str, ...], entries: list[tuple[float, int, str]]) -> None:
         """Join what lies close in time if it strikes enough nodes, and what joins such a story later."""
         start, wide = 0, []
+        struck = len({node for _, _, node in self._wide["many", key[1]]})
         for stop in range(1, len(entries) + 1):
             if stop < len(entries) and entries[stop][0] - entries[stop - 1][0] <= self._config.wide_seconds:
                 continue
-            if self._enough(key, {node for _, _, node in entries[start:stop]}):
+            if self._places.have_one_cause(key, {node for _, _, node in entries[start:stop]}, struck):
                 wide.append(entries[start:stop])
             start = stop
         for cluster in wide:
@@ -315,21 +222,10 @@ class _Groups:
         for _, item, node in entries:
             if isinstance(self._item[item], OpenIncident):
                 nodes.setdefault(item, set()).add(node)
-        hub = next((item for item in sorted(nodes) if self._enough(key, nodes[item])), None)
+        hub = next((i for i in sorted(nodes) if self._places.have_one_cause(key, nodes[i], len(nodes[i]))), None)
         if hub is not None:
             for _, item, _ in entries:
                 self._join(hub, item)
-
-    def _enough(self, key: tuple[str, ...], nodes: set[str]) -> bool:
-        config = self._config
-        if key[0] == "many":
-            return len(nodes) >= config.many_nodes
-        least, known = config.rack_nodes, self._places.topology
-        if key[0] == SharedPlace.POWER_DOMAIN:
-            least = max(least, math.ceil(config.power_share * known.place_nodes.get((key[0], key[2]), 0)))
-        if key[0] == "cohort":
-            least = max(least, math.ceil(config.cohort_share * known.cohort_nodes[key[2]]))
-        return len(nodes) >= least
 
     def _link_hubs(self, hubs: list[tuple[float, int]], around: list[tuple[float, int]]) -> None:
         for (time, hub), (other_time, other) in product(hubs, around):
@@ -337,9 +233,7 @@ class _Groups:
                 self._join(hub, other)
 
 
-def _decide(
-    new: list[Finding], joined: list[OpenIncident], places: _Places, config: Config
-) -> CorrelationDecision | None:
+def _decide(new: list[Finding], joined: list[OpenIncident], places: Places) -> CorrelationDecision | None:
     """Open, or attach to the oldest; mere information opens nothing."""
     if not joined and all(finding.severity is Severity.INFO for finding in new):
         return None
@@ -347,7 +241,7 @@ def _decide(
     root = causes[0]
     jobs = (job for finding in causes for job in sorted(places.jobs(finding)))
     struck = frozenset[str]().union(*(incident.nodes.get(root.kind, ()) for incident in joined))
-    title, wide = _title(root, causes, struck, places, config)
+    title, wide = _title(root, causes, struck, places)
     opened = [incident.id for incident in joined]
     node, device = (None, None) if wide else (places.node(root), places.device(root))
     return CorrelationDecision(
@@ -365,35 +259,20 @@ def _decide(
     )
 
 
-def _title(
-    root: Finding, causes: Sequence[Finding], struck: Collection[str], places: _Places, config: Config
-) -> tuple[str, bool]:
+def _title(root: Finding, causes: Sequence[Finding], struck: Collection[str], places: Places) -> tuple[str, bool]:
     """The likeliest cause in a sentence, and how many it struck alike; whether those are several nodes."""
     alike = [f for f in causes if f.kind is root.kind]
     nodes = {node for f in alike if (node := places.node(f)) is not None} | set(struck)
     devices = {device for f in alike if (device := places.device(f)) is not None}
     text = root.evidence.summary
-    if root.kind in finding_relations.SHARED and len(nodes) >= config.rack_nodes:
-        if root.kind in finding_relations.SILENCE and places.most(nodes, config):
+    shared = places.name_common(nodes, root.kind) if root.kind in finding_relations.SHARED and len(nodes) > 1 else ""
+    if shared or (root.kind in finding_relations.SHARED and len(nodes) >= places.config.rack_nodes):
+        if root.kind in finding_relations.SILENCE and places.most(nodes):
             return (
                 f"{len(nodes)} of {places.topology.fleet_nodes} nodes are silent at once: check the network between"
                 " them and Mainstay, and the service itself, before the nodes."
             ), True
-        return f"{len(nodes)} nodes{_shared(nodes, places)}: {text}", True
+        return f"{len(nodes)} nodes{shared}: {text}", True
     if len(nodes) == 1 and len(devices) > 1:
         return f"{len(devices)} devices of {nodes.pop()}: {text}", False
     return text, False
-
-
-def _shared(nodes: Collection[str], places: _Places) -> str:
-    """What all the nodes share, in words; empty where it is unknown.
-
-    The smallest place says most of where to look: the PDU of half a rack before the rack, a rack before the busway of
-    ten. Of equal or unknown size, what is mostly smaller: rack, switch, power domain.
-    """
-    found = []
-    for place, of in places.shared:
-        names = {of.get(node, "") for node in nodes}
-        if len(names) == 1 and (name := names.pop()):
-            found.append((places.topology.place_nodes.get((place, name), math.inf), f" {place} {name}"))
-    return min(found, key=lambda sized: sized[0], default=(0, ""))[1]

@@ -11,6 +11,7 @@ medians of thousands of samples are kept, and a rise must exceed them. Until eno
 
 Whose compute rose is read from the ranks' own times: a rank or node that alone became slow is named, and all ranks are
 called alike only where all of them are. A run that later becomes faster for long was slow at its start: information.
+So is a run whose first samples are slower than those of earlier runs of the job (``earlier_runs``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from mainstay.detectors.base import ArrayDetector, DetectorState, DetectorStatus, Feed, Floats, Samples
 from mainstay.detectors.entity_state import NORMAL_MAD, EntityState, median
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind, Series
+from mainstay.detectors.job.earlier_runs import EarlierRuns, RunPace
 from mainstay.detectors.job.expected_pace import SIGNALS, ExpectedPace, work_of
 from mainstay.detectors.job.rank_share import describe_share
 from mainstay.detectors.straggler.compute_time import ComputeTime
@@ -92,6 +94,10 @@ class SlowdownDetector(ArrayDetector):
         drawn: int = 64
 
     config: Config
+    earlier: EarlierRuns
+    """Runs to compare with; none until they are set."""
+    pace: RunPace | None
+    """Of the first ``drawn`` samples; None until then."""
 
     def reset(self) -> None:
         super().reset()
@@ -105,6 +111,7 @@ class SlowdownDetector(ArrayDetector):
         until it is judged."""
         self._skip, self._last, self._count, self._depth = config.skip, -1, 0, 0
         self._finding_now: Finding | None = None
+        self.earlier, self.pace = EarlierRuns(), None
         self._lasted = self._ended_before = 0
         self._clear(config.apart)
 
@@ -156,6 +163,10 @@ class SlowdownDetector(ArrayDetector):
         if pace is None:
             return []
         time, job = float(samples.t[k]), Entity(job=samples.entities[0].job)
+        if self._count == self.config.drawn:
+            middle = median(self._recent.T)
+            nodes = frozenset(entity.node for entity in samples.entities if entity.node is not None)
+            self.pace = RunPace(seconds=float(np.exp(middle[1])), work=tuple(middle[2:].tolist()), nodes=nodes)
         if self._learning:
             self._learn(pace)
             self._start = self._calm[-self._depth :]
@@ -339,8 +350,11 @@ class SlowdownDetector(ArrayDetector):
     # It was slow from the start
 
     def _watch_start(self, time: float, job: Entity) -> list[Finding]:
-        """Information, begun and ended at once: the start was slow if the run has long been faster since."""
+        """Whether the start was slow: earlier runs were faster, or the run has long been faster since."""
         config = self.config
+        if self._count == config.drawn and self.pace is not None:
+            slower = self.earlier.compare(self.pace)
+            return [] if slower is None else self._inform(job, time, slower, 0.7, "It is about the start only.")
         if self._count % _BLOCK or not len(self._start):
             return []
         since, least = self._residuals(self._blocks[-config.start_blocks :]), float(np.log(config.verify))
@@ -356,8 +370,13 @@ class SlowdownDetector(ArrayDetector):
             f"the {now:.3g} s of the last {samples} samples.",
             numbers={"ratio": ratio, "usual_seconds": now},
         )
-        said = self._finding(FindingKind.JOB_SLOWDOWN, job, time, evidence, severity=Severity.INFO, confidence=0.9)
-        return [said, said.ended(time, "The run is faster than it was at its start.")]
+        return self._inform(job, time, evidence, 0.9, "The run is faster than it was at its start.")
+
+    def _inform(self, job: Entity, time: float, evidence: Evidence, confidence: float, over: str) -> list[Finding]:
+        """Information, begun and ended at once."""
+        kind, severity = FindingKind.JOB_SLOWDOWN, Severity.INFO
+        said = self._finding(kind, job, time, evidence, severity=severity, confidence=confidence)
+        return [said, said.ended(time, over)]
 
 
 def _waited_for_garbage(samples: Samples, k: int, seconds: Floats) -> float:

@@ -15,7 +15,8 @@ and believed only as far as healthy ranks differ, so that a rank slow from the s
 of a forecast (self-starting CUSUM, Hawkins 1987), so judging may begin after a few steps.
 
 With two peers each is the other's measure, so that a slow rank and a fast one look alike: there the offset is wholly
-the pair's own history, and a second CUSUM on the rank's own (less the job's drift) gives the direction.
+the pair's own history, and a second CUSUM on the rank's own (less the job's drift) gives the direction. Of two nodes
+with equal work the slower one is named if it is slower than healthy nodes differ (``most_offset_of_two_nodes``).
 """
 
 from __future__ import annotations
@@ -31,22 +32,19 @@ from mainstay.detectors.job.mesh import JobMesh
 from mainstay.detectors.straggler.compute_time import ComputeTime, has_noisier_neighbor, nodes_of
 from mainstay.detectors.straggler.config import StragglerConfig
 from mainstay.detectors.straggler.messages import StragglerCase, evidence_of, node_evidence, status_of, weight_of
-from mainstay.detectors.straggler.noise import drift_of, noise_of, pool_of
+from mainstay.detectors.straggler.noise import drift_of, most_offset_of_two_nodes, noise_of, pool_of
 from mainstay.detectors.straggler.normalize import NORMALISERS, Normalizer, PeerLayout, layout_of
 from mainstay.detectors.straggler.normalize import Rows as Pool
 from mainstay.detectors.straggler.slow_nodes import Rows, common_nodes
 
 _PAIR = 2
-_OWN = len(NORMALISERS)
+_CROSS, _OWN = NORMALISERS.index("cross"), len(NORMALISERS)
 """The last way: a rank against its own history. It gives directions and judges no rank."""
 _WAYS = _OWN + 1
 
 
 class StragglerDetector(ArrayDetector):
-    """Says ``compute_slow`` of the right rank of one job.
-
-    Entities are ranks, groups their roles (pipeline stage and all else that makes layers differ).
-    """
+    """Says ``straggler`` of a rank or node. Groups are roles: pipeline stage and all else that makes layers differ."""
 
     name = "straggler"
     kinds = frozenset({FindingKind.STRAGGLER})
@@ -65,6 +63,7 @@ class StragglerDetector(ArrayDetector):
         self._sigmas = [float("inf")] * _WAYS
         """Noise of each way in the middle of the roles; infinite where it is not known."""
         self._learned_at = [0] * _WAYS
+        self._most_offset = float("inf")
         self._judge: int | None = None
         self._last_step: int | None = None
         self._settling = 0
@@ -92,11 +91,6 @@ class StragglerDetector(ArrayDetector):
         return rows
 
     # What it says of itself
-
-    @property
-    def sigma(self) -> float | None:
-        """Noise of the judging way, or None while learning."""
-        return None if self._judge is None else self._sigmas[self._judge]
 
     @property
     def abstains(self) -> str | None:
@@ -223,6 +217,7 @@ class StragglerDetector(ArrayDetector):
         if self._normalizer.ways != before:  # what was remembered before there was a fit
             rows["r"][:, order] = self._residuals(rows["x"][order], rows["work"][:, order])
         pool = self._pool[calm[self._pool]]
+        self._most_offset = most_offset_of_two_nodes(rows["x"], rows["work"][0], self._layout.roles.lines, self._nodes)
         for way in range(_WAYS):
             self._learn_way(way, rows["r"][way][order], pool)
 
@@ -241,7 +236,7 @@ class StragglerDetector(ArrayDetector):
                 rows["sigma"][way, line] = noise.sigma ** (1 - share) * own.sigma**share
                 rows["spread"][way, line] = noise.offset * (1 - share) + own.offset * share
         rows["sigma"][way] = np.maximum(rows["sigma"][way], self.config.sigma_floor)
-        rows["spread"][way] = np.maximum(rows["spread"][way], self.config.offset_floor)
+        rows["spread"][way] = np.maximum(np.minimum(rows["spread"][way], self._most_offset), self.config.offset_floor)
         self._sigmas[way] = float(median(rows["sigma"][way]))
         if self._learned_at[way]:
             return
@@ -253,10 +248,13 @@ class StragglerDetector(ArrayDetector):
 
     def _choose(self) -> None:
         """The quietest way judges; another one takes over only when it is clearly quieter."""
-        best = int(np.argmin(self._sigmas[:_OWN]))
-        if not np.isfinite(self._sigmas[best]):
+        sigmas = self._sigmas[:_OWN]
+        if self._most_offset < np.inf:
+            sigmas[_CROSS] = float("inf")  # it would take a slow node's replicas for ones with more work
+        best = int(np.argmin(sigmas))
+        if not np.isfinite(sigmas[best]):
             return
-        if self._judge is None or self._sigmas[best] < self.config.switch * self._sigmas[self._judge]:
+        if self._judge is None or sigmas[best] < self.config.switch * sigmas[self._judge]:
             self._judge = best
 
     # Judging
@@ -365,14 +363,15 @@ class StragglerDetector(ArrayDetector):
         assert self._layout is not None
         rows, way = self.rows, self._judge
         recent = rows["r"][way, self._steps >= rows["onset"][way, row], row]
-        offset = float(self._offset(way)[0][row])
-        return float(np.exp((float(median(recent)) - offset) * self._layout.scale[row]))
+        return float(np.exp((float(median(recent)) - self._offset(way)[0][row]) * self._layout.scale[row]))
 
     def _say(self, slow: Sequence[int] | Rows, entity: Entity, time: float, size: int = 1) -> Finding:
         """About a rank, or a node of ``size`` ranks of which these are slow."""
         cases = [self._case(int(row)) for row in slow]
         evidence = evidence_of(cases[0]) if entity.rank is not None else node_evidence(cases, size)
-        severity, confidence = weight_of(cases, pair=bool(self.rows["pair"][slow].any()))
+        severity, confidence = weight_of(
+            cases, unsure=bool(self.rows["pair"][slow].any()) or self._most_offset < np.inf
+        )
         return self._finding(FindingKind.STRAGGLER, entity, time, evidence, confidence=confidence, severity=severity)
 
     def _case(self, row: int) -> StragglerCase:

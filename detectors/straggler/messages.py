@@ -67,14 +67,14 @@ def evidence_of(case: StragglerCase) -> Evidence:
     )
 
 
-def weight_of(cases: Sequence[StragglerCase], *, pair: bool) -> tuple[Severity, float]:
-    """Severity and confidence: less of a pair, whose direction rests on its history alone.
+def weight_of(cases: Sequence[StragglerCase], *, unsure: bool) -> tuple[Severity, float]:
+    """Severity and confidence: less of a pair, whose direction rests on its history alone, and of one of two nodes.
 
     Where most cases may be contention, that test speaks louder: the device may be sound.
     """
     if 2 * sum(case.contended for case in cases) >= len(cases):
         return Severity.INFO, 0.3
-    return Severity.WARNING, 0.8 if pair else 0.95
+    return Severity.WARNING, 0.8 if unsure else 0.95
 
 
 def node_evidence(cases: Sequence[StragglerCase], size: int) -> Evidence:

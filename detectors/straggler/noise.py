@@ -9,6 +9,7 @@ spikes in the pool change nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy.typing as npt
 
 from mainstay.detectors.base import Floats
 from mainstay.detectors.entity_state import NORMAL_MAD, median
+from mainstay.detectors.job.mesh import rows_by_label
 
 _BLOCK = 8
 """Steps whose means are compared to see noise that stays: as long as a CUSUM needs to decide."""
@@ -27,6 +29,10 @@ _POOL = 512
 """Ranks that noise is learned from: with 16 steps each it is good to two per cent."""
 _KNUTH = 2654435761
 """Multiplicative hash (Knuth): the pool must not depend on the order of ranks, nor miss a stage by its stride."""
+_NODE_RANKS = 4
+_NODE_GAP = 0.05
+"""Healthy V100 nodes differ by less (pairs of Longhorn's under SGEMM, BERT, and PageRank: at most 4.9 %)."""
+_SAME_WORK = 0.01
 
 
 def pool_of(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
@@ -108,6 +114,34 @@ def _offset(residuals: Floats, sigma: float) -> float:
     means = np.where(known, centred, 0.0).sum(axis=0)[enough] / number[enough]
     spread = NORMAL_MAD * float(median(np.abs(means))) * (1.0 + 1.0 / np.sqrt(ranks))
     return float(np.sqrt(max(spread**2 - sigma**2 / float(median(number[enough].astype(np.float64))), 0.0)))
+
+
+def most_offset_of_two_nodes(
+    x: Floats, tokens: Floats, roles: Sequence[npt.NDArray[np.intp]], nodes: npt.NDArray[np.intp]
+) -> float:
+    """Deviation that lasting offsets may have at most where one of two nodes is slower than healthy ones differ.
+
+    Of two nodes neither is the majority, so a node that is slow from the start would pass for a healthy difference. The
+    ranks of one node show how much equal ranks differ. Infinite unless the nodes have equal work.
+
+    Args:
+        x: [T, rank] log seconds.
+        tokens: [T, rank]; NaN: not reported.
+        roles: rows of each role.
+        nodes: [rank] number of its node.
+    """
+    parts = rows_by_label(nodes)
+    if len(parts) != 2 or min(map(len, parts)) < _NODE_RANKS:
+        return float("inf")
+    work, own = np.log(median(tokens.T)), median(x.T)
+    for rows in roles:
+        own[rows] -= sum(median(own[np.intersect1d(rows, part)]) for part in parts) / 2
+    middles = np.array([median(own[part]) for part in parts])
+    if not abs(median(work[parts[0]]) - median(work[parts[1]])) <= _SAME_WORK or not np.ptp(middles) >= _NODE_GAP:
+        return float("inf")
+    return NORMAL_MAD * float(
+        max(median(np.abs(own[part] - middle)) for part, middle in zip(parts, middles, strict=True))
+    )
 
 
 def _spread(values: Floats) -> float:

@@ -31,7 +31,7 @@ from mainstay.service.events import repository as events
 from mainstay.service.events.models import EventRow
 from mainstay.service.fleet import transitions
 from mainstay.service.fleet.directory import Fleet as Directory
-from mainstay.service.incidents import deadlines, finding_ingest, repository
+from mainstay.service.incidents import deadlines, earlier_runs, finding_ingest, repository
 from mainstay.service.incidents import findings as wire
 from mainstay.service.incidents.detection_shards import SHARDS, WHOLE, DetectionShard, shards
 from mainstay.service.incidents.detector_memory import DetectorMemory
@@ -274,6 +274,13 @@ class DetectionLoop:
                 repository.lock_incidents(session)
                 finding_ingest.ingest_findings(Context(session, self._services.settings, now), part)
             del self._pending[: len(part)]
+        self._store_paces(now)
+
+    def _store_paces(self, now: float) -> None:
+        for detectors, pace in self._runner.new_paces:
+            with self._services.database.session() as session:
+                earlier_runs.store(session, detectors.run.job, detectors.run.started_at, pace, now)
+            detectors.is_pace_stored = True
 
     def _released(self, session: AnySession) -> list[Finding]:
         """Return the active findings without an incident of detectors that, by their policy, recorded until now."""

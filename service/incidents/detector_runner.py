@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from mainstay.detectors.base import ArrayDetector, Feed
 from mainstay.detectors.finding import Finding
+from mainstay.detectors.job.earlier_runs import RunPace
 from mainstay.detectors.registry import ARRAY_DETECTORS
 from mainstay.probes.signals import SignalSource
 from mainstay.service.incidents.detection_shards import WHOLE, DetectionShard
@@ -84,6 +85,12 @@ class DetectorRunner:
         """Return when samples of a feed of the job were last evaluated; None if never."""
         detectors = self._jobs.get(job)
         return None if detectors is None else detectors.evaluated.get(feed)
+
+    @property
+    def new_paces(self) -> list[tuple[JobDetectors, RunPace]]:
+        """Jobs whose pace after the start is known and not stored."""
+        unstored = (one for one in self._jobs.values() if not one.is_pace_stored)
+        return [(one, pace) for one in unstored if (pace := one.pace) is not None]
 
     def _evaluate_devices(self, fleet: Fleet, now: float) -> list[Finding]:
         found: list[Finding] = []

@@ -16,6 +16,7 @@ from typing import Final
 from sqlalchemy import select
 
 from mainstay.detectors.correlation import correlation as pure
+from mainstay.detectors.correlation.places import CorrelationConfig
 from mainstay.detectors.finding import ADVICE, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import RecommendedAction, Severity
 from mainstay.service.incidents import correlation_view, node_reboots, node_suspicion, repository, service
@@ -28,8 +29,6 @@ from mainstay.service.incidents.service import Context
 from mainstay.service.jobs.models import RecoveryRow
 
 _STOPPED: Final = frozenset({FindingKind.PROCESS_EXIT, FindingKind.NODE_LOST})
-_PLACED: Final = 2000
-"""Nodes of one incident whose places are read, 20 µs each: of more nodes, no common place is named."""
 _LINES: Final = 20
 """Lines that one batch adds to the timeline of an incident; more are one line."""
 _NOISE_SECONDS: Final = 10.0
@@ -77,18 +76,18 @@ def _nodes(findings: Iterable[Finding]) -> set[str]:
 
 def _place(context: Context, rows: FindingRows, fresh: Sequence[Finding]) -> None:
     """Store new findings: in the incidents that correlation names, or without one."""
-    session, shared = context.session, context.settings.incidents.shared_fault_nodes
+    session = context.session
     correlated = [finding for finding in fresh if finding.detector not in rows.recording]
     incidents = correlation_view.open_incidents(session, _nodes(correlated)) if correlated else []
     named = _nodes([*correlated, *(f for incident in incidents for f in incident.findings)])
     for incident in incidents:
         struck = frozenset[str]().union(*incident.nodes.values())
-        named |= struck if len(struck) <= _PLACED else set()
+        named |= struck if len(struck) <= correlation_view.PLACED else set()
     decisions = pure.correlate(
         [*correlated, *_explaining(context, rows, correlated)],
         incidents,
-        correlation_view.topology(session, named, shared_fault_nodes=shared),
-        pure.Config(rack_nodes=shared),
+        correlation_view.topology(session, named),
+        CorrelationConfig(rack_nodes=context.settings.incidents.shared_fault_nodes),
     )
     for decision in decisions:
         _apply(context, rows, decision)

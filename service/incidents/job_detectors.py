@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from mainstay.detectors.base import ArrayDetector, DetectorState, DetectorStatus, Feed, Samples
 from mainstay.detectors.finding import Evidence, Finding
 from mainstay.detectors.hang.detector import HangDetector
+from mainstay.detectors.job.earlier_runs import RunPace
+from mainstay.detectors.job.slowdown import SlowdownDetector
 from mainstay.service.incidents.detector_status import JobAccount
 from mainstay.service.incidents.job_feed import PairFeed, ProgressFeed, StepFeed
 from mainstay.service.incidents.runs import RunningJob
@@ -44,6 +46,7 @@ class JobDetectors:
     run: RunningJob
     stores: JobStores
     classes: Sequence[type[ArrayDetector]]
+    is_pace_stored: bool = field(default=False, init=False)
     evaluated: dict[Feed, float] = field(default_factory=dict, init=False)
     """When samples of a feed were last evaluated, by the clock of the detection loop."""
     _detectors: dict[Feed, list[ArrayDetector]] = field(default_factory=dict, init=False)
@@ -53,10 +56,22 @@ class JobDetectors:
     def __post_init__(self) -> None:
         for feed in OF_JOBS:
             self._detectors[feed] = [cls() for cls in self.classes if cls.feed is feed]
+        self.is_pace_stored = self.run.earlier is None
+        if self.run.earlier is not None and self._slowdown is not None:
+            self._slowdown.earlier = self.run.earlier
         job, stores = self.run.job, self.stores
         self._steps = StepFeed(stores.steps, job, self._signals(Feed.STEPS))
         self._progress = ProgressFeed(stores.progress, job, self._signals(Feed.PROGRESS))
         self._pairs = PairFeed(stores.pairs, job)
+
+    @property
+    def _slowdown(self) -> SlowdownDetector | None:
+        return next((d for d in self._detectors[Feed.STEPS] if isinstance(d, SlowdownDetector)), None)
+
+    @property
+    def pace(self) -> RunPace | None:
+        """How long a step took after the start of the run; None until that is known."""
+        return None if self._slowdown is None else self._slowdown.pace
 
     def _signals(self, feed: Feed) -> tuple[str, ...]:
         """Return all signals that the detectors of a feed read, so that the ring is copied once."""

@@ -79,6 +79,10 @@ class StepFeed:
         rows = run.mesh.ranks[known]
         ends = np.full((len(run.entities), len(window.steps)), np.nan)
         ends[known] = window.ends[rows]
+        old = np.isfinite(_latest(ends)) & (_latest(ends) < run.started_at)
+        if not self._time and old.any():  # the store also has the steps of the run before
+            self._cursor = int(window.steps[np.flatnonzero(old)[-1]]) + 1
+            return None
         ready = _ready(np.isfinite(ends).all(axis=0), window.steps, _latest(ends), head, now)
         if not ready:
             return None

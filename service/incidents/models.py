@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import CheckConstraint, ForeignKey, Index, String, Text
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from mainstay.probes.core_types import RecommendedAction
@@ -142,3 +142,27 @@ class ActionRow(Base):
         CheckConstraint("state IN ('running', 'done', 'failed')", name="state"),
         Index(None, "incident_id", "started_at"),
     )
+
+
+class RunPaceRow(Base):
+    """How long a step took after the start of a run: later runs of the job are compared with it."""
+
+    __tablename__ = "run_paces"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    job: Mapped[str] = mapped_column(String(128))
+    started_at: Mapped[float] = mapped_column(UnixTime)
+    name: Mapped[str] = mapped_column(String(200))
+    shape: Mapped[str] = mapped_column(String(200))
+    """The mesh, as ``dp8 pp2 tp4``."""
+    cohort: Mapped[str] = mapped_column(String(200))
+    """Hardware and software of its nodes; empty where they are not known."""
+    state_bytes: Mapped[int] = mapped_column(BigInteger)
+    """Training state of all ranks; 0 where it is not known."""
+    seconds: Mapped[float]
+    work: Mapped[list[Any]]
+    """Numbers, or null: ``mainstay.detectors.job.expected_pace.SIGNALS``."""
+    nodes: Mapped[list[str]]
+    measured_at: Mapped[float] = mapped_column(UnixTime)
+
+    __table_args__ = (UniqueConstraint("job", "started_at"), Index(None, "name", "measured_at"))

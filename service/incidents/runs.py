@@ -13,8 +13,10 @@ from typing import Any
 from sqlalchemy import select
 
 from mainstay.detectors.finding import Entity
+from mainstay.detectors.job.earlier_runs import EarlierRuns
 from mainstay.detectors.job.mesh import JobMesh, mesh_of
 from mainstay.service.common.db import AnySession
+from mainstay.service.incidents import earlier_runs
 from mainstay.service.jobs.models import JobRow
 from mainstay.service.jobs.repository import LIVE
 
@@ -35,9 +37,17 @@ class RunningJob:
     """One per rank, in the order of the mesh."""
     groups: tuple[str, ...]
     """The role of each rank: its pipeline stage, because only ranks of one stage do the same work."""
+    earlier: EarlierRuns | None = None
+    """With which the pace of this run is to be compared; None if it was."""
 
 
-def run_of(job: str, started_at: float, topology: Mapping[str, Any], switches: Switches | None = None) -> RunningJob:
+def run_of(
+    job: str,
+    started_at: float,
+    topology: Mapping[str, Any],
+    switches: Switches | None = None,
+    earlier: EarlierRuns | None = None,
+) -> RunningJob:
     mesh = mesh_of(job, topology, switches)
     places = zip(mesh.ranks.tolist(), mesh.nodes, strict=True)
     return RunningJob(
@@ -46,6 +56,7 @@ def run_of(job: str, started_at: float, topology: Mapping[str, Any], switches: S
         mesh=mesh,
         entities=tuple(Entity(job=job, rank=rank, node=node) for rank, node in places),
         groups=tuple(f"pp{stage}" for stage in mesh.on("pp").tolist()),
+        earlier=earlier,
     )
 
 
@@ -101,4 +112,8 @@ class Runs:
             before = {node: known.switches[node] for node in nodes if node in known.switches}
             if before == mine:
                 return _Known(reported_at, places, switches, known.run)
-        return _Known(reported_at, places, switches, run_of(job, started_at, topology, mine))
+        if known is not None and known.run.started_at == started_at:
+            earlier = known.run.earlier
+        else:
+            earlier = earlier_runs.read(session, job, started_at)
+        return _Known(reported_at, places, switches, run_of(job, started_at, topology, mine, earlier))

@@ -14,7 +14,7 @@ from mainstay.service.common.db import WriteSession
 from mainstay.service.events.models import EventRow
 from mainstay.service.fleet.models import NodeRow, TransitionRow
 from mainstay.service.incidents.lifecycle import IncidentState
-from mainstay.service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, TimelineRow
+from mainstay.service.incidents.models import ActionRow, FindingRow, IncidentRow, PlanRow, RunPaceRow, TimelineRow
 from mainstay.service.jobs.models import JobRequestRow, JobRow, RecoveryRow
 from mainstay.service.localization.models import LocalizationRow
 from mainstay.service.notifications.models import NotificationGroupRow, NotificationRow
@@ -116,5 +116,6 @@ FORGET_HISTORY: Final[tuple[tuple[str, Forget], ...]] = (
     ("recoveries", _ended(RecoveryRow.failed_at, RecoveryRow.outcome != "recovering")),
     ("job requests", _ended(JobRequestRow.updated_at, JobRequestRow.state.not_in(OPEN))),
     ("jobs", _ended(JobRow.finished_at)),
+    ("paces of runs", _ended(RunPaceRow.measured_at)),
 )
 """After ``retention.history_days``: check selection and estimates learn from them. What hangs on a row goes with it."""

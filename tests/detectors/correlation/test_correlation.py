@@ -10,13 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstay.detectors.correlation.correlation import (
-    Config,
-    CorrelationDecision,
-    FleetTopology,
-    OpenIncident,
-    correlate,
-)
+from mainstay.detectors.correlation.correlation import CorrelationDecision, OpenIncident, correlate
+from mainstay.detectors.correlation.places import CorrelationConfig, FleetTopology
 from mainstay.detectors.correlation.root_causes import rank_causes
 from mainstay.detectors.finding import ADVICE, Cause, Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import Severity
@@ -25,7 +20,6 @@ K = FindingKind
 TOPOLOGY = FleetTopology(
     rank_node={("demo", 0): "a", ("demo", 1): "a", ("demo", 2): "b", ("demo", 3): "b", ("other", 0): "c"},
     rank_device={("demo", r): f"GPU-{r}" for r in range(4)},
-    device_node={"GPU-0": "a", "GPU-1": "a", "GPU-2": "b", "GPU-3": "b"},
 )
 
 
@@ -228,7 +222,7 @@ def test_three_nodes_of_a_rack_are_the_racks_trouble() -> None:
 
 
 def test_how_many_nodes_make_a_racks_trouble_is_the_callers_to_say() -> None:
-    (decision,) = correlate([on(0), on(1, time=130.0)], [], RACKS, Config(rack_nodes=2))
+    (decision,) = correlate([on(0), on(1, time=130.0)], [], RACKS, CorrelationConfig(rack_nodes=2))
     assert decision.title == "2 nodes of rack r0: power_brake happened."
 
 

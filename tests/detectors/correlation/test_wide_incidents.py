@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mainstay.detectors.correlation.correlation import FleetTopology, OpenIncident, SharedPlace, correlate
+from mainstay.detectors.correlation.correlation import OpenIncident, correlate
+from mainstay.detectors.correlation.places import FleetTopology, SharedPlace
 from mainstay.detectors.correlation.root_causes import finding_order, rank_causes
 from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
 from mainstay.probes.core_types import Severity
@@ -243,3 +244,50 @@ def test_a_power_brake_of_a_rack_and_the_nodes_that_it_slows_are_one_incident() 
     (alone,) = correlate(slow, (), RACKS)
     assert (alone.title, alone.node) == ("3 nodes of rack r0: straggler happened.", None)
     assert sizes_of_incidents(*slow[:2]) == [1, 1], "two may be chance"
+
+
+def job_on(nodes: int, per_rack: int = 4, **more: Any) -> FleetTopology:
+    """A job with a rank on each node of racks of equal size."""
+    names = [f"n{i}" for i in range(nodes)]
+    racks = {name: f"r{i // per_rack}" for i, name in enumerate(names)}
+    return FleetTopology(rank_node={("demo", i): name for i, name in enumerate(names)}, node_rack=racks, **more)
+
+
+def slow(*nodes: int) -> list[Finding]:
+    return [on(node, kind=K.STRAGGLER) for node in nodes]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "per_rack", "struck", "together"),
+    [
+        (256, 4, (0, 1), True),  # by chance in one of a hundred
+        (16, 4, (0, 1), False),  # in one of five
+        (16, 2, (0, 1), True),  # all of the rack
+        (4, 2, (0, 1), True),
+        (4, 2, (0, 2), False),
+        (2, 2, (0, 1), False),  # the rack is the whole job
+        (256, 4, (0, 1, *range(20, 60, 4)), False),  # two of twelve meet by chance in three of four
+        (256, 300, (0, 1), False),
+    ],
+)
+def test_two_nodes_of_a_rack_that_met_by_no_chance_are_one_incident(
+    nodes: int, per_rack: int, struck: tuple[int, ...], together: bool
+) -> None:
+    found = sizes_of_incidents(*slow(*struck), topology=job_on(nodes, per_rack))
+    assert found == ([2] if together else [1] * len(struck))
+
+
+def test_the_rack_of_two_is_named_and_a_third_node_joins() -> None:
+    topology = job_on(256)
+    (decision,) = correlate(slow(0, 1), (), topology)
+    assert (decision.title, decision.node) == ("2 nodes of rack r0: straggler happened.", None)
+    held = OpenIncident(id="i", opened_at=100.0, findings=tuple(slow(0, 1)))
+    (later,) = correlate([on(2, 9000.0, K.STRAGGLER)], (held,), topology)
+    assert later.incident == "i"
+
+
+def test_two_nodes_of_different_jobs_or_without_a_known_rack_say_nothing_of_it() -> None:
+    apart = replace(job_on(256), rank_node={(f"job-{i % 2}", 0): f"n{i}" for i in range(256)})
+    assert sizes_of_incidents(*slow(0, 1), topology=apart) == [1, 1]
+    unknown = replace(job_on(256), node_rack={"n0": "r0", "n1": "r0"})
+    assert sizes_of_incidents(*slow(0, 1), topology=unknown) == [1, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -104,3 +105,43 @@ def test_throttled_ranks_are_no_uneven_sequences(half: int, told: bool) -> None:
 def test_uneven_sequences_still_are(tokens: float | None) -> None:
     found = ImbalanceDetector().update(job([], tokens=tokens))
     assert [f.kind for f in found] == [FindingKind.SEQUENCE_IMBALANCE]
+
+
+def two_nodes(excess: float, *, fast_tokens: float = 1.0, tell: bool = True) -> list[Finding]:
+    """Findings about 16 ranks of one role on two nodes, of which the second is slower from the first step."""
+    rng = np.random.default_rng(3)
+    card = np.exp(0.003 * rng.standard_normal(16))
+    own = 2.0 * card * np.exp(0.005 * rng.standard_normal((80, 16)))
+    own[:, 8:] *= 1.0 + excess
+    tokens = np.full((80, 16), 8192.0)
+    tokens[:, :8] *= fast_tokens
+    told = {"forward_seconds": own / 3, "backward_seconds": own * 2 / 3}
+    told |= {"tokens": tokens, "sequence_squares": tokens**2} if tell else {}
+    data = Samples(
+        entities=tuple(Entity(job="demo", rank=r, node=f"node-{r // 8}") for r in range(16)),
+        groups=("",) * 16, signals=tuple(told), t=np.arange(80.0), x=np.stack([*told.values()], axis=1),
+        steps=np.arange(80),
+    )  # fmt: skip
+    return StragglerDetector().update(data)
+
+
+def test_of_two_nodes_the_one_that_is_slow_from_the_start_is_named_without_certainty() -> None:
+    found = two_nodes(0.06)
+    assert held(found) == [Entity(job="demo", node="node-1")]
+    assert {finding.confidence for finding in found if finding.active} == {0.8}
+
+
+@pytest.mark.parametrize(
+    ("excess", "told"),
+    [
+        (0.04, {}),  # as healthy nodes differ
+        (0.06, {"fast_tokens": 0.95}),  # it has more work
+        (0.06, {"tell": False}),  # no rank reports its work
+    ],
+)
+def test_a_node_that_may_be_healthy_is_not_named(excess: float, told: dict[str, Any]) -> None:
+    assert not two_nodes(excess, **told)
+
+
+def test_a_fast_node_of_two_that_becomes_as_slow_as_healthy_ones_differ_is_no_suspect() -> None:
+    assert not two_nodes(-0.04)

@@ -13,14 +13,7 @@ import pytest
 
 from mainstay.recovery.checkpoint.catalog import PartFile
 from mainstay.recovery.checkpoint.manifest import (
-    MANIFEST,
     CheckpointError,
-    Manifest,
-    PartEntry,
-    RunInfo,
-    run_name,
-    step_name,
-    write_checked,
 )
 from mainstay.recovery.controller.checkpointing import newest_common
 from mainstay.recovery.mesh_shape import MeshShape

@@ -75,7 +75,7 @@ class DetectionBench:
                 said = NodeReportCreate.model_validate(self.report | {"devices": devices(), "cohort": "pod-a"})
                 report(session, name, said, now=self.clock.now())
 
-    def run_job(self, ranks: int = 8, **changes: Any) -> None:
+    def run_job(self, ranks: int = 8, job: str = "demo", **changes: Any) -> None:
         places = [
             {"rank": r, "dp": r, "pp": 0, "tp": 0, "node": "n1", "device": f"GPU-{r}", "pid": 1, "state": "running"}
             for r in range(ranks)
@@ -89,7 +89,7 @@ class DetectionBench:
             "steps_total": None, "last_step": None, "started_at": START - 60, "finished_at": None, **changes,
         }  # fmt: skip
         with self.services.database.session() as session:
-            jobs.report(session, "demo", JobReport.model_validate(body), now=self.clock.now())
+            jobs.report(session, job, JobReport.model_validate(body), now=self.clock.now())
 
     def frame(
         self, made: Catalog, subject: str, axis: Axis, *, entities: tuple[str, ...], t0: float, narrow: Any
@@ -126,16 +126,19 @@ class DetectionBench:
         )
         self.loop.run_once()
 
-    def step(self, number: int, slow: int | None = None, ranks: int = 8) -> None:
+    def step(
+        self, number: int, slow: int | None = None, ranks: int = 8, job: str = "demo", seconds: float = np.nan
+    ) -> None:
         """One step of the job, in which one rank may compute for 30 % longer."""
         made = catalog(SignalSource.RANK)
         narrow = np.full((ranks, len(made.narrow), 1), np.nan)
         rng = np.random.default_rng(number)
         for rank in range(ranks):
-            seconds = 0.5 * (1 + 0.003 * rng.standard_normal()) * (1.3 if rank == slow else 1.0)
-            narrow[rank, made.narrow.index("compute_time_seconds"), 0] = seconds
+            own = 0.5 * (1 + 0.003 * rng.standard_normal()) * (1.3 if rank == slow else 1.0)
+            narrow[rank, made.narrow.index("compute_time_seconds"), 0] = own
+        narrow[:, made.narrow.index("step_time_seconds"), 0] = seconds * (1 + 0.003 * rng.standard_normal())
         entities = tuple(str(rank) for rank in range(ranks))
-        self.frame(made, "demo", Axis.STEP, entities=entities, t0=float(number), narrow=narrow)
+        self.frame(made, job, Axis.STEP, entities=entities, t0=float(number), narrow=narrow)
         self.services.seen.note("n1", self.clock.now())
         self.clock.advance(0.5)
         self.loop.run_once()

@@ -15,9 +15,12 @@ from mainstay.service.fleet.models import NodeRow
 from mainstay.service.incidents import correlation_view, finding_ingest, repository
 from mainstay.service.incidents.models import FindingRow, IncidentRow
 from mainstay.service.incidents.service import Context
+from mainstay.service.jobs import service as jobs
+from mainstay.service.jobs.schemas import JobReport
 from mainstay.service.services import Services
 from mainstay.service.settings import Settings
 from tests.fakes.clock import ManualClock
+from tests.service.incidents.conftest import job_report
 
 START = 1_800_000_000.0
 
@@ -206,3 +209,28 @@ def test_a_network_that_fails_is_one_incident(desk: Desk) -> None:
     (incident,) = desk.incidents()
     assert incident.title.startswith("25 of 40 nodes are silent at once: check the network")
     assert incident.node is None
+
+
+def test_two_slow_nodes_of_a_rack_are_one_incident_if_the_job_has_many_racks(desk_anywhere: Desk) -> None:
+    desk = desk_anywhere
+    desk.enroll(160, per_rack=2)
+    ranks = [
+        {"rank": r, "dp": r, "pp": 0, "tp": 0, "node": f"n{r}", "device": None, "pid": 1, "state": "running"}
+        for r in range(158)
+    ]
+    body = job_report(started_at=START, last_step=None) | {
+        "topology": {"dp": 158, "pp": 1, "tp": 1, "world_size": 158, "ranks": ranks}
+    }
+    with desk.services.database.session() as session:
+        jobs.report(session, "demo", JobReport.model_validate(body), now=START)
+
+    def slow(node: int) -> Finding:
+        return brake(node, kind=FindingKind.STRAGGLER, entity=Entity(job="demo", rank=node, node=f"n{node}"))
+
+    desk.ingest(slow(4))
+    assert [incident.node for incident in desk.incidents()] == ["n4"]
+    desk.ingest(slow(5))
+    (incident,) = desk.incidents()
+    assert incident.title == "2 nodes of rack r2: The brake of n4 is on."
+    desk.ingest(slow(9))
+    assert len(desk.incidents()) == 2, "alone in its rack"
