@@ -1,4 +1,4 @@
-"""The device below the checkpoints fails while a job trains: the job reports it, continues, and writes when it works again."""
+"""The device below the checkpoints fails while a job trains: the job continues, and writes when the device works."""
 
 from __future__ import annotations
 
