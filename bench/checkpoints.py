@@ -82,20 +82,22 @@ class Node:
             self.arenas.append(arena)
             self.states.append({name: torch.from_numpy(view) for name, view in views.items()})
 
-    def order(self, ranks: range, *, dp: int, copies: int = 0) -> WriteRequest:
-        """Write the slots of ``ranks``; of none: make the run's directory."""
+    def order(self, ranks: range, *, dp: int, copies: int = 0, rows: tuple[SlotOrder, ...] = ()) -> WriteRequest:
+        """Write the slots of ``ranks``, and parity ``rows``; of none: make the run's directory."""
         config = DiskConfig(run=RUN, generation=1, every=1, dp=dp, pp=1, tp=1, copies=copies)
         slots = tuple(SlotOrder(arena=str(self.arenas[rank].path), rank=rank, epoch=EPOCH) for rank in ranks)
         directory = str(self.disk / "ours")
-        return WriteRequest(directory=directory, job="bench", config=config, keep=RetentionPolicy(), slots=slots)
+        return WriteRequest(
+            directory=directory, job="bench", config=config, keep=RetentionPolicy(), slots=(*slots, *rows)
+        )
 
-    def write(self, ranks: int = 0) -> WriteResult:
-        """As an agent has it written; all ranks, or so many."""
-        told, every = WriteResult(), len(self.arenas)
-        for some in (range(0), range(ranks or every)):
-            told = self.writer.submit(self.order(some, dp=every))
-            if problem_of(told):
-                raise RuntimeError(problem_of(told))
+    def write(self, ranks: int = 0, *, copies: int = 0, rows: tuple[SlotOrder, ...] = ()) -> WriteResult:
+        """As an agent has it written; all ranks, or so many, with parity ``rows``."""
+        every = len(self.arenas)
+        self.writer.submit(self.order(range(0), dp=every, copies=copies))
+        told = self.writer.submit(self.order(range(ranks or every), dp=every, copies=copies, rows=rows))
+        if problem_of(told):
+            raise RuntimeError(problem_of(told))
         return told
 
     def private_bytes(self) -> int:

@@ -37,6 +37,7 @@ PARTS: Final[dict[str, tuple[str, ...]]] = {
     "strategy_predictions": ("--quick",),  # the same of every way that is carried out, and that no sample is lost
     "protocol_fuzz": ("--quick",),  # hostile frames
     "checkpoints": ("--gib", "1"),  # beside fio, torch.save, and dcp
+    "checkpoint_parity": ("--gib", "0.5"),  # two of eight disks decoded, beside cp
     "checkpoint_faults": ("--points", "100", "--stride", "20"),  # writers killed at random moments, disks that refuse
 }
 """Bench -> what makes it quick; nothing: it is quick, or knows no other way."""

@@ -21,7 +21,7 @@ from mainstay.recovery.checkpoint.formats import WriteOptions, convert
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.logical import LogicalTensor, problems, region_of, values_of
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, PartEntry
-from mainstay.recovery.checkpoint_levels_cli import download, level_columns, pin, unpin, upload, uploaded_rows
+from mainstay.recovery.checkpoint_levels_cli import download, level_columns, pin, rebuild, unpin, upload, uploaded_rows
 from mainstay.recovery.memory.errors import ArenaError
 
 checkpoint = App(name="checkpoint", help="List, verify, inspect, compare, and convert checkpoints.")
@@ -29,7 +29,7 @@ MIB = 1 << 20
 
 
 _clear = one_line("mainstay checkpoint", dict.fromkeys((CheckpointError, ArenaError, OSError, ValueError), BAD_INPUT))
-for command in (pin, unpin, upload, download):
+for command in (pin, unpin, upload, download, rebuild):
     checkpoint.command(_clear(command), name=command.__name__)
 
 

@@ -1,4 +1,4 @@
-"""``mainstay checkpoint pin|unpin|upload|download``: keep steps, and move them between the levels."""
+"""``mainstay checkpoint pin|unpin|upload|download|rebuild``: keep steps, and move them between places."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mainstay.recovery.checkpoint.levels import open_level
 from mainstay.recovery.checkpoint.manifest import CheckpointError, remove_file, step_name
 from mainstay.recovery.checkpoint.storage import CheckpointStorage
 from mainstay.recovery.checkpoint.upload import Uploader, UploadRequest
+from mainstay.recovery.checkpoint_rebuild import rebuild_step
 
 
 def pin(directory: Path, *, step: int | None = None, run: str = LATEST) -> int:
@@ -84,6 +85,20 @@ def download(url: str, directory: Path, *, step: int | None = None, run: str = L
         nbytes = level.fetch(directory, source)
     text = f"step {source.manifest.epoch} of run {source.manifest.run}: {nbytes} bytes read"
     print(f"{text}; resume from it with --checkpoint-dir {directory} --resume latest")  # noqa: T201 - likewise
+    return 0
+
+
+def rebuild(directory: Path, *, step: int | None = None, run: str = LATEST) -> int:
+    """Complete a step of nodes with disks of their own: verify all parts, decode lost ones from parity.
+
+    Args:
+        directory: Complete a step in this directory, which all that is left of the nodes' directories was copied to.
+        step: Choose the step; the default is the newest of which enough is left.
+        run: Choose the run by its ID; the default is the newest.
+    """
+    manifest, decoded = rebuild_step(directory, run, step)
+    text = f"step {manifest.epoch} of run {manifest.run} is complete; ranks from parity:"
+    print(text, ", ".join(map(str, decoded)) or "none")  # noqa: T201 - a command prints
     return 0
 
 

@@ -35,5 +35,6 @@ def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint-upload", metavar="URL", help=option_help.CHECKPOINT_UPLOAD)
     add("--checkpoint-upload-rate", type=float, default=0.0, metavar="B", help=option_help.CHECKPOINT_UPLOAD_RATE)
     add("--checkpoint-replicas", type=int, default=0, help=option_help.CHECKPOINT_REPLICAS)
+    add("--checkpoint-parity", action="store_true", help=option_help.CHECKPOINT_PARITY)
     add("--resume", metavar="RUN", help=option_help.RESUME)
     add("--node-mtbf-hours", dest="mtbf_hours", type=float, default=NODE_MTBF_HOURS, metavar="H", help=option_help.MTBF)

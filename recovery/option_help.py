@@ -9,6 +9,7 @@ CHECKPOINT_REPLICAS: Final = (
     "Write this many copies of what data-parallel replicas hold alike, divided among all replicas, to a directory "
     "that all nodes share; 0: each replica writes its whole state."
 )
+CHECKPOINT_PARITY: Final = "Write parity or copies of checkpoints too: --checkpoint-dir is a disk of each node's own."
 CHECKPOINTS: Final = "Write checkpoints to this directory; --resume reads them."
 CHECKPOINT_KEEP: Final = "Keep this many of the newest complete steps; more where --on-corruption needs older ones."
 CHECKPOINT_KEEP_HOURS: Final = (

@@ -31,7 +31,7 @@ from mainstay.recovery.option_values import (
     read_token,
     state_directory,
 )
-from mainstay.recovery.protection_scheme import ProtectionScheme
+from mainstay.recovery.protection_scheme import ProtectionScheme, SchemeKind
 from mainstay.recovery.save_intervals import NODE_MTBF_HOURS
 from mainstay.recovery.work_assignment import AssignmentPolicy, LossPolicy
 
@@ -135,6 +135,8 @@ class RunOptions:
     """``latest``, ``auto`` (the same, or from the start where there is nothing), or a run; None: from the start."""
     checkpoint_replicas: int = 0
     """Copies in a checkpoint of what data-parallel replicas hold alike; 0: each replica writes its whole state."""
+    checkpoint_parity: bool = False
+    """Parity rows and copies of a checkpoint go to disk too."""
     disk_auto: bool = False
     """Mainstay learns the interval from the cost of a save and the failure rate; ``disk_every`` is the first value."""
     parity_auto: bool = False
@@ -308,18 +310,17 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         step_replay_every=found.step_replay_every,
         resume=found.resume,
         checkpoint_replicas=found.checkpoint_replicas,
+        checkpoint_parity=found.checkpoint_parity,
         disk_auto=found.disk_every == AUTO,
         parity_auto=found.parity_every == AUTO,
         mtbf_hours=found.mtbf_hours,
-        dp=found.dp,
-        pp=found.pp,
-        tp=found.tp,
+        dp=found.dp, pp=found.pp, tp=found.tp,
         shard_snapshots=found.shard_snapshots,
         encrypts_snapshots=found.snapshot_encryption == "on",
         script=found.script,
         module=found.module,
         argv=tuple(found.script_args),
-    )
+    )  # fmt: skip
     _refuse_nonsense(options, named=found.job_id is not None)
     return options
 
@@ -358,6 +359,14 @@ def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
         "--checkpoint-keep-hours must not be negative": options.checkpoint_keep_hours < 0,
         "--checkpoint-upload-rate must not be negative": options.upload_rate < 0,
         "--checkpoint-replicas must not be negative": options.checkpoint_replicas < 0,
+        "--checkpoint-parity needs --protection, and no --checkpoint-replicas": options.checkpoint_parity
+        and (options.protection.kind is SchemeKind.NONE or options.checkpoint_replicas > 0),
+        "--checkpoint-parity needs a --checkpoint-interval that is a multiple of --parity-interval, neither of them "
+        "auto": options.checkpoint_parity
+        and (
+            (options.disk_auto or options.parity_auto or not 0 < options.parity_every <= options.disk_every)
+            or options.disk_every % options.parity_every > 0
+        ),
         "--resume needs --checkpoint-dir": options.resume is not None and options.checkpoint_dir is None,
         "--node-mtbf-hours must be above 0": not options.mtbf_hours > 0.0,
         "--job-id is needed when there are several nodes": options.max_nodes > 1 and not named,

@@ -19,6 +19,7 @@ import msgspec
 
 from mainstay.probes.core_types import validate_name
 from mainstay.probes.durable_files import write_durably
+from mainstay.recovery.agent.checkpoint_parity import CheckpointParity
 from mainstay.recovery.agent.errors import NoSuchSlotError
 from mainstay.recovery.agent.messages import ConfigureDisk, SaveCheckpoint
 from mainstay.recovery.agent.node import AgentNode
@@ -121,6 +122,7 @@ class CheckpointWriter(PeriodicThread):
         self._store = node.store
         self._directory = directory
         self._writer_process = WriterProcess()
+        self._parity = CheckpointParity(node)
         self._seen: tuple[PartFile, ...] = ()
         self._looking: threading.Thread | None = None
         self._begun: DiskConfig | None = None
@@ -181,6 +183,8 @@ class CheckpointWriter(PeriodicThread):
             self._persist(config, [(rank, arena) for rank, arena in due.items() if rank in config.writers()], epoch)
             if not all(self._settle(rank, arena, epoch, discards) for rank, arena in due.items()):
                 break
+        if config.parity:
+            self._write_parity(config)
         return 0.5
 
     def stop(self) -> None:
@@ -301,6 +305,20 @@ class CheckpointWriter(PeriodicThread):
                 self._store.degraded[_subject(rank)] = f"epoch {epoch} was not written: {problem}"
             else:
                 self._store.degraded.pop(_subject(rank), None)
+
+    def _write_parity(self, config: DiskConfig) -> None:
+        """Have rows and copies of written epochs written; a failure is noted for its rank."""
+
+        def is_written(epoch: int) -> bool:
+            return epoch == config.once or (config.every > 0 and epoch > 0 and epoch % config.every == 0)
+
+        for subject, order in self._parity.orders(is_written):
+            outcome = self._ask(msgspec.structs.replace(self._order(config), slots=(order,)))
+            problem = outcome.problem or next((slot.problem for slot in outcome.slots), "")
+            if problem and not self._writer_process.ended:
+                self._store.degraded[subject] = f"epoch {order.epoch} was not written: {problem}"
+            else:
+                self._store.degraded.pop(subject, None)
 
     def _is_durable(self, config: DiskConfig, rank: int, epoch: int) -> bool:
         parts = RunDirectory(self._directory / config.run).parts(epoch)

@@ -24,7 +24,7 @@ from mainstay.recovery.memory.errors import ArenaError, CorruptArenaError
 from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.memory.records import SlotRecord, Word
 
-_META: Final = "meta"
+META: Final = "meta"
 _META_BYTES: Final = 16 * 1024
 """Room for the descriptions of some hundred members."""
 
@@ -48,7 +48,9 @@ class ParityMember(msgspec.Struct, frozen=True, array_like=True):
     generation: int
 
 
-class _Description(msgspec.Struct, frozen=True, array_like=True):
+class RowDescription(msgspec.Struct, frozen=True, array_like=True):
+    """What a member's rows are parity of."""
+
     parity: int
     parts: tuple[ParityMember, ...]
 
@@ -73,7 +75,7 @@ class ParityRow(msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         """Bytes of a stripe."""
-        return self.arena.layout.specs()[_name(0)].nbytes
+        return self.arena.layout.specs()[row_name(0)].nbytes
 
     @property
     def problem(self) -> str:
@@ -89,7 +91,7 @@ class ParityRow(msgspec.Struct, frozen=True):
         words = self.geometry.rows_of(self.key.place)
         if word not in words:
             raise NoSuchSlotError(f"member {self.key.place} of {self.key.ranks} keeps no row of codeword {word}")
-        return _view(self.arena, self.record.slot, _name(words.index(word)))
+        return _view(self.arena, self.record.slot, row_name(words.index(word)))
 
 
 class ParityStore(ArenaFiles[ParityRowKey]):
@@ -116,15 +118,15 @@ class ParityStore(ArenaFiles[ParityRowKey]):
     def begin_row(self, key: ParityRowKey, parity: int, stripe: int) -> tuple[Arena, int, list[Bytes]]:
         """A slot for new rows: (arena, slot, a uint8 [stripe] for each). Never that of the newest complete epoch."""
         layout = Layout.build(
-            {_name(p): ("uint8", (stripe,)) for p in range(parity)} | {_META: ("uint8", (_META_BYTES,))}
+            {row_name(p): ("uint8", (stripe,)) for p in range(parity)} | {META: ("uint8", (_META_BYTES,))}
         )
         file = f"parity-{key.place}-{digest(repr(key.ranks).encode()):016x}.arena"
         arena, slot = self.begin_slot(key, file, rank=key.place, layout=layout, kind=PARITY_ARENA)
-        return arena, slot, [_view(arena, slot, _name(p)) for p in range(parity)]
+        return arena, slot, [_view(arena, slot, row_name(p)) for p in range(parity)]
 
     def commit(self, arena: Arena, slot: int, epoch: int, parity: int, parts: tuple[ParityMember, ...]) -> None:
         """Declare rows whole: their description, their record, their digest."""
-        varlen_buffer.write_bytes(msgspec.msgpack.encode(_Description(parity, parts)), _view(arena, slot, _META))
+        varlen_buffer.write_bytes(msgspec.msgpack.encode(RowDescription(parity, parts)), _view(arena, slot, META))
         arena.commit(slot, epoch, arena.word(Word.FENCE))
         # A member restored from another source has other bytes for the same epoch: the row over its old ones, found
         # first, would make the others wait for ever.
@@ -148,7 +150,8 @@ class ParityStore(ArenaFiles[ParityRowKey]):
                     )
 
 
-def _name(row: int) -> str:
+def row_name(row: int) -> str:
+    """Of the tensor that row ``row`` is in a slot of rows."""
     return f"row{row}"
 
 
@@ -177,9 +180,17 @@ def _row(key: ParityRowKey, arena: Arena, record: SlotRecord) -> ParityRow:
     return ParityRow(key, arena, record, found.parity, found.parts)
 
 
-def _described(arena: Arena, record: SlotRecord) -> _Description:
-    raw = np.array(_view(arena, record.slot, _META))
+def _described(arena: Arena, record: SlotRecord) -> RowDescription:
     try:
-        return msgspec.msgpack.decode(varlen_buffer.read_bytes(raw), type=_Description)
-    except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
+        return read_description(np.array(_view(arena, record.slot, META)))
+    except ValueError as error:
         raise CorruptArenaError(f"{arena.path.name}: the description of epoch {record.epoch} is damaged") from error
+
+
+def read_description(raw: Bytes) -> RowDescription:
+    """Read the tensor ``META`` of a slot of rows.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    return msgspec.msgpack.decode(varlen_buffer.read_bytes(raw), type=RowDescription)

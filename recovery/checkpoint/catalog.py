@@ -37,6 +37,7 @@ from mainstay.recovery.mesh_shape import MeshShape
 
 _STEP: Final = re.compile(r"^step-(\d{8,18})$")
 _PART: Final = re.compile(r"^rank-(\d{1,9})\.g(\d{1,18})\.json$")
+_PARITY: Final = re.compile(r"^parity-\d{1,9}\.g\d{1,18}\.json$")
 _DATA: Final = re.compile(r"^__(\d{1,9})_(\d{1,18})\.distcp$")
 _RUN: Final = re.compile(r"^run\.g(\d{1,18})\.json$")
 LATEST: Final = "latest"
@@ -160,6 +161,15 @@ class RunDirectory:
         if (part.run, part.rank, part.epoch, part.generation) != (self.id, rank, epoch, generation):
             raise CheckpointError(f"{path} holds rank {part.rank} step {part.epoch} of run {part.run}")
         return part
+
+    def parity(self, epoch: int) -> Iterator[CheckpointPart]:
+        """Parity of ``epoch``, as far as its descriptions are whole."""
+        for path in sorted(_entries(self.step(epoch))):
+            if _PARITY.match(path.name):
+                with contextlib.suppress(CheckpointError):
+                    part = read_checked(path, CheckpointPart)
+                    if (part.run, part.epoch) == (self.id, epoch):
+                        yield part
 
     def complete(self) -> Iterator[Manifest]:
         """Manifests of the steps that are whole and hold, newest first."""

@@ -3,6 +3,8 @@
 ``DIR/RUN/run.gG.json``                  the run, as it stood in generation G
 ``DIR/RUN/step-S/__R_G.distcp``          the state of rank R, committed in generation G
 ``DIR/RUN/step-S/rank-R.gG.json``        its ``CheckpointPart``: which tensor lies where, with digests. After the data
+``DIR/RUN/step-S/parity-R.gG.data``      parity of the slots of R's group, where nodes have disks of their own
+``DIR/RUN/step-S/parity-R.gG.json``      its ``CheckpointPart``. After the data
 ``DIR/RUN/step-S/manifest.json``         the ``Manifest``: the parts that make the step whole. Written last
 ``DIR/RUN/step-S/.metadata``             the same for ``torch.distributed.checkpoint``; we never read it
 """
@@ -56,6 +58,8 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     as where they are not known to be equal."""
     replicated: bool = False
     """Replicas are known to be equal, so that at the end the parts of one of each stage and slice make a step whole."""
+    parity: bool = False
+    """Parity rows and copies of a written epoch are written too, since each node has a disk of its own."""
     away: tuple[int, ...] = ()
     """Ranks that take no part at present: a step is whole without theirs."""
     returns: tuple[Return, ...] = ()
@@ -160,6 +164,8 @@ class CheckpointPart(_Checked, frozen=True, kw_only=True):
     """(index, count): of what data-parallel replicas hold alike, this is one of ``count`` shares. Not there: all."""
     alike_digest: int | msgspec.UnsetType = msgspec.UNSET
     """Of a share: xxh3_64 of all that replicas hold alike, as this rank holds it."""
+    layouts: dict[int, str] | msgspec.UnsetType = msgspec.UNSET
+    """Digest -> layout of each slot that this is parity of. Not there: it is no parity."""
 
     @property
     def listed(self) -> tuple[TensorEntry, ...]:
@@ -254,6 +260,11 @@ def data_name(rank: int, generation: int) -> str:
 
 def part_name(rank: int, generation: int) -> str:
     return f"rank-{rank}.g{generation}.json"
+
+
+def parity_names(rank: int, generation: int) -> tuple[str, str]:
+    """Of the data file and of its ``CheckpointPart``."""
+    return f"parity-{rank}.g{generation}.data", f"parity-{rank}.g{generation}.json"
 
 
 def run_name(generation: int) -> str:

@@ -37,6 +37,7 @@ from mainstay.recovery.checkpoint.manifest import (
     TensorEntry,
     data_name,
     holds,
+    parity_names,
     part_name,
     read_checked,
     remove_file,
@@ -134,6 +135,7 @@ def write_image(
     *,
     direct: bool = True,
     share: tuple[int, int] | None = None,
+    layouts: dict[int, str] | None = None,
 ) -> CheckpointPart:
     """Write the bytes of a slot durably.
 
@@ -146,13 +148,15 @@ def write_image(
             bytes were not those of the slot all the time.
         direct: past the page cache.
         share: (index, count): write only this replica's share of what replicas hold alike.
+        layouts: by digest, of the slots that this is parity of.
 
     Raises:
         OSError: the disk refused; nothing is left behind. And what ``check`` raises.
     """
     begun = time.perf_counter()
     (epoch, rank, generation), config = place, target.config
-    step, name = target.run.step(epoch), data_name(rank, generation)
+    step, names = target.run.step(epoch), (data_name(rank, generation), part_name(rank, generation))
+    name, description = names if layouts is None else parity_names(rank, generation)
     _make_room(step, name, layout.nbytes + ALL_BUT_DATA * len(layout.tensors))
     new = step / f".{name}.{os.getpid()}.new"
     try:
@@ -166,15 +170,8 @@ def write_image(
         remove_file(new)
     sync_directory(step)
     part = CheckpointPart(
-        run=config.run,
-        job=target.job,
-        rank=rank,
-        epoch=epoch,
-        generation=generation,
-        dp=config.dp,
-        pp=config.pp,
-        tp=config.tp,
-        depths=config.depths or msgspec.UNSET,
+        run=config.run, job=target.job, rank=rank, epoch=epoch, generation=generation,
+        dp=config.dp, pp=config.pp, tp=config.tp, depths=config.depths or msgspec.UNSET,
         file=name,
         nbytes=layout.nbytes if share is None else sum(entry.nbytes for entry in tensors),
         layout_digest=layout.digest,
@@ -183,8 +180,9 @@ def write_image(
         described=described,
         share=share or msgspec.UNSET,
         alike_digest=alike,
-    )
-    return write_checked(step / part_name(rank, generation), part)
+        layouts=layouts or msgspec.UNSET,
+    )  # fmt: skip
+    return write_checked(step / description, part)
 
 
 def _make_room(step: Path, name: str, nbytes: int) -> None:
@@ -304,7 +302,7 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
         OSError: the disk refused.
     """
     run, shape = target.run, target.config.shape
-    chosen = _newest(run.parts(epoch), target.config.returns)
+    chosen = newest_parts(run.parts(epoch), target.config.returns)
     complete = target.config.writers() <= chosen.keys()
     if not complete and not (partial and target.config.replicated):
         return None  # what is missing may be experts or shards that no other rank has
@@ -354,7 +352,8 @@ def _covered(step: Path, members: list[CheckpointPart]) -> bool:
     return any({(index, count) for index in range(count)} <= set(shares) for _, count in shares)
 
 
-def _newest(parts: list[PartFile], returns: tuple[Return, ...]) -> dict[int, PartFile]:
+def newest_parts(parts: list[PartFile], returns: tuple[Return, ...]) -> dict[int, PartFile]:
+    """Rank -> its part that counts."""
     chosen: dict[int, PartFile] = {}
     for part in parts:  # in order of generation within a rank
         if holds(returns, part.epoch, part.generation):

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +43,9 @@ class SlotOrder(msgspec.Struct, frozen=True, kw_only=True):
     arena: str
     rank: int
     epoch: int
+    generation: int = 0
+    layouts: dict[int, str] | None = None
+    """Of parity rows: see ``CheckpointPart.layouts``; ``generation`` is that of their group."""
 
 
 class SlotResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,6 +110,11 @@ class Writer:
         try:
             arena = self._arena(slot.arena)
             record = arena.find(slot.epoch)
+            if slot.layouts is not None:
+                data, place = arena.slot_bytes(record.slot)[: record.nbytes], (slot.epoch, slot.rank, slot.generation)
+                check = partial(arena.check, record)
+                part = save.write_image(target, place, arena.layout, data, check, direct=direct, layouts=slot.layouts)
+                return SlotResult(nbytes=part.nbytes)
             if save.written(target, record, slot.rank, final=order.final):
                 return SlotResult()
             part = save.write_part(arena, record, target, direct=direct, final=order.final)

@@ -231,6 +231,7 @@ class CheckpointManager:
             depths=shape.depths,
             copies=self._copies(),
             replicated=bool(self._job.state.replicated) and not self._job.options.shard_snapshots,
+            parity=self._job.options.checkpoint_parity,
             away=tuple(rank.number for rank in self._job.members.ranks if rank.away),
             returns=self._job.history.returns,
             resumed=None if self._job.source is None else (self._job.source.manifest.run, self._job.begun_at),

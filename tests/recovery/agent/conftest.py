@@ -112,16 +112,16 @@ def warm_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
         yield process
 
 
-@pytest.fixture
-def agents(warm_agent: Warm) -> Iterator[Callable[..., Agent]]:
-    """Start an agent by node name and further options; all end with the test, and their memory is removed."""
+@contextlib.contextmanager
+def start_agents(warm: Warm) -> Iterator[Callable[..., Agent]]:
+    """Start an agent by node name and further options; all end with the context, and their memory is removed."""
     home = Path(tempfile.mkdtemp(prefix="mainstay-agent-"))
     shm = Path(tempfile.mkdtemp(prefix="mainstay-test-", dir="/dev/shm"))
     (home / "token").write_text(TOKEN)
     started: list[Agent] = []
 
     def start(node: str = "node-0", *options: str) -> Agent:
-        agent = Agent(node, home, shm, list(options), warm_agent).start()
+        agent = Agent(node, home, shm, list(options), warm).start()
         started.append(agent)
         return agent
 
@@ -132,6 +132,13 @@ def agents(warm_agent: Warm) -> Iterator[Callable[..., Agent]]:
         agent.kill()
     shutil.rmtree(home)
     shutil.rmtree(shm)
+
+
+@pytest.fixture
+def agents(warm_agent: Warm) -> Iterator[Callable[..., Agent]]:
+    """See ``start_agents``."""
+    with start_agents(warm_agent) as start:
+        yield start
 
 
 @dataclass
@@ -172,8 +179,9 @@ def contents(rank: int, epoch: int, sizes: tuple[int, ...]) -> dict[str, np.ndar
     return {f"t{i}": random.integers(0, 256, n, np.uint8) for i, n in enumerate(sizes)}
 
 
-@pytest.fixture
-def ranks() -> Iterator[Callable[..., Rank]]:
+@contextlib.contextmanager
+def open_ranks() -> Iterator[Callable[..., Rank]]:
+    """Make a trainer by rank, agent, and further fields."""
     made: list[Rank] = []
 
     def make(rank: int, agent: Agent, **options: object) -> Rank:
@@ -183,6 +191,13 @@ def ranks() -> Iterator[Callable[..., Rank]]:
     yield make
     for rank in made:
         rank.close()
+
+
+@pytest.fixture
+def ranks() -> Iterator[Callable[..., Rank]]:
+    """See ``open_ranks``."""
+    with open_ranks() as make:
+        yield make
 
 
 @pytest.fixture(name="contents")

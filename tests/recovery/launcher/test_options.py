@@ -91,6 +91,9 @@ def test_all_nodes_derive_the_same_secret_from_the_service_token(script: str, tm
     assert first.service_token == "service-secret"
 
 
+DISK = ["--checkpoint-dir", "d", "--checkpoint-interval", "10", "--checkpoint-parity"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -129,6 +132,20 @@ def test_all_nodes_derive_the_same_secret_from_the_service_token(script: str, tm
             ["--checkpoint-interval", "5", "--checkpoint-dir", "d", "--checkpoint-replicas", "-1", "S"],
             "--checkpoint-replicas must not be negative",
         ),
+        (
+            [*DISK, "--checkpoint-replicas", "1", "S"],
+            "--checkpoint-parity needs --protection, and no --checkpoint-replicas",
+        ),
+        ([*DISK, "--protection", "none", "S"], "--checkpoint-parity needs --protection, and no --checkpoint-replicas"),
+        (
+            [*DISK, "--parity-interval", "4", "S"],
+            "needs a --checkpoint-interval that is a multiple of --parity-interval",
+        ),
+        (
+            [*DISK, "--parity-interval", "0", "S"],
+            "needs a --checkpoint-interval that is a multiple of --parity-interval",
+        ),
+        ([*DISK, "--parity-interval", "auto", "S"], "of --parity-interval, neither of them auto"),
         (["--node-mtbf-hours", "0", "S"], "--node-mtbf-hours must be above 0"),
         (["--parity-interval", "-3", "S"], "must not be negative"),
         (["--node-timeout", "0", "S"], "timeouts must be above 0 s"),

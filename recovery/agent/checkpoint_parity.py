@@ -1,0 +1,90 @@
+"""What protects a written epoch, for the disk: this node's parity rows, and its copies of other ranks' slots.
+
+Rows are written as a part of their own, and copies as the part of the rank that they are of. Both follow the parts of
+this node's ranks, so that they never claim an epoch that this node did not write. See decision 70.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mainstay.recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError
+from mainstay.recovery.agent.node import AgentNode
+from mainstay.recovery.agent.parity_store import ParityMember, ParityRowKey
+from mainstay.recovery.agent.peer_messages import LayoutText, ReadLayout
+from mainstay.recovery.checkpoint.writer import SlotOrder
+from mainstay.recovery.memory.arena import Arena
+from mainstay.recovery.memory.errors import ArenaError
+from mainstay.recovery.memory.layout import Layout
+from mainstay.recovery.memory.records import NO_EPOCH, Word
+
+SUBJECT: Final = "checkpoint parity"
+"""In the agent's report of what does not work."""
+
+
+class CheckpointParity:
+    """Finds what is still to be written; the checkpoint writer's thread alone calls it."""
+
+    def __init__(self, node: AgentNode) -> None:
+        self._node = node
+        self._layouts: dict[int, str] = {}
+        self._written: set[tuple[Path, int, int]] = set()
+        """Arena, epoch, and digest."""
+
+    def orders(self, is_written: Callable[[int], bool]) -> Iterator[tuple[str, SlotOrder]]:
+        """(subject, order) of each row and copy that is to be written beside the parts of this node, the oldest first.
+
+        Args:
+            is_written: whether parts of an epoch are written at all.
+        """
+        store = self._node.store
+        floor = max((arena.word(Word.DISK_FLOOR) for _, arena in store.all()), default=NO_EPOCH)
+        kept: list[tuple[int, ParityRowKey | None, Arena]] = [
+            *((key.ranks[key.place], key, arena) for key, arena in self._node.rows.all()),
+            *((rank, None, arena) for rank, arena in store.copies.all()),
+        ]
+        for rank, key, arena in kept:
+            for record in sorted(arena.records(), key=lambda r: r.epoch):
+                mark, subject = (arena.path, record.epoch, record.digest), f"{SUBJECT} of rank {rank}"
+                if (
+                    not record.committed
+                    or not is_written(record.epoch)
+                    or record.epoch > floor
+                    or mark in self._written
+                ):
+                    continue
+                order = SlotOrder(arena=str(arena.path), rank=rank, epoch=record.epoch)
+                try:
+                    order = order if key is None else self._of_rows(key, order)
+                except (AgentError, ArenaError, ValueError) as error:
+                    store.degraded[subject] = f"epoch {record.epoch} was not written: {error}"
+                else:
+                    self._written.add(mark)
+                    yield subject, order
+
+    def _of_rows(self, key: ParityRowKey, order: SlotOrder) -> SlotOrder:
+        row = self._node.rows.find(key, order.epoch)
+        layouts = {part.layout_digest: self._layout(order.rank, part) for part in row.parts}
+        # Of the groups: rows of other members, after a node was replaced, must not take the place of these.
+        return msgspec.structs.replace(order, generation=self._node.store.config.generation, layouts=layouts)
+
+    def _layout(self, rank: int, part: ParityMember) -> str:
+        """The layout of a member of the group of ``rank``: without it a lost slot has no tensors."""
+        if part.layout_digest not in self._layouts:
+            layout = self._node.store.layout(rank) if part.rank == rank else self._ask_layout(rank, part.rank)
+            if layout.digest != part.layout_digest:
+                raise CorruptError(f"rank {part.rank} has other tensors by now")
+            self._layouts[layout.digest] = layout.to_json().decode()
+        return self._layouts[part.layout_digest]
+
+    def _ask_layout(self, rank: int, of: int) -> Layout:
+        config = self._node.store.config
+        for member in config.group_of(rank):
+            if member.rank == of:
+                with self._node.peer(member.endpoint, config.generation) as peer:
+                    return Layout.from_json(peer.call(ReadLayout(rank=of), LayoutText).layout)
+        raise NoSuchSlotError(f"rank {of} is not in the group of rank {rank} any more")
