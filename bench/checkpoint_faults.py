@@ -1,9 +1,9 @@
 """Writers of checkpoints that are killed by SIGKILL at random moments, on disks that fill, fail, or turn read-only.
 
-Two nodes write a step side by side, each in a process of its own, whole states and shares in turn. After each fault a
-reader looks: every step that claims to be whole must verify to the last byte and hold the bytes that were in memory,
-and no step that was whole before may be gone that retention keeps. Then the same writers try again. ``--stride N``:
-of the calls that fail in turn (``bench.lib_device_faults``) only each N-th.
+Two nodes write a step side by side, each in a process of its own, whole states, shares, and differences in turn. After
+each fault a reader looks: every step that claims to be whole must verify to the last byte and hold the bytes that were
+in memory, and no step that was whole before may be gone that retention keeps. Then the same writers try again.
+``--stride N``: of the calls that fail in turn (``bench.lib_device_faults``) only each N-th.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def run(points: int, stride: int, seed: int = 0) -> dict[str, Counts]:
         disk = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mainstay-bench-")))
         for name in ("kills", "disks"):
             (memory / name).mkdir()
-        job = Job(memory / "kills", disk)
+        job = Job(memory / "kills", disk, encodes=True)
         longest = usual_seconds(job)
         for _ in range(points):
             kill_once(job, chance, longest, found["kills"])

@@ -17,7 +17,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from bench.checkpoints import EPOCH, RANKS, ROUNDS, RUN, Node, seconds
+from bench.checkpoints import ROUNDS
+from bench.lib_checkpoint_node import EPOCH, RANKS, RUN, Node, seconds
 from bench.lib_device import forget_cached
 from bench.report import RESULTS, Row, publish
 from mainstay.recovery.agent.parity import Geometry

@@ -13,7 +13,7 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ import numpy as np
 import torch
 
 from bench.lib_checkpoint_models import TOUCHED, DenseJob, EmbeddingJob, Job, layout_of, restore, slot_of
+from bench.lib_encoded_slots import chain_in_memory, decoded, fill
+from bench.lib_encoded_writes import EncodedWrites
 from bench.report import Row, publish, target_file
 from mainstay.recovery.checkpoint.encoding.chain_policy import ChainCosts, Link, NextSizes, Policy, choose_base
 from mainstay.recovery.checkpoint.encoding.encoded_slot import (
@@ -28,12 +30,11 @@ from mainstay.recovery.checkpoint.encoding.encoded_slot import (
     SlotBase,
     SlotId,
     SlotIndex,
-    decode_slot,
     encode_slot,
-    read_encoded_slot,
     slot_digests,
     write_encoded_slot,
 )
+from mainstay.recovery.checkpoint.encoding.slot_chain import SlotChain
 from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.layout import Layout
 
@@ -43,6 +44,8 @@ STEPS = 24
 """Of the embedding job after these, each of them written."""
 SLOWER = 3
 """How many times as long as that of a full step a restore may take."""
+WRITTEN = 24
+"""Steps that a writer writes, of which the first is full."""
 WARM = 300
 """Steps of the transformer before the first slot: its moments have settled."""
 MORE = 200
@@ -68,11 +71,10 @@ def encoded_bytes(
 ) -> int:
     """Bytes of the blobs; exact ones are decoded and compared first."""
     blobs = [*encode_slot(layout, slot, base, quantization)]
-    if quantization is None and not isinstance(base, dict):
-        out = np.zeros(layout.nbytes, np.uint8) if base is None else np.array(base)
-        decode_slot(layout, iter(blobs), out)
-        if not np.array_equal(out, slot):
-            raise RuntimeError("an exact encoding does not decode to the same bits")
+    if quantization is not None or isinstance(base, Mapping):
+        return sum(map(len, blobs))
+    if not np.array_equal(decoded(layout, blobs, base), slot):
+        raise RuntimeError("an exact encoding does not decode to the same bits")
     return sum(map(len, blobs))
 
 
@@ -153,10 +155,10 @@ def chain_costs(layout: Layout, slots: Sequence[Bytes]) -> tuple[Row, ChainCosts
             blobs = encode_slot(layout, slot, slots[epoch - 1] if index else None)
             index = write_encoded_slot(file(own), own, layout, blobs, exact=True, base=index)
             sizes.append(file(own).stat().st_size)
-        out = np.empty(layout.nbytes, np.uint8)
+        out = np.zeros(layout.nbytes, np.uint8)
         for epoch in (0, STEPS - 1):
             own = SlotId("run", epoch, 0, 1)
-            seconds[epoch] = fastest(lambda: read_encoded_slot(file(own), layout, out, file))  # noqa: B023
+            seconds[epoch] = fastest(lambda: fill(SlotChain.open(file(own), file), out))  # noqa: B023
             if not np.array_equal(out, slots[epoch]):
                 raise RuntimeError("a chain does not restore the same bits")
     full, chain = seconds[0], seconds[STEPS - 1]
@@ -168,6 +170,33 @@ def chain_costs(layout: Layout, slots: Sequence[Bytes]) -> tuple[Row, ChainCosts
     return row, ChainCosts(
         write_bytes_per_second=rate, read_bytes_per_second=rate, max_restore_seconds=SLOWER * full,
         link_seconds=max(0, chain - sum(sizes) / rate) / (STEPS - 1), restore_probability=0.001,
+    )  # fmt: skip
+
+
+# As a job writes them
+
+
+def written_rows(job: Job, what: str, warm: int, largest: float) -> Iterator[Row]:
+    """Steps by the process that writes in a job, and beside each of them the same step in full."""
+    for number in range(warm):
+        job.step(number)
+    with EncodedWrites(job) as writes:
+        steps = []
+        for number in range(WRITTEN):
+            job.step(warm + number)
+            steps.append(writes.write(number + 1))
+    full, encoded = ([step[encoding].nbytes for step in steps] for encoding in ("full", "exact"))
+    share = 100 * sum(encoded) / sum(full)
+    yield live(
+        f"{what}: written by a job, all steps", share, "% of full a step", f"<= {largest:g}", holds=share <= largest,
+        n=WRITTEN, baseline=f"the first of them is full; the others at most {max(encoded[1:]) / full[0]:.1%}",
+        note="each restored to the same bits",
+    )  # fmt: skip
+    slower = statistics.median(step["exact"].seconds / step["full"].seconds for step in steps[1:])
+    yield live(
+        f"{what}: time to write an encoded step", slower, "times a full one", n=WRITTEN - 1,
+        baseline=f"full: {1000 * statistics.median(step['full'].seconds for step in steps):.0f} ms",
+        note="the same step to the same disk just before, with fsync",
     )  # fmt: skip
 
 
@@ -208,8 +237,7 @@ def accuracy_rows(job: Job, what: str, begin: int) -> Iterator[Row]:
     slot, before = slot_of(job, layout), job.held_out()
     exact = trained(copy.deepcopy(job), layout, slot, begin)
     for quantization in QUANTIZED:
-        near = np.zeros(layout.nbytes, np.uint8)
-        decode_slot(layout, encode_slot(layout, slot, None, quantization), near)
+        near = decoded(layout, encode_slot(layout, slot, None, quantization))
         found = trained(copy.deepcopy(job), layout, near, begin)
         above, bound = found / exact - 1, LOSS_BOUND[quantization.bits]
         yield live(
@@ -251,9 +279,8 @@ def speed_rows() -> Iterator[Row]:
     for name, data, below, quantization in cases:
         copied = fastest(lambda: np.copyto(out, slot), 5)
         encoding = fastest(lambda: list(encode_slot(LARGE, data, below, quantization)), 2)  # noqa: B023
-        blobs = list(encode_slot(LARGE, data, below, quantization))
-        np.copyto(out, base)
-        decoding = fastest(lambda: decode_slot(LARGE, iter(blobs), out, verify=False), 2)  # noqa: B023
+        chain = chain_in_memory(LARGE, encode_slot(LARGE, data, below, quantization), base)
+        decoding = fastest(lambda: fill(chain, out), 2)  # noqa: B023
         gigabytes = LARGE.nbytes / 1e9
         yield live(
             f"speed of one thread: {name}", gigabytes / encoding, "GB/s to encode", n=2,
@@ -273,6 +300,8 @@ def main() -> None:
         embedding.step(number)
     rows += accuracy_rows(embedding, "embedding", MORE)
     rows += speed_rows()
+    rows += written_rows(EmbeddingJob(), f"embedding, {TOUCHED:.0%} of the rows touched", FILLED, 12.0)
+    rows += written_rows(DenseJob(), "dense Adam, float32", WARM, 85.0)
     publish("checkpoint_size", rows, file)
 
 

@@ -28,123 +28,29 @@ import torch
 import torch.distributed.checkpoint
 
 from bench.lib_checkpoint_job import problem_of
+from bench.lib_checkpoint_node import EPOCH, MIB, RANKS, RUN, Node, seconds
 from bench.lib_device import dd_rate, forget_cached, tool, write_rate
 from bench.lib_device_faults import WRITER, Process
 from bench.lib_source import ArraySource
 from bench.report import RESULTS, Row, publish
 from mainstay.recovery.agent.checkpoint_reader import CheckpointReader
-from mainstay.recovery.agent.checkpoint_writer import WriterProcess
 from mainstay.recovery.agent.messages import LoadDisk
 from mainstay.recovery.agent.node import AgentNode, AgentSettings
 from mainstay.recovery.agent.parity_store import ParityStore
 from mainstay.recovery.agent.store import ArenaStore
 from mainstay.recovery.checkpoint.catalog import RunDirectory
-from mainstay.recovery.checkpoint.manifest import DiskConfig
-from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.slot_reader import read_slot
-from mainstay.recovery.checkpoint.writer import MEMORY_BYTES, SlotOrder, WriteRequest, WriteResult
+from mainstay.recovery.checkpoint.writer import MEMORY_BYTES, WriteResult
 from mainstay.recovery.job_certificates import Authority, job_tls
-from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.snapshot import SnapshotWriter
 from tests.recovery.checkpoint.faulty_disk import COMPILER, FaultyDisk
 
 dcp: Any = torch.distributed.checkpoint
 """It does not export its names to type checkers."""
-MIB = 1024 * 1024
-RANKS, REPLICAS, EACH, ROUNDS = 8, 4, 8 * MIB, 5
-RUN, EPOCH = "run-1", 1
+REPLICAS, ROUNDS = 4, 5
 PAIRS, EVERY = 40, 10
 DEVICE = 32 * MIB
 """Bytes per second of a simulated device: eight of them are slower than one core."""
-
-
-class Node:
-    """The slots of eight ranks, and where they are written."""
-
-    def __init__(self, memory: Path, disk: Path, nbytes: int, *, alike: int = 0) -> None:
-        """``alike``: so many replicas of one state, instead of eight shards."""
-        self.disk, self.memory, self.nbytes = disk, memory, nbytes
-        self.writer = WriterProcess()
-        self.arenas, self.states = [], []
-        for rank in range(alike or RANKS):
-            random = np.random.default_rng(0 if alike else rank)
-            count = max(1, nbytes // RANKS // EACH)
-            arrays = {f"param.{i}": random.integers(0, 256, EACH, np.uint8) for i in range(count)}
-            arrays["rng.torch"] = np.full(64, rank, np.uint8)
-            source = ArraySource(arrays)
-            arena = Arena.create(memory / f"rank-{rank}.arena", rank=rank, layout=source.layout, slots=2)
-            writer = SnapshotWriter(arena, source)
-            writer.start(EPOCH, 1)
-            writer.wait()
-            writer.close()
-            record = arena.verify(arena.find(EPOCH))
-            views = arena.layout.views(arena.slot_bytes(record.slot))
-            self.arenas.append(arena)
-            self.states.append({name: torch.from_numpy(view) for name, view in views.items()})
-
-    def order(self, ranks: range, *, dp: int, copies: int = 0, rows: tuple[SlotOrder, ...] = ()) -> WriteRequest:
-        """Write the slots of ``ranks``, and parity ``rows``; of none: make the run's directory."""
-        config = DiskConfig(run=RUN, generation=1, every=1, dp=dp, pp=1, tp=1, copies=copies)
-        slots = tuple(SlotOrder(arena=str(self.arenas[rank].path), rank=rank, epoch=EPOCH) for rank in ranks)
-        directory = str(self.disk / "ours")
-        return WriteRequest(
-            directory=directory, job="bench", config=config, keep=RetentionPolicy(), slots=(*slots, *rows)
-        )
-
-    def write(self, ranks: int = 0, *, copies: int = 0, rows: tuple[SlotOrder, ...] = ()) -> WriteResult:
-        """As an agent has it written; all ranks, or so many, with parity ``rows``."""
-        every = len(self.arenas)
-        self.writer.submit(self.order(range(0), dp=every, copies=copies))
-        told = self.writer.submit(self.order(range(ranks or every), dp=every, copies=copies, rows=rows))
-        if problem_of(told):
-            raise RuntimeError(problem_of(told))
-        return told
-
-    def private_bytes(self) -> int:
-        """Most private memory of the process that writes, while it writes everything once more."""
-        most, done = 0, threading.Event()
-
-        def write() -> None:
-            self.clear()
-            self.write()
-            done.set()
-
-        thread = threading.Thread(target=write)
-        thread.start()
-        (child,) = Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()[-1:]
-        while not done.wait(0.005):
-            most = max(most, _private(int(child)))
-        thread.join()
-        return most
-
-    def torch_save(self) -> None:
-        for rank, state in enumerate(self.states):
-            with (self.disk / f"{rank}.pt").open("wb") as file:
-                torch.save(state, file)
-                file.flush()
-                os.fsync(file.fileno())
-
-    def dcp_save(self) -> None:
-        whole = {f"{rank}.{name}": tensor for rank, state in enumerate(self.states) for name, tensor in state.items()}
-        writer = dcp.FileSystemWriter(self.disk / "theirs", sync_files=True, thread_count=RANKS)
-        dcp.save(whole, storage_writer=writer, no_dist=True)
-
-    def clear(self) -> None:
-        for path in self.disk.iterdir():
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
-
-    def dcp_reads_ours(self) -> bool:
-        """Whether ``dcp.load`` finds the same bits in our step."""
-        step = self.disk / "ours" / RUN / f"step-{EPOCH:08d}"
-        wanted = {f"rank{rank}.model.0": torch.zeros_like(state["param.0"]) for rank, state in enumerate(self.states)}
-        dcp.load(wanted, storage_reader=dcp.FileSystemReader(step), no_dist=True)
-        return all(torch.equal(wanted[f"rank{r}.model.0"], state["param.0"]) for r, state in enumerate(self.states))
-
-
-def seconds(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
 
 
 def writing(memory: Path, disk: Path, nbytes: int) -> list[Row]:
@@ -249,11 +155,6 @@ def copying(memory: Path, disk: Path, nbytes: int) -> list[Row]:
         )
         for claim, found in shares.items()
     ]  # fmt: skip
-
-
-def _private(pid: int) -> int:
-    text = Path(f"/proc/{pid}/status").read_text()
-    return int(text.split("RssAnon:")[1].split()[0]) * 1024
 
 
 def _start_bytes() -> int:

@@ -11,7 +11,8 @@ import numpy as np
 
 from bench.lib_source import ArraySource
 from mainstay.recovery.checkpoint.catalog import RunDirectory
-from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig
+from mainstay.recovery.checkpoint.encoded_writer import EncodedWriter
+from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig, StepEncoding
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.slot_reader import read_slot
 from mainstay.recovery.checkpoint.writer import SlotOrder, Writer, WriteRequest, WriteResult
@@ -19,6 +20,8 @@ from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.snapshot import SnapshotWriter
 
 RANKS, KEEP, ROWS = 2, 2, 200
+IN_A_ROW = 8
+"""Steps that are encoded, and as many that are not."""
 
 
 @dataclass
@@ -30,13 +33,19 @@ class Job:
     epoch: int = 0
     copies: int = 0
     rows: int = ROWS
+    encodes: bool = False
+    """Steps hold differences in turn."""
+    encoding: StepEncoding = "full"
     run_id: str = "run-1"
+    encoders: list[dict[int, EncodedWriter]] = field(default_factory=lambda: [{} for _ in range(RANKS)])
+    """What the process of each node keeps in memory."""
     states: dict[int, list[bytes]] = field(default_factory=dict)
     """Epoch -> what the slots of the ranks held; of the last ones, which may be on disk."""
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(0)
         weights = (self.rows, 1024)
+        self.weights = np.zeros(weights, np.uint8)
         self.arrays = [{"param.w": np.zeros(weights, np.uint8), "rng.x": np.zeros(99, np.uint8)} for _ in range(RANKS)]
         self.arenas = []
         self.writers = []
@@ -53,22 +62,26 @@ class Job:
     def step(self) -> None:
         """The next step is in memory."""
         self.epoch += 1
-        self.copies = self.epoch % 2
-        weights = self.random.integers(0, 256, (self.rows, 1024)).astype(np.uint8)
+        self.encoding = "exact" if self.encodes and self.epoch // IN_A_ROW % 2 else "full"
+        self.copies = self.epoch % 2 if self.encoding == "full" else 0
+        rows = self.random.choice(self.rows, self.rows // 10 if self.encoding == "exact" else self.rows, replace=False)
+        self.weights[rows] = self.random.integers(0, 256, (len(rows), 1024))
         for rank, arrays in enumerate(self.arrays):
-            arrays["param.w"][:] = weights
+            arrays["param.w"][:] = self.weights
             arrays["rng.x"][:] = rank + self.epoch % 100
             self.writers[rank].start(self.epoch, 1)
             self.writers[rank].wait()
             self.arenas[rank].verify(self.arenas[rank].find(self.epoch))
-        self.states = {epoch: state for epoch, state in self.states.items() if epoch > self.epoch - 9}
+        self.states = {epoch: state for epoch, state in self.states.items() if epoch > self.epoch - 4 * IN_A_ROW}
         self.states[self.epoch] = [
             arena.slot_bytes(arena.find(self.epoch).slot)[: arena.layout.nbytes].tobytes() for arena in self.arenas
         ]
 
     def begin_order(self) -> WriteRequest:
         """Make the run's directory."""
-        config = DiskConfig(run=self.run_id, generation=1, every=1, dp=RANKS, pp=1, tp=1, copies=self.copies)
+        config = DiskConfig(
+            run=self.run_id, generation=1, every=1, dp=RANKS, pp=1, tp=1, copies=self.copies, encoding=self.encoding
+        )
         directory = str(self.disk / "checkpoints")
         return WriteRequest(directory=directory, job="bench", config=config, keep=RetentionPolicy(last=KEEP))
 
@@ -80,6 +93,7 @@ class Job:
     def write(self, *ranks: int) -> str:
         """In this process; what went wrong."""
         writer = Writer()
+        writer.encoders = self.encoders[ranks[0]]
         return problem_of(writer.carry_out(self.begin_order())) or problem_of(writer.carry_out(self.order(*ranks)))
 
     def start(self, rank: int) -> int:

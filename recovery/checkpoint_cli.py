@@ -16,7 +16,7 @@ from cyclopts import App
 
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
 from mainstay.recovery.checkpoint import open_checkpoint
-from mainstay.recovery.checkpoint.catalog import LATEST, ResumeSource, RunDirectory, find, runs
+from mainstay.recovery.checkpoint.catalog import LATEST, ResumeSource, RunDirectory, bases_of, find, runs
 from mainstay.recovery.checkpoint.formats import WriteOptions, convert
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.logical import LogicalTensor, problems, region_of, values_of
@@ -65,7 +65,8 @@ def _line(row: dict[str, Any]) -> str:
     if row["step"] is None:
         return str(row["problem"])
     size = f"{row['nbytes'] / MIB:>11.1f} MiB"
-    where = f"complete ({', '.join(row['levels'])}{'; pinned' if row['pinned'] else ''})"
+    bases = f"; needs step {', '.join(map(str, row['bases']))}" if row.get("bases") else ""
+    where = f"complete ({', '.join(row['levels'])}{'; pinned' if row['pinned'] else ''}{bases})"
     return f"step {row['step']:>9}  {row['ranks']:>5} ranks  {size}  {row['problem'] or where}"
 
 
@@ -88,7 +89,7 @@ def _step(run: RunDirectory, epoch: int) -> dict[str, Any]:
         manifest = run.manifest(epoch)
     except CheckpointError as error:
         return row | {"whole": False, "problem": str(error).removeprefix(f"{run.step(epoch)} ")}
-    return row | {"ranks": len(manifest.parts), "whole": True, "problem": ""}
+    return row | {"ranks": len(manifest.parts), "whole": True, "problem": "", "bases": bases_of(manifest)}
 
 
 @checkpoint.command(name="verify")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import typing
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mainstay.recovery import option_help
+from mainstay.recovery.checkpoint.manifest import StepEncoding
 from mainstay.recovery.save_intervals import NODE_MTBF_HOURS
 
 AUTO: Final = -(1 << 40)
@@ -18,6 +20,12 @@ def _steps(text: str) -> int:
         return AUTO if text == "auto" else int(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number of steps or auto") from error
+
+
+def checkpoint_fields(found: argparse.Namespace) -> dict[str, Any]:
+    """Fields of ``RunOptions`` that are as they were given."""
+    names = ("dir", "keep", "keep_hours", "replicas", "parity", "encoding")
+    return {name: getattr(found, name) for name in (*(f"checkpoint_{name}" for name in names), "resume", "mtbf_hours")}
 
 
 def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
@@ -36,5 +44,7 @@ def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint-upload-rate", type=float, default=0.0, metavar="B", help=option_help.CHECKPOINT_UPLOAD_RATE)
     add("--checkpoint-replicas", type=int, default=0, help=option_help.CHECKPOINT_REPLICAS)
     add("--checkpoint-parity", action="store_true", help=option_help.CHECKPOINT_PARITY)
+    encodings = typing.get_args(StepEncoding)
+    add("--checkpoint-encoding", choices=encodings, default=encodings[0], help=option_help.CHECKPOINT_ENCODING)
     add("--resume", metavar="RUN", help=option_help.RESUME)
     add("--node-mtbf-hours", dest="mtbf_hours", type=float, default=NODE_MTBF_HOURS, metavar="H", help=option_help.MTBF)

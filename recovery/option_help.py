@@ -10,6 +10,10 @@ CHECKPOINT_REPLICAS: Final = (
     "that all nodes share; 0: each replica writes its whole state."
 )
 CHECKPOINT_PARITY: Final = "Write parity or copies of checkpoints too: --checkpoint-dir is a disk of each node's own."
+CHECKPOINT_ENCODING: Final = (
+    "Write each step in full, or exact: after a full step, write what changed, encoded in fewer bytes, which restore "
+    "the same bits."
+)
 CHECKPOINTS: Final = "Write checkpoints to this directory; --resume reads them."
 CHECKPOINT_KEEP: Final = "Keep this many of the newest complete steps; more where --on-corruption needs older ones."
 CHECKPOINT_KEEP_HOURS: Final = (

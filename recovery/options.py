@@ -14,7 +14,8 @@ from typing import Final, NoReturn
 from mainstay.probes.core_types import validate_name
 from mainstay.recovery import option_help
 from mainstay.recovery.admission import AdmissionPolicy
-from mainstay.recovery.checkpoint_options import AUTO, add_checkpoint_options
+from mainstay.recovery.checkpoint.manifest import StepEncoding
+from mainstay.recovery.checkpoint_options import AUTO, add_checkpoint_options, checkpoint_fields
 from mainstay.recovery.job_certificates import Authority, job_tls
 from mainstay.recovery.job_tls import JobTls
 from mainstay.recovery.option_values import (
@@ -137,6 +138,7 @@ class RunOptions:
     """Copies in a checkpoint of what data-parallel replicas hold alike; 0: each replica writes its whole state."""
     checkpoint_parity: bool = False
     """Parity rows and copies of a checkpoint go to disk too."""
+    checkpoint_encoding: StepEncoding = "full"
     disk_auto: bool = False
     """Mainstay learns the interval from the cost of a save and the failure rate; ``disk_every`` is the first value."""
     parity_auto: bool = False
@@ -285,9 +287,7 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         domain=next((text for text in reversed(found.domain) if "=" not in text), ""),
         domains=parse_domains(found.domain),
         disk_every=AUTO_DISK if found.disk_every == AUTO else found.disk_every,
-        checkpoint_dir=found.checkpoint_dir,
-        checkpoint_keep=found.checkpoint_keep,
-        checkpoint_keep_hours=found.checkpoint_keep_hours,
+        **checkpoint_fields(found),
         checkpoint_upload=parse_upload(found.checkpoint_upload),
         upload_rate=found.checkpoint_upload_rate,
         max_restarts=found.max_restarts,
@@ -308,13 +308,11 @@ def _checked(found: argparse.Namespace) -> RunOptions:
         on_numeric_anomaly=NumericAnomalyPolicy(found.on_numeric_anomaly),
         on_corruption=CorruptionPolicy(found.on_corruption),
         step_replay_every=found.step_replay_every,
-        resume=found.resume,
-        checkpoint_replicas=found.checkpoint_replicas,
-        checkpoint_parity=found.checkpoint_parity,
         disk_auto=found.disk_every == AUTO,
         parity_auto=found.parity_every == AUTO,
-        mtbf_hours=found.mtbf_hours,
-        dp=found.dp, pp=found.pp, tp=found.tp,
+        dp=found.dp,
+        pp=found.pp,
+        tp=found.tp,
         shard_snapshots=found.shard_snapshots,
         encrypts_snapshots=found.snapshot_encryption == "on",
         script=found.script,
@@ -366,6 +364,9 @@ def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
         and (
             (options.disk_auto or options.parity_auto or not 0 < options.parity_every <= options.disk_every)
             or options.disk_every % options.parity_every > 0
+        ),
+        "--checkpoint-encoding exact needs --checkpoint-replicas 0 and no --checkpoint-parity": (
+            options.checkpoint_encoding != "full" and (options.checkpoint_replicas > 0 or options.checkpoint_parity)
         ),
         "--resume needs --checkpoint-dir": options.resume is not None and options.checkpoint_dir is None,
         "--node-mtbf-hours must be above 0": not options.mtbf_hours > 0.0,

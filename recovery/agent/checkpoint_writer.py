@@ -261,8 +261,10 @@ class CheckpointWriter(PeriodicThread):
             self._begun = config
 
     def _order(self, config: DiskConfig) -> WriteRequest:
-        settings = self._node.settings
-        return WriteRequest(directory=str(self._directory), job=settings.job, config=config, keep=settings.disk_keep)
+        settings, rate = self._node.settings, self._node.meter.rates().disk_read or 0.0
+        return WriteRequest(
+            directory=str(self._directory), job=settings.job, config=config, keep=settings.disk_keep, read_rate=rate
+        )
 
     def _ask(self, order: WriteRequest) -> WriteResult:
         for _ in range(_TRIES):

@@ -26,6 +26,7 @@ from mainstay.recovery.checkpoint.manifest import (
     Return,
     RunInfo,
     data_name,
+    encoded_name,
     holds,
     part_name,
     read_checked,
@@ -38,7 +39,7 @@ from mainstay.recovery.mesh_shape import MeshShape
 _STEP: Final = re.compile(r"^step-(\d{8,18})$")
 _PART: Final = re.compile(r"^rank-(\d{1,9})\.g(\d{1,18})\.json$")
 _PARITY: Final = re.compile(r"^parity-\d{1,9}\.g\d{1,18}\.json$")
-_DATA: Final = re.compile(r"^__(\d{1,9})_(\d{1,18})\.distcp$")
+_DATA: Final = re.compile(r"^__(\d{1,9})_(\d{1,18})\.(?:distcp|encoded)$")
 _RUN: Final = re.compile(r"^run\.g(\d{1,18})\.json$")
 LATEST: Final = "latest"
 DOWNLOADS: Final = ".download"
@@ -126,7 +127,7 @@ class RunDirectory:
         """The manifest of ``epoch``.
 
         Raises:
-            CheckpointError: the step is not whole, or was given up when the job went back.
+            CheckpointError: the step or one that it refers to is not whole, or was given up when the job went back.
         """
         path = self.step(epoch) / MANIFEST
         try:
@@ -140,6 +141,9 @@ class RunDirectory:
         returns = self.returns()
         if not all(holds(returns, epoch, part.generation) for part in manifest.parts):
             raise CheckpointError(f"{path.parent} is of a future that the job has gone back from")
+        lost = next((base for base in bases_of(manifest) if not (self.step(base) / MANIFEST).exists()), None)
+        if lost is not None:
+            raise CheckpointError(f"{path.parent} is not complete: it refers to step {lost}, which is not complete")
         return manifest
 
     def _missing(self, epoch: int) -> str:
@@ -249,17 +253,25 @@ class RunDirectory:
             gone = [part for part in parts if not holds(returns, epoch, part.generation)]
             if gone and len(gone) == len(parts):
                 remove_step(self.step(epoch))
-            if gone:  # the manifest may be about them; whoever completes the step writes another
-                remove_file(self.step(epoch) / MANIFEST)
+            if gone and not self._is_of_parts(epoch, [part for part in parts if part not in gone]):
+                remove_file(self.step(epoch) / MANIFEST)  # whoever completes the step writes another
             for part in gone:
                 remove_file(self.step(epoch) / part_name(part.rank, part.generation))
                 remove_file(self.step(epoch) / data_name(part.rank, part.generation))
+                remove_file(self.step(epoch) / encoded_name(part.rank, part.generation))
+
+    def _is_of_parts(self, epoch: int, parts: list[PartFile]) -> bool:
+        """Whether the manifest is about such parts alone."""
+        try:
+            named = read_checked(self.step(epoch) / MANIFEST, Manifest).parts
+        except CheckpointError:
+            return False
+        return {(part.rank, part.generation) for part in named} <= {(part.rank, part.generation) for part in parts}
 
 
 def bases_of(manifest: Manifest) -> list[int]:
-    """Epochs of the steps of the same run that ``manifest`` refers to."""
-    names = getattr(manifest, "bases", None) or ()
-    return [int(match[1]) for name in names if (match := _STEP.match(name))]
+    """Epochs of all steps of the same run that ``manifest`` refers to, in order."""
+    return sorted(int(match[1]) for name in manifest.bases or () if (match := _STEP.match(name)))
 
 
 def remove_step(step: Path) -> None:

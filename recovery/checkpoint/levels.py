@@ -33,7 +33,14 @@ from mainstay.recovery.checkpoint.catalog import (
     find,
     remove_step,
 )
-from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError, Manifest, remove_file, step_name
+from mainstay.recovery.checkpoint.manifest import (
+    MANIFEST,
+    CheckpointError,
+    Manifest,
+    read_checked,
+    remove_file,
+    step_name,
+)
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.storage import PART_BYTES, CheckpointStorage, StorageError, StoredFile
 
@@ -122,6 +129,7 @@ class UploadLevel:
                 if step in {None, epoch}:
                     self._read_manifest(opened, epoch)
                     with contextlib.suppress(CheckpointError):
+                        self.read_manifests(opened, bases_of(read_checked(opened.step(epoch) / MANIFEST, Manifest)))
                         return ResumeSource(self._mirror, opened.manifest(epoch))
         what = "complete step" if step is None else f"complete step {step}"
         raise CheckpointError(f"{self.storage.url} has no {what} of {'any run' if run == LATEST else f'run {run}'}")
@@ -140,13 +148,16 @@ class UploadLevel:
             CheckpointError: the place lost a file, or holds other bytes; what was checked stays.
             OSError: the disk refused.
         """
-        manifest, wanted = source.manifest, None if parts is None else _with_shares(source.manifest, parts)
-        count = 0
-        for epoch in bases_of(manifest):
-            base = self.find(manifest.run, epoch)
-            ranks = None if wanted is None else {rank for rank, _ in wanted}
-            older = [(p.rank, p.generation) for p in base.manifest.parts if ranks is None or p.rank in ranks]
-            count += self.fetch(directory, base, None if wanted is None else older)
+        wanted = None if parts is None else _with_shares(source.manifest, parts)
+        ranks, count = None if wanted is None else {rank for rank, _ in wanted}, 0
+        for epoch in bases_of(source.manifest):
+            base = self.find(source.manifest.run, epoch)
+            older = {(p.rank, p.generation) for p in base.manifest.parts if ranks is None or p.rank in ranks}
+            count += self._fetch_step(directory, base, None if wanted is None else older)
+        return count + self._fetch_step(directory, source, wanted)
+
+    def _fetch_step(self, directory: Path, source: ResumeSource, wanted: set[PartName] | None) -> int:
+        manifest, count = source.manifest, 0
         run, place = RunDirectory(directory / manifest.run), f"{manifest.run}/{step_name(manifest.epoch)}"
         step = run.step(manifest.epoch)
         step.mkdir(parents=True, exist_ok=True)

@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
 
 from mainstay.recovery.checkpoint.catalog import RunDirectory
-from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, TensorEntry
+from mainstay.recovery.checkpoint.manifest import LAYOUT, CheckpointError, CheckpointPart, TensorEntry, step_name
 from mainstay.recovery.memory.digest import Bytes, digest
+from mainstay.recovery.memory.layout import Layout, TensorSpec
+
+if TYPE_CHECKING:
+    from mainstay.recovery.checkpoint.encoding.encoded_slot import FullSlot, SlotId
 
 CHUNK: Final = 8 * 1024 * 1024
+ReadTensor = Callable[[TensorEntry, Bytes], None]
+"""Reads a tensor into a uint8 [entry.nbytes], and checks it."""
 
 
 @contextmanager
-def part_file(run: RunDirectory, part: CheckpointPart) -> Iterator[Callable[[TensorEntry, Bytes], None]]:
-    """Open the file of ``part``: what is yielded reads and checks one tensor into a uint8 [entry.nbytes].
+def part_file(run: RunDirectory, part: CheckpointPart) -> Iterator[ReadTensor]:
+    """Open the file of ``part``, to read one tensor after another.
 
     Raises:
-        CheckpointError: the file is missing, short, or a tensor does not match its digest.
+        CheckpointError: a file is missing, short, or a tensor does not match its digest.
     """
+    if part.is_encoded:
+        yield encoded_part(run, part)
+        return
     path = run.step(part.epoch) / part.file
     try:
         with path.open("rb", buffering=0) as file:
@@ -44,15 +56,77 @@ def _read_tensor(fd: int, entry: TensorEntry, out: Bytes, path: Path) -> None:
         raise CheckpointError(f"{path}: tensor {entry.name!r} has digest {found:016x}, not {entry.digest:016x}")
 
 
+def layout_text(layout: Layout) -> tuple[TensorSpec, Bytes]:
+    """The layout of a slot as one more tensor."""
+    text = np.frombuffer(layout.to_json(), np.uint8)
+    (spec,) = Layout.build({LAYOUT: ("uint8", (len(text),))}).tensors
+    return spec, text
+
+
+def encoded_part(run: RunDirectory, part: CheckpointPart) -> ReadTensor:
+    """Find the file of an encoded ``part`` and its bases. A tensor is decoded alone: no more than that is in memory.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or a base is not the one that was written against; so does what
+            is returned.
+    """
+    from mainstay.recovery.checkpoint.encoding.slot_chain import SlotChain  # noqa: PLC0415 - few need zstd
+
+    path = run.step(part.epoch) / part.file
+    chain = SlotChain.open(path, lambda slot: _base(run, slot))
+
+    def read(entry: TensorEntry, out: Bytes) -> None:
+        if entry.name == LAYOUT:
+            out[:] = layout_text(chain.layout)[1]
+        elif chain.read(entry.name, out) != entry.digest:
+            raise CheckpointError(f"{path}: tensor {entry.name!r} is not the one that was encoded")
+
+    return read
+
+
+def _base(run: RunDirectory, slot: SlotId) -> Path | FullSlot:
+    if slot.run != run.id:
+        raise CheckpointError(f"{run.path} refers to run {slot.run}")
+    part = run.part(slot.epoch, slot.rank, slot.generation)
+    return run.step(slot.epoch) / part.file if part.is_encoded else full_slot(run, part)
+
+
+def full_slot(run: RunDirectory, part: CheckpointPart) -> FullSlot:
+    """A part that is not encoded, as a base."""
+    from mainstay.recovery.checkpoint.encoding.encoded_slot import FullSlot, SlotId  # noqa: PLC0415 - likewise
+
+    entries = {entry.name: entry for entry in part.tensors}
+
+    def read(spec: TensorSpec, out: Bytes) -> None:
+        with part_file(run, part) as read_entry:
+            read_entry(entries[spec.name], out)
+
+    return FullSlot(SlotId(part.run, part.epoch, part.rank, part.generation), int(part.check, 16), read)
+
+
 def verify_part(run: RunDirectory, part: CheckpointPart) -> int:
     """Read a whole part and check every tensor; bytes read.
 
     Raises:
         CheckpointError: the file is missing, short, or a tensor does not match its digest.
     """
-    import numpy as np  # noqa: PLC0415 - only the command line comes here
-
     with part_file(run, part) as read:
         for entry in part.tensors:
             read(entry, np.empty(entry.nbytes, np.uint8))
     return sum(entry.nbytes for entry in part.tensors)
+
+
+def needed_steps(run: RunDirectory, parts: Sequence[CheckpointPart]) -> tuple[str, ...] | None:
+    """Names of all steps that ``parts`` need; None: one is not complete, or is with other parts."""
+    found: set[str] = set()
+    based = [(part.rank, *part.base) for part in parts if part.base is not msgspec.UNSET]
+    for epoch in {epoch for _, epoch, _ in based}:
+        try:
+            below = run.manifest(epoch)
+        except CheckpointError:
+            return None
+        needed = {(rank, generation) for rank, base, generation in based if base == epoch}
+        if not needed <= {(part.rank, part.generation) for part in below.parts}:
+            return None
+        found |= {step_name(epoch), *(below.bases or ())}
+    return tuple(sorted(found))

@@ -2,18 +2,20 @@
 
 ``DIR/RUN/run.gG.json``                  the run, as it stood in generation G
 ``DIR/RUN/step-S/__R_G.distcp``          the state of rank R, committed in generation G
+``DIR/RUN/step-S/__R_G.encoded``         or what of it differs from an earlier step, and its encoding
 ``DIR/RUN/step-S/rank-R.gG.json``        its ``CheckpointPart``: which tensor lies where, with digests. After the data
 ``DIR/RUN/step-S/parity-R.gG.data``      parity of the slots of R's group, where nodes have disks of their own
 ``DIR/RUN/step-S/parity-R.gG.json``      its ``CheckpointPart``. After the data
 ``DIR/RUN/step-S/manifest.json``         the ``Manifest``: the parts that make the step whole. Written last
-``DIR/RUN/step-S/.metadata``             the same for ``torch.distributed.checkpoint``; we never read it
+``DIR/RUN/step-S/.metadata``             the same for ``torch.distributed.checkpoint``, if no part is encoded; we never
+                                         read it
 """
 
 from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
@@ -32,6 +34,8 @@ METADATA: Final = ".metadata"
 MAX_JSON_BYTES: Final = 512 * 1024 * 1024
 """A million tensors with long names take about 150 MB."""
 
+StepEncoding = Literal["full", "exact"]
+"""``exact``: after a full step, differences to an earlier one, which restore the same bits."""
 Return = tuple[int, int]
 """(epoch, generation): the job went back to the epoch, in the generation."""
 
@@ -56,6 +60,7 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     copies: int = 0
     """Copies of what replicas hold alike, which they divide among themselves to write; 0: each writes its whole state,
     as where they are not known to be equal."""
+    encoding: StepEncoding = "full"
     replicated: bool = False
     """Replicas are known to be equal, so that at the end the parts of one of each stage and slice make a step whole."""
     parity: bool = False
@@ -166,6 +171,14 @@ class CheckpointPart(_Checked, frozen=True, kw_only=True):
     """Of a share: xxh3_64 of all that replicas hold alike, as this rank holds it."""
     layouts: dict[int, str] | msgspec.UnsetType = msgspec.UNSET
     """Digest -> layout of each slot that this is parity of. Not there: it is no parity."""
+    encoded: int | msgspec.UnsetType = msgspec.UNSET
+    """Bytes of the encoded file; places of tensors in it are not said. Not there: the file is not encoded."""
+    base: tuple[int, int] | msgspec.UnsetType = msgspec.UNSET
+    """(epoch, generation) of this rank's part that the file holds differences to. Not there: it needs none."""
+
+    @property
+    def is_encoded(self) -> bool:
+        return self.encoded is not msgspec.UNSET
 
     @property
     def listed(self) -> tuple[TensorEntry, ...]:
@@ -232,6 +245,8 @@ class Manifest(_Checked, frozen=True, kw_only=True):
     experts, and tensors that are cut among ranks."""
     shares: bool | msgspec.UnsetType = msgspec.UNSET
     """Parts are shares: see ``CheckpointPart.share``."""
+    bases: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Directories of all steps that a restore of this one reads too, in order."""
 
     @property
     def shape(self) -> MeshShape:
@@ -256,6 +271,10 @@ def step_name(epoch: int) -> str:
 
 def data_name(rank: int, generation: int) -> str:
     return f"__{rank}_{generation}.distcp"
+
+
+def encoded_name(rank: int, generation: int) -> str:
+    return f"__{rank}_{generation}.encoded"
 
 
 def part_name(rank: int, generation: int) -> str:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -23,8 +23,8 @@ from mainstay.probes.durable_files import sync_directory, write_durably
 from mainstay.recovery.checkpoint import dcp
 from mainstay.recovery.checkpoint.catalog import PartFile, RunDirectory
 from mainstay.recovery.checkpoint.direct_file import DirectFile
+from mainstay.recovery.checkpoint.load import layout_text, needed_steps
 from mainstay.recovery.checkpoint.manifest import (
-    LAYOUT,
     MANIFEST,
     METADATA,
     CheckpointError,
@@ -36,6 +36,7 @@ from mainstay.recovery.checkpoint.manifest import (
     RunInfo,
     TensorEntry,
     data_name,
+    encoded_name,
     holds,
     parity_names,
     part_name,
@@ -154,10 +155,12 @@ def write_image(
         OSError: the disk refused; nothing is left behind. And what ``check`` raises.
     """
     begun = time.perf_counter()
-    (epoch, rank, generation), config = place, target.config
-    step, names = target.run.step(epoch), (data_name(rank, generation), part_name(rank, generation))
-    name, description = names if layouts is None else parity_names(rank, generation)
-    _make_room(step, name, layout.nbytes + ALL_BUT_DATA * len(layout.tensors))
+    epoch, rank, generation = place
+    step = target.run.step(epoch)
+    name = data_name(rank, generation) if layouts is None else parity_names(rank, generation)[0]
+    make_room(step, name, layout.nbytes + ALL_BUT_DATA * len(layout.tensors))
+    if layouts is None:
+        remove_file(step / encoded_name(rank, generation))  # of a process that was killed before it wrote its part
     new = step / f".{name}.{os.getpid()}.new"
     try:
         with DirectFile(new, direct=direct) as file:
@@ -169,23 +172,36 @@ def write_image(
     finally:
         remove_file(new)
     sync_directory(step)
+    return report_part(
+        target, place, layout, tensors, described, file=name, seconds=time.perf_counter() - begun,
+        nbytes=layout.nbytes if share is None else sum(entry.nbytes for entry in tensors), share=share or msgspec.UNSET,
+        alike_digest=alike, layouts=layouts or msgspec.UNSET,
+    )  # fmt: skip
+
+
+def report_part(
+    target: WriteTarget, place: tuple[int, int, int], layout: Layout, tensors: Iterable[TensorEntry],
+    described: TensorEntry, **fields: Any,
+) -> CheckpointPart:  # fmt: skip
+    """Report that the file of a part is durable; ``fields`` are those of ``CheckpointPart`` that say how it is stored.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    (epoch, rank, generation), config = place, target.config
     part = CheckpointPart(
         run=config.run, job=target.job, rank=rank, epoch=epoch, generation=generation,
         dp=config.dp, pp=config.pp, tp=config.tp, depths=config.depths or msgspec.UNSET,
-        file=name,
-        nbytes=layout.nbytes if share is None else sum(entry.nbytes for entry in tensors),
         layout_digest=layout.digest,
-        seconds=time.perf_counter() - begun,
         tensors=tuple(tensors),
         described=described,
-        share=share or msgspec.UNSET,
-        alike_digest=alike,
-        layouts=layouts or msgspec.UNSET,
+        **fields,
     )  # fmt: skip
-    return write_checked(step / description, part)
+    name = part_name(rank, generation) if part.layouts is msgspec.UNSET else parity_names(rank, generation)[1]
+    return write_checked(target.run.step(epoch) / name, part)
 
 
-def _make_room(step: Path, name: str, nbytes: int) -> None:
+def make_room(step: Path, name: str, nbytes: int) -> None:
     """Make the directory, and remove what a writer that was killed has left of ``name``."""
     step.mkdir(parents=True, exist_ok=True)
     for stale in step.glob(f".{name}.*.new"):
@@ -203,7 +219,7 @@ def _write_tensors(
     And the digest of the slot as it was written: tensors, and what lies between them in memory. None for a share, which
     has the digest of all that replicas hold alike instead.
     """
-    slot = _SlotDigest(data) if share is None else None
+    slot = SlotDigest(data) if share is None else None
     places = slices_of(layout, data)
     mine = {} if share is None else rows_by_tensor(layout, *share)
     entries = []
@@ -215,8 +231,7 @@ def _write_tensors(
             part = cut_rows(spec, mine[spec.name], place)
             piece = replace(spec, shape=part.shape, nbytes=part.stop - part.start)
             entries.append(_write_tensor(file, piece, tensor[part.start : part.stop], part.place))
-    text = np.frombuffer(layout.to_json(), np.uint8)
-    (spec,) = Layout.build({LAYOUT: ("uint8", (len(text),))}).tensors
+    spec, text = layout_text(layout)
     described = _write_tensor(file, spec, text, None)
     if slot is None:
         return entries, described, None, _alike_digest(layout, data)
@@ -232,7 +247,7 @@ def _alike_digest(layout: Layout, data: Bytes) -> int:
     return int(found.intdigest())
 
 
-class _SlotDigest:
+class SlotDigest:
     """The digest of a slot, out of what is copied from it tensor by tensor."""
 
     def __init__(self, data: Bytes) -> None:
@@ -270,7 +285,7 @@ def slices_of(layout: Layout, data: Bytes) -> dict[str, GlobalSlice]:
 
 
 def _write_tensor(
-    file: DirectFile, spec: TensorSpec, data: Bytes, place: GlobalSlice | None, slot: _SlotDigest | None = None
+    file: DirectFile, spec: TensorSpec, data: Bytes, place: GlobalSlice | None, slot: SlotDigest | None = None
 ) -> TensorEntry:
     file.pad()
     begin = file.size
@@ -316,17 +331,25 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
     alike = dcp.replicated(parts)
     if not complete and not alike:
         raise CheckpointError(f"{run.step(epoch)} lacks ranks, and replicas that could stand for them differ")
+    bases = needed_steps(run, parts)
+    if bases is None:
+        return None
+    entries = tuple(
+        PartEntry(rank=p.rank, generation=p.generation, nbytes=p.encoded or p.nbytes, check=p.check) for p in parts
+    )
     named = all(p.has_model_names for p in parts)
     whole_model = named and not alike and dcp.one_model(parts, SHARED)
-    entries = tuple(PartEntry(rank=p.rank, generation=p.generation, nbytes=p.nbytes, check=p.check) for p in parts)
     manifest = Manifest(
         run=run.id, job=target.job, epoch=epoch, dp=shape.dp, pp=shape.pp, tp=shape.tp,
         depths=shape.depths or msgspec.UNSET, replicated=alike,
         time=time.time(), parts=entries, model_names=named or msgspec.UNSET,
         sliced=all(p.is_sliced for p in parts) or whole_model or msgspec.UNSET,
-        shares=any(p.is_share for p in parts) or msgspec.UNSET,
+        shares=any(p.is_share for p in parts) or msgspec.UNSET, bases=bases or msgspec.UNSET,
     )  # fmt: skip
-    write_durably(run.step(epoch) / METADATA, dcp.metadata(parts))
+    if any(p.is_encoded for p in parts):
+        remove_file(run.step(epoch) / METADATA)  # of parts that were given up: dcp.load must find nothing
+    else:
+        write_durably(run.step(epoch) / METADATA, dcp.metadata(parts))
     return write_checked(run.step(epoch) / MANIFEST, manifest)
 
 

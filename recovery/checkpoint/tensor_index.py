@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import numpy.typing as npt
 
 from mainstay.recovery.checkpoint.catalog import RunDirectory
-from mainstay.recovery.checkpoint.load import part_file
+from mainstay.recovery.checkpoint.load import ReadTensor, encoded_part, part_file
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, TensorEntry
 from mainstay.recovery.memory.global_slices import GlobalSlice
 from mainstay.recovery.memory.layout import DTYPES
@@ -35,6 +36,7 @@ class TensorIndex:
         """
         self._run = run
         self._pieces: dict[str, dict[tuple[GlobalSlice, tuple[int, ...]], Piece]] = {}
+        self._encoded: dict[str, ReadTensor] = {}
         for part in parts:
             for entry in part.tensors:
                 if entry.name.startswith(MODEL):
@@ -88,9 +90,17 @@ class TensorIndex:
             CheckpointError: it does not match its digest.
         """
         raw = np.empty(entry.nbytes, np.uint8)
-        with part_file(self._run, part) as read:
+        with self._open(part) as read:
             read(entry, raw)
         return raw.view(np.dtype(DTYPES[entry.dtype])).reshape(entry.shape)
+
+    def _open(self, part: CheckpointPart) -> AbstractContextManager[ReadTensor]:
+        """The file of a part; of an encoded one, all files that it needs are found once."""
+        if not part.is_encoded:
+            return part_file(self._run, part)
+        if part.check not in self._encoded:
+            self._encoded[part.check] = encoded_part(self._run, part)
+        return nullcontext(self._encoded[part.check])
 
 
 def _peers(a: CheckpointPart, b: CheckpointPart) -> bool:

@@ -15,7 +15,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -26,6 +26,10 @@ from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.save import WriteTarget
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.errors import ArenaError
+from mainstay.recovery.memory.layout import Layout
+
+if TYPE_CHECKING:
+    from mainstay.recovery.checkpoint.encoded_writer import EncodedWriter
 
 NICE: Final = 10
 """Behind trainers and agent: a snapshot waits for the disk in its slot as long as it must."""
@@ -52,7 +56,8 @@ class SlotResult(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     """Why it was not written; empty is good."""
     nbytes: int = 0
-    """0: it was there already."""
+    """Of the slot; 0: it was there already."""
+    encoded: bool = False
 
 
 class WriteRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +68,8 @@ class WriteRequest(msgspec.Struct, frozen=True, kw_only=True):
     config: DiskConfig
     keep: RetentionPolicy
     slots: tuple[SlotOrder, ...] = ()
+    read_rate: float = 0.0
+    """Bytes a second of restores from disk; 0: none was measured."""
     final: bool = False
     """The last one: one replica of each stage makes the step whole."""
 
@@ -83,6 +90,8 @@ class Writer:
         self._arenas: dict[str, tuple[int, Arena]] = {}
         self._threads = ThreadPoolExecutor(WRITERS, thread_name_prefix="checkpoint-part")
         self._mode = WriteMode()
+        self.encoders: dict[int, EncodedWriter] = {}
+        """By rank."""
 
     def carry_out(self, order: WriteRequest) -> WriteResult:
         """What came of ``order``; a refusal is an answer too."""
@@ -99,7 +108,8 @@ class Writer:
         begun, direct = time.perf_counter(), self._mode.direct
         results = tuple(self._threads.map(lambda slot: self._write_slot(slot, order, direct=direct), order.slots))
         seconds = time.perf_counter() - begun
-        self._mode.measure(sum(result.nbytes for result in results), seconds, direct=direct)
+        if not any(result.encoded for result in results):
+            self._mode.measure(sum(result.nbytes for result in results), seconds, direct=direct)
         for epoch in sorted({slot.epoch for slot in order.slots}):
             save.commit(target, epoch, partial=order.final)
         target.run.prune(order.keep, order.config.returns)
@@ -117,10 +127,22 @@ class Writer:
                 return SlotResult(nbytes=part.nbytes)
             if save.written(target, record, slot.rank, final=order.final):
                 return SlotResult()
-            part = save.write_part(arena, record, target, direct=direct, final=order.final)
-            return SlotResult(nbytes=part.nbytes)
+            if order.config.encoding == "full":
+                part = save.write_part(arena, record, target, direct=direct, final=order.final)
+            else:
+                encoder = self._encoder(slot.rank, target, arena.layout)
+                part = encoder.write(arena, record, target, direct=direct, read_rate=order.read_rate)
+            return SlotResult(nbytes=part.nbytes, encoded=part.is_encoded)
         except (ArenaError, CheckpointError, OSError) as error:
             return SlotResult(problem=problem_line(error, order.directory))
+
+    def _encoder(self, rank: int, target: WriteTarget, layout: Layout) -> EncodedWriter:
+        from mainstay.recovery.checkpoint.encoded_writer import EncodedWriter  # noqa: PLC0415 - few need zstd
+
+        known = self.encoders.get(rank)
+        if known is None or not known.fits(target, layout):
+            self.encoders[rank] = known = EncodedWriter(target, layout)
+        return known
 
     def _arena(self, path: str) -> Arena:
         inode = Path(path).stat().st_ino

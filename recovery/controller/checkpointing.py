@@ -230,6 +230,7 @@ class CheckpointManager:
             tp=shape.tp,
             depths=shape.depths,
             copies=self._copies(),
+            encoding=self._job.options.checkpoint_encoding,
             replicated=bool(self._job.state.replicated) and not self._job.options.shard_snapshots,
             parity=self._job.options.checkpoint_parity,
             away=tuple(rank.number for rank in self._job.members.ranks if rank.away),

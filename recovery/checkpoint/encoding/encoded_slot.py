@@ -1,4 +1,4 @@
-"""A file with the encoded tensors of one slot, and the chain of such files back to a full slot.
+"""A file with the encoded tensors of one slot.
 
 The file holds the blobs of the tensors, an index with their sizes and digests, and a footer with the length and digest
 of the index. It is written by temporary name, fsync, and rename: under its own name a file is whole.
@@ -17,19 +17,16 @@ import msgspec
 import numpy as np
 
 from mainstay.probes.durable_files import sync_directory
-from mainstay.recovery.checkpoint.encoding.chain_policy import MAX_LINKS
-from mainstay.recovery.checkpoint.encoding.exact import decode_exact, encode_exact
+from mainstay.recovery.checkpoint.encoding.exact import encode_exact
 from mainstay.recovery.checkpoint.encoding.quantized import (
     can_quantize,
-    decode_quantized,
     encode_quantized,
     rounded_to_bfloat16,
 )
-from mainstay.recovery.checkpoint.encoding.tensor_blob import CastHeader, ExactHeader, join, split
-from mainstay.recovery.checkpoint.encoding.units import Base, UnitDigests, changed_units, unit_bytes, unit_digests
+from mainstay.recovery.checkpoint.encoding.tensor_blob import CastHeader, join
+from mainstay.recovery.checkpoint.encoding.units import Base, UnitDigests, unit_bytes, unit_digests
 from mainstay.recovery.checkpoint.manifest import MAX_JSON_BYTES, CheckpointError, remove_file
 from mainstay.recovery.memory.digest import Bytes, digest
-from mainstay.recovery.memory.errors import CorruptArenaError
 from mainstay.recovery.memory.layout import Layout, TensorSpec
 from mainstay.recovery.memory.model_names import MODEL
 
@@ -39,7 +36,8 @@ _FOOTER: Final = struct.Struct("<QQ4s")
 _MAGIC: Final = b"MSTI"
 _CAST_SAMPLE: Final = 1024
 
-SlotBase = Bytes | Mapping[str, UnitDigests]
+SlotDigests = Mapping[str, UnitDigests]
+SlotBase = Bytes | SlotDigests
 """The slot of the base, or what ``slot_digests`` kept of it."""
 _Masters = dict[tuple[int, ...], list[TensorSpec]]
 
@@ -98,33 +96,32 @@ class FullSlot:
     slot: SlotId
     check: int
     """Identifies its content, as ``CheckpointPart.check``."""
-    read: Callable[[Bytes], None]
-    """Reads it into a uint8 [layout.nbytes], or raises ``LayoutMismatchError`` or ``CheckpointError``."""
+    read: Callable[[TensorSpec, Bytes], None]
+    """Reads a tensor of it into a uint8 [spec.nbytes], or raises ``CheckpointError``."""
     exact: bool = True
 
 
 ChainBase = SlotIndex | FullSlot
-FindBase = Callable[[SlotId], Path | FullSlot]
-"""Where a base is."""
 
 
 # A slot
 
 
-def slot_digests(layout: Layout, data: Bytes) -> dict[str, UnitDigests]:
+def slot_digests(layout: Layout, data: Bytes) -> SlotDigests:
     """What to keep of a slot (uint8 [layout.nbytes]) to encode a later one against it without its bytes."""
     return {spec.name: unit_digests(spec, _part(data, spec)) for spec in layout.tensors}
 
 
-def changed_bytes(layout: Layout, data: Bytes, base: SlotBase) -> int:
+def changed_bytes(layout: Layout, own: SlotDigests, base: SlotDigests) -> int:
     """Bytes of the units of a slot that differ from the base: what to predict the size of a difference from."""
-    changed = ((spec, changed_units(spec, _part(data, spec), _base_of(base, spec))) for spec in layout.tensors)
-    return sum(min(spec.nbytes, int(mask.sum()) * unit_bytes(spec)) for spec, mask in changed)
+    counts = ((spec, np.count_nonzero(own[spec.name].units != base[spec.name].units)) for spec in layout.tensors)
+    return sum(min(spec.nbytes, int(count) * unit_bytes(spec)) for spec, count in counts)
 
 
 def encode_slot(
-    layout: Layout, data: Bytes, base: SlotBase | None = None, quantization: Quantization | None = None
-) -> Iterator[bytes]:
+    layout: Layout, data: Bytes, base: SlotBase | None = None, quantization: Quantization | None = None,
+    *, own: SlotDigests | None = None, copied: Callable[[TensorSpec], Bytes] | None = None,
+) -> Iterator[bytes]:  # fmt: skip
     """The blob of each tensor in the order of the layout, one at a time in memory.
 
     Args:
@@ -132,10 +129,13 @@ def encode_slot(
         data: uint8 [layout.nbytes].
         base: of the same layout, before it was quantized; where its bytes are there, differences may be subtracted.
         quantization: None: exact; then the base must be exact too.
+        own: digests of ``data``; None: not known.
+        copied: gives a copy of a tensor, which does not change meanwhile; None: ``data`` does not.
     """
     masters = {} if quantization else _masters(layout)
     for spec in layout.tensors:
-        tensor, below = _part(data, spec), None if base is None else _base_of(base, spec)
+        tensor = _part(data, spec) if copied is None else copied(spec)
+        below = None if base is None else _base_of(base, spec)
         source = _cast_source(masters, spec, data)
         if source is not None:
             yield join(CastHeader(dtype=spec.dtype, shape=spec.shape, digest=digest(tensor), source=source.name), [])
@@ -144,45 +144,7 @@ def encode_slot(
             blob = encode_quantized(spec, tensor, quantization.bits, kmeans=quantization.kmeans, base=below)
             yield blob or encode_exact(spec, tensor)  # a reader has no exact base
         else:
-            yield encode_exact(spec, tensor, below)
-
-
-def decode_slot(layout: Layout, blobs: Iterator[bytes], out: Bytes, *, verify: bool = True) -> None:
-    """Decode in place: ``out`` holds the slot of the base before, if there is one, and the slot after.
-
-    Args:
-        layout: of the slot.
-        blobs: one for each tensor, as ``encode_slot`` yields them.
-        out: uint8 [layout.nbytes].
-        verify: check the digest of exact tensors; not needed for a base, whose blobs are checked.
-
-    Raises:
-        CheckpointError: a blob is damaged, or the base is not the one it was encoded against; ``out`` is worthless.
-    """
-    casts = []
-    for spec, blob in zip(layout.tensors, blobs, strict=True):
-        header, sections = split(blob, spec)
-        tensor = _part(out, spec)
-        if isinstance(header, CastHeader):
-            casts.append((spec, header))
-        elif isinstance(header, ExactHeader):
-            decode_exact(header, sections, spec, tensor)
-        else:
-            decode_quantized(header, sections, spec, tensor)
-        if verify and isinstance(header, ExactHeader):
-            _verify(spec, tensor, header.digest)
-    for spec, header in casts:
-        source = layout.specs().get(header.source)
-        if source is None or (source.dtype, source.shape) != ("float32", spec.shape) or spec.dtype != "bfloat16":
-            raise CheckpointError(f"encoded tensor {spec.name!r} is cast from {header.source!r}, which does not fit")
-        _part(out, spec)[:] = rounded_to_bfloat16(_part(out, source).view(np.float32)).view(np.uint8)
-        if verify:
-            _verify(spec, _part(out, spec), header.digest)
-
-
-def _verify(spec: TensorSpec, tensor: Bytes, expected: int) -> None:
-    if digest(tensor) != expected:
-        raise CheckpointError(f"tensor {spec.name!r} does not decode to what was encoded: its base is another one")
+            yield encode_exact(spec, tensor, below, None if own is None else own[spec.name])
 
 
 def _part(slot: Bytes, spec: TensorSpec) -> Bytes:
@@ -291,72 +253,3 @@ def read_index(path: Path) -> SlotIndex:
     if min(nbytes) < 0 or sum(nbytes) + length + _FOOTER.size != size:
         raise CheckpointError(f"{path} has {size} bytes, not what its index says")
     return index
-
-
-def read_chain(path: Path, find: FindBase) -> tuple[FullSlot | None, list[tuple[Path, SlotIndex]]]:
-    """What a restore of ``path`` reads, in this order: a slot of another format, if one is the first base, and files.
-
-    Raises:
-        CheckpointError: a file is missing or damaged, a base is not the one that was written against, or there are too
-            many.
-    """
-    chain = [(path, read_index(path))]
-    while (last := chain[-1][1]).base is not None:
-        place = find(last.base)
-        if isinstance(place, FullSlot):
-            _require_base(place, last)
-            return place, chain[::-1]
-        index = read_index(place)
-        _require_base(index, last)
-        if index.layout != last.layout or len(chain) == MAX_LINKS:
-            raise CheckpointError(f"{place} is no base for {path}: other tensors, or more than {MAX_LINKS} files")
-        chain.append((place, index))
-    return None, chain[::-1]
-
-
-def _require_base(base: ChainBase, of: SlotIndex) -> None:
-    if (base.slot, base.check) != (of.base, of.base_check) or base.slot.epoch >= of.slot.epoch:
-        raise CheckpointError(f"{base.slot} is not the base that step {of.slot.epoch} was written against, {of.base}")
-
-
-def read_encoded_slot(path: Path, layout: Layout, out: Bytes, find: FindBase, *, exact: bool = True) -> None:
-    """Read a file and its bases into ``out``.
-
-    Args:
-        path: of the file.
-        layout: that the slot must have.
-        out: uint8 [layout.nbytes].
-        find: where a base is.
-        exact: refuse quantized files.
-
-    Raises:
-        LayoutMismatchError: it holds other tensors; names the first.
-        CheckpointError: see ``read_chain``; or a blob is damaged; or quantized; ``out`` is worthless.
-    """
-    full, chain = read_chain(path, find)
-    newest = chain[-1][1]
-    try:
-        layout.require_same(Layout.from_json(newest.layout.encode()), str(path))
-    except CorruptArenaError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-    if exact and not newest.exact:
-        raise CheckpointError(f"{path} is quantized: it restores values near those that were saved, not the same bits")
-    out[:] = 0
-    if full:
-        full.read(out)
-    for place, index in chain:
-        try:
-            decode_slot(layout, _blobs(place, index, layout), out, verify=index is newest)
-        except (CheckpointError, OSError) as error:
-            raise CheckpointError(f"{place}: {error}") from error
-
-
-def _blobs(path: Path, index: SlotIndex, layout: Layout) -> Iterator[bytes]:
-    if len(index.blobs) != len(layout.tensors):
-        raise CheckpointError(f"{len(index.blobs)} blobs for {len(layout.tensors)} tensors")
-    with path.open("rb") as file:
-        for entry, spec in zip(index.blobs, layout.tensors, strict=True):
-            blob = file.read(entry.nbytes)
-            if digest(blob) != entry.digest:
-                raise CheckpointError(f"encoded tensor {spec.name!r} is damaged")
-            yield blob

@@ -24,23 +24,24 @@ _SAMPLES: Final = 4
 Words = npt.NDArray[np.unsignedinteger]
 
 
-def encode_exact(spec: TensorSpec, data: Bytes, base: Base | None = None) -> bytes:
+def encode_exact(spec: TensorSpec, data: Bytes, base: Base | None = None, own: UnitDigests | None = None) -> bytes:
     """The blob of a tensor.
 
     Args:
         spec: of the tensor; its offset does not matter.
         data: uint8 [spec.nbytes].
         base: the same tensor of the base, or its digests; None: nothing is known.
+        own: the digests of ``data``; None: not known.
     """
-    chosen = Selection.build(spec, data, base)
+    chosen = Selection.build(spec, data, base, own)
     words, under = chosen.gather(data).view(_words(spec)), None
     if base is not None and not isinstance(base, UnitDigests):
         under = chosen.gather(base).view(words.dtype)
         under = under if _smaller_subtracted(words, under) else None
     needed = base if chosen.unit or under is not None else None
     header = ExactHeader(
-        dtype=spec.dtype, shape=spec.shape, digest=digest(data), unit=chosen.unit, base=digest_of_base(needed),
-        subtracted=under is not None,
+        dtype=spec.dtype, shape=spec.shape, digest=own.whole if own else digest(data), unit=chosen.unit,
+        base=digest_of_base(needed), subtracted=under is not None,
     )  # fmt: skip
     planes = [plane for part in chunks(len(words), CHUNK) for plane in _planes(words, under, part)]
     return join(header, [*chosen.sections(), *planes])

@@ -52,10 +52,10 @@ def unit_digests(spec: TensorSpec, data: Bytes) -> UnitDigests:
     return UnitDigests(digest(data), np.fromiter(digests, np.uint64, len(starts)))
 
 
-def changed_units(spec: TensorSpec, data: Bytes, base: Base) -> Mask:
-    """Which units of ``data`` differ from those of ``base``: bool [units]."""
+def changed_units(spec: TensorSpec, data: Bytes, base: Base, own: UnitDigests | None = None) -> Mask:
+    """Which units of ``data`` differ from those of ``base``: bool [units]. ``own`` are its digests, if known."""
     if isinstance(base, UnitDigests):
-        differs: Mask = unit_digests(spec, data).units != base.units
+        differs: Mask = (own or unit_digests(spec, data)).units != base.units
         return differs
     unit = unit_bytes(spec)
     whole = len(data) // unit
@@ -79,9 +79,9 @@ class Selection:
     mask: Mask
 
     @classmethod
-    def build(cls, spec: TensorSpec, data: Bytes, base: Base | None) -> Selection:
+    def build(cls, spec: TensorSpec, data: Bytes, base: Base | None, own: UnitDigests | None = None) -> Selection:
         """What differs from the base; all where that is all, or nothing is known of a base."""
-        changed = np.ones(1, np.bool_) if base is None else changed_units(spec, data, base)
+        changed = np.ones(1, np.bool_) if base is None else changed_units(spec, data, base, own)
         return cls(0, changed) if changed.all() else cls(unit_bytes(spec), changed)
 
     @classmethod

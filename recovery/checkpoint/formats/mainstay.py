@@ -8,6 +8,7 @@ or in another step of the job.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import re
 import shutil
@@ -24,6 +25,7 @@ from mainstay.recovery.checkpoint import dcp, save
 from mainstay.recovery.checkpoint.catalog import RunDirectory, find
 from mainstay.recovery.checkpoint.formats.base import Format, WriteOptions
 from mainstay.recovery.checkpoint.logical import (
+    Array,
     Box,
     LogicalCheckpoint,
     LogicalTensor,
@@ -39,8 +41,10 @@ from mainstay.recovery.checkpoint.manifest import (
     DiskConfig,
     Manifest,
     TensorEntry,
+    step_name,
 )
 from mainstay.recovery.checkpoint.save import WriteTarget
+from mainstay.recovery.checkpoint.tensor_index import TensorIndex
 from mainstay.recovery.checkpoint.torch_archive import is_plain
 from mainstay.recovery.memory import global_slices, varlen_buffer
 from mainstay.recovery.memory.errors import ArenaError
@@ -53,6 +57,8 @@ _STEP: Final = re.compile(r"step-(\d{1,18})$")
 _RANK: Final = re.compile(r"^rank\d+\.")
 _GENERATION: Final = 1
 _SHAPE: Final = "mainstay.shape"
+_DECODED: Final = 8
+"""Tensors of encoded parts in memory: the slices of tensor-parallel ranks are read in turn."""
 
 
 def detect(path: Path) -> bool:
@@ -76,10 +82,15 @@ def read(path: Path) -> LogicalCheckpoint:
         parts.append(part)
     entries = {(part.rank, tensor.name): (part, tensor) for part in parts for tensor in part.listed}
     tensors: dict[str, LogicalTensor] = {}
+    index = TensorIndex(run, [])
+    decoded = functools.lru_cache(_DECODED)(lambda rank, name: index.array(*entries[rank, name]))
     for place, name in dcp.keys(parts).items():
         part, piece = entries[place]
         boxes = tensors[name].boxes if name in tensors else ()
-        box = _box(run.step(manifest.epoch), part, piece)
+        if part.is_encoded:
+            box = _encoded_box(part, piece, functools.partial(decoded, *place))
+        else:
+            box = _box(run.step(manifest.epoch), part, piece)
         tensors[name] = LogicalTensor(name, piece.dtype, piece.slice.global_shape, (*boxes, box))
     shape = {"dp": manifest.dp, "pp": manifest.pp, "tp": manifest.tp}
     checkpoint = LogicalCheckpoint(path, "mainstay", tensors, {"step": manifest.epoch, _SHAPE: shape})
@@ -99,6 +110,16 @@ def _box(step: Path, part: CheckpointPart, entry: TensorEntry) -> Box:
     path = step / part.file
     reader = file_reader(path, entry.at, entry.shape, entry.dtype)
     return Box(entry.slice.offsets, entry.shape, reader, f"rank {part.rank}", _checker(path, entry))
+
+
+def _encoded_box(part: CheckpointPart, entry: TensorEntry, decoded: Callable[[], Array]) -> Box:
+    base = f" to {step_name(part.base[0])}" if part.base is not msgspec.UNSET else ""
+    place = f"rank {part.rank}, of which {part.encoded} bytes are on disk as differences{base}"
+
+    def verify() -> None:
+        decoded()
+
+    return Box(entry.slice.offsets, entry.shape, lambda region: np.array(decoded()[region]), place, verify)
 
 
 def _checker(path: Path, entry: TensorEntry) -> Callable[[], None]:

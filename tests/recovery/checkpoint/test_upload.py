@@ -86,7 +86,7 @@ def test_what_a_step_refers_to_goes_up_first_and_comes_back_with_it(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (catalog, levels, upload):
-        monkeypatch.setattr(module, "bases_of", lambda manifest: {40: [30], 30: [10]}.get(manifest.epoch, []))
+        monkeypatch.setattr(module, "bases_of", lambda manifest: {40: [10, 30], 30: [10]}.get(manifest.epoch, []))
     for epoch in (10, 20, 30, 40):
         place.job.whole(epoch)
     put, seen = CheckpointStorage.put_bytes, []

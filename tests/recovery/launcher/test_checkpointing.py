@@ -32,8 +32,9 @@ def test_agents_are_told_of_the_run_and_of_what_was_gone_back_from(
     running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
 ) -> None:
     async def scenario() -> None:
-        async with running(disk, steps=7) as world:
+        async with running(dataclasses.replace(disk, checkpoint_encoding="exact"), steps=7) as world:
             first = world.nodes[0].runs[-1]
+            assert first.encoding == "exact"
             assert (first.every, first.dp, first.pp, first.generation, first.returns) == (5, 2, 2, 1, ())
             assert first.run == world.coordinator.job.state.run == world.events("job_started")[0]["data"]["run"]
             world.node_of(3).kill(3)

@@ -146,6 +146,11 @@ DISK = ["--checkpoint-dir", "d", "--checkpoint-interval", "10", "--checkpoint-pa
             "needs a --checkpoint-interval that is a multiple of --parity-interval",
         ),
         ([*DISK, "--parity-interval", "auto", "S"], "of --parity-interval, neither of them auto"),
+        (
+            ["--checkpoint-encoding", "exact", "--checkpoint-replicas", "1", "S"],
+            "--checkpoint-encoding exact needs --checkpoint-replicas 0 and no --checkpoint-parity",
+        ),
+        (["--checkpoint-encoding", "small", "S"], "invalid choice: 'small'"),
         (["--node-mtbf-hours", "0", "S"], "--node-mtbf-hours must be above 0"),
         (["--parity-interval", "-3", "S"], "must not be negative"),
         (["--node-timeout", "0", "S"], "timeouts must be above 0 s"),

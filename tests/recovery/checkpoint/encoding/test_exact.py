@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainstay.recovery.checkpoint.encoding.encoded_slot import decode_slot
+from bench.lib_encoded_slots import decoded
 from mainstay.recovery.checkpoint.encoding.exact import encode_exact
 from mainstay.recovery.checkpoint.encoding.tensor_blob import ExactHeader, Sections, split, stored
 from mainstay.recovery.checkpoint.encoding.units import BLOCK, Base, changed_units, unit_bytes, unit_digests
@@ -21,12 +21,7 @@ def layout_of(dtype: str, shape: tuple[int, ...]) -> Layout:
 
 
 def decode(layout: Layout, blob: bytes, base: Bytes | None = None) -> Bytes:
-    out = np.zeros(layout.nbytes, np.uint8)
-    (spec,) = layout.tensors
-    if base is not None:
-        out[: spec.nbytes] = base
-    decode_slot(layout, iter([blob]), out)
-    return out[: spec.nbytes]
+    return decoded(layout, [blob], base)[: layout.tensors[0].nbytes]
 
 
 def header_of(spec: TensorSpec, blob: bytes) -> ExactHeader:
