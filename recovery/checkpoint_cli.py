@@ -16,12 +16,13 @@ from cyclopts import App
 
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
 from mainstay.recovery.checkpoint import open_checkpoint
-from mainstay.recovery.checkpoint.catalog import LATEST, ResumeSource, RunDirectory, bases_of, find, runs
+from mainstay.recovery.checkpoint.catalog import LATEST, ResumeSource, RunDirectory, find, runs
 from mainstay.recovery.checkpoint.formats import WriteOptions, convert
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.logical import LogicalTensor, problems, region_of, values_of
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, PartEntry
-from mainstay.recovery.checkpoint_levels_cli import download, level_columns, pin, rebuild, unpin, upload, uploaded_rows
+from mainstay.recovery.checkpoint.summary import RunReader, link
+from mainstay.recovery.checkpoint_levels_cli import download, pin, rebuild, unpin, upload, uploaded_rows
 from mainstay.recovery.memory.errors import ArenaError
 
 checkpoint = App(name="checkpoint", help="List, verify, inspect, compare, and convert checkpoints.")
@@ -64,32 +65,30 @@ def ls(directory: Path, *, upload: str | None = None, as_json: AsJson = False) -
 def _line(row: dict[str, Any]) -> str:
     if row["step"] is None:
         return str(row["problem"])
-    size = f"{row['nbytes'] / MIB:>11.1f} MiB"
-    bases = f"; needs step {', '.join(map(str, row['bases']))}" if row.get("bases") else ""
-    where = f"complete ({', '.join(row['levels'])}{'; pinned' if row['pinned'] else ''}{bases})"
-    return f"step {row['step']:>9}  {row['ranks']:>5} ranks  {size}  {row['problem'] or where}"
+    sizes = f"{row['disk_bytes'] / MIB:>11.1f} MiB"
+    words = [", ".join(row["levels"])]
+    words += ["pinned"] if row["pinned"] else []
+    words += [f"built on {', '.join(map(str, row['bases']))}"] if row["bases"] else []
+    words += [f"needed by {', '.join(map(str, row['unreadable']))}"] if row["unreadable"] else []
+    return f"step {row['step']:>9}  {row['ranks']:>5} ranks  {sizes}  {_state(row)} ({'; '.join(words)})"
+
+
+def _state(row: dict[str, Any]) -> str:
+    state = str(row["state"]).replace("_", " ")
+    return f"{state}: {row['problem']}" if row["problem"] else state
 
 
 def _steps(run: RunDirectory) -> list[dict[str, Any]]:
+    begun_at = 0
     try:
         info = run.info()
         row: dict[str, Any] = {"run": run.id, "job": info.job, "shape": [info.dp, info.pp, info.tp]}
+        begun_at = info.resumed[1] if info.resumed else 0
         problem = "no step yet"
     except CheckpointError as error:
         row, problem = {"run": run.id, "job": "-", "shape": None}, str(error)
-    steps = [row | _step(run, epoch) for epoch in run.steps()]
-    return steps or [row | {"step": None, "ranks": 0, "nbytes": 0, "whole": False, "levels": [], "problem": problem}]
-
-
-def _step(run: RunDirectory, epoch: int) -> dict[str, Any]:
-    parts = run.parts(epoch)
-    row = {"step": epoch, "ranks": len({p.rank for p in parts}), "nbytes": sum(p.nbytes for p in parts)}
-    row |= level_columns(run, epoch)
-    try:
-        manifest = run.manifest(epoch)
-    except CheckpointError as error:
-        return row | {"whole": False, "problem": str(error).removeprefix(f"{run.step(epoch)} ")}
-    return row | {"ranks": len(manifest.parts), "whole": True, "problem": "", "bases": bases_of(manifest)}
+    steps = [row | msgspec.to_builtins(step) for step in link(RunReader(run).read(), begun_at)]
+    return steps or [row | {"step": None, "problem": problem}]
 
 
 @checkpoint.command(name="verify")

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mainstay.recovery.checkpoint.catalog import LATEST, PINNED, RunDirectory, find, runs
+import msgspec
+
+from mainstay.recovery.checkpoint.catalog import LATEST, PINNED, find, runs
 from mainstay.recovery.checkpoint.levels import open_level
-from mainstay.recovery.checkpoint.manifest import CheckpointError, remove_file, step_name
+from mainstay.recovery.checkpoint.manifest import remove_file, step_name
 from mainstay.recovery.checkpoint.storage import CheckpointStorage
+from mainstay.recovery.checkpoint.summary import CheckpointLevel, StepState, link, uploaded_step
 from mainstay.recovery.checkpoint.upload import Uploader, UploadRequest
 from mainstay.recovery.checkpoint_rebuild import rebuild_step
 
@@ -104,30 +107,19 @@ def rebuild(directory: Path, *, step: int | None = None, run: str = LATEST) -> i
 
 def uploaded_rows(url: str, listed: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows for ``ls`` of complete steps at ``url``; of those in ``listed``, only the levels change."""
-    known = {(row["run"], row["step"]): row for row in listed if row["whole"]}
+    known = {(row["run"], row["step"]): row for row in listed if row.get("state") == StepState.COMPLETE}
     found = []
     with open_level(url) as level:
         for run in map(level.open_run, level.run_ids()):
             level.read_manifests(run, run.steps())
-            for manifest in reversed(list(run.complete())):
-                row = known.get((run.id, manifest.epoch))
+            manifests = list(run.complete())
+            pinned = {m.epoch for m in manifests if (run.step(m.epoch) / PINNED).exists()}
+            steps = link(uploaded_step(m, pinned=m.epoch in pinned) for m in manifests)
+            for manifest, step in zip(reversed(manifests), steps, strict=True):
+                row = known.get((run.id, step.step))
                 if row is None:
                     shape = [manifest.dp, manifest.pp, manifest.tp]
-                    size = {"ranks": len(manifest.parts), "nbytes": sum(part.nbytes for part in manifest.parts)}
-                    step = {"run": run.id, "job": manifest.job, "shape": shape, "step": manifest.epoch, "problem": ""}
-                    found.append(
-                        step | size | level_columns(run, manifest.epoch) | {"whole": True, "levels": ["upload"]}
-                    )
-                elif "upload" not in row["levels"]:
-                    row["levels"].append("upload")
+                    found.append({"run": run.id, "job": manifest.job, "shape": shape} | msgspec.to_builtins(step))
+                elif CheckpointLevel.UPLOAD not in row["levels"]:
+                    row["levels"] = [*row["levels"], CheckpointLevel.UPLOAD.value]
     return found
-
-
-def level_columns(run: RunDirectory, epoch: int) -> dict[str, Any]:
-    """Where a step is, and whether it is pinned."""
-    try:
-        state = run.complete_step(epoch)
-    except OSError as error:
-        raise CheckpointError(str(error)) from error
-    uploaded = state is not None and state.uploaded
-    return {"levels": ["local", "upload"] if uploaded else ["local"], "pinned": state is not None and state.pinned}

@@ -34,7 +34,6 @@ from mainstay.recovery.checkpoint.manifest import (
     step_name,
 )
 from mainstay.recovery.checkpoint.retention import CompleteStep, RetentionPolicy, steps_to_keep
-from mainstay.recovery.mesh_shape import MeshShape
 
 _STEP: Final = re.compile(r"^step-(\d{8,18})$")
 _PART: Final = re.compile(r"^rank-(\d{1,9})\.g(\d{1,18})\.json$")
@@ -72,6 +71,14 @@ class PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of its data file."""
     generation: int
     """In which the slot was committed: tells a future that was given up from the steps made again."""
+
+
+class IncompleteStepError(CheckpointError):
+    """Parts of the step are missing, or its manifest."""
+
+
+class GivenUpStepError(CheckpointError):
+    """The job has gone back behind the step."""
 
 
 class RunDirectory:
@@ -135,15 +142,15 @@ class RunDirectory:
         except CheckpointError as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
-            raise CheckpointError(f"{path.parent} is not complete: {self._missing(epoch)}") from error.__cause__
+            raise IncompleteStepError(f"{path.parent} is not complete: {self._missing(epoch)}") from error.__cause__
         if (manifest.run, manifest.epoch) != (self.id, epoch):
             raise CheckpointError(f"{path} speaks of run {manifest.run} step {manifest.epoch}")
         returns = self.returns()
         if not all(holds(returns, epoch, part.generation) for part in manifest.parts):
-            raise CheckpointError(f"{path.parent} is of a future that the job has gone back from")
+            raise GivenUpStepError(f"{path.parent} is of a future that the job has gone back from")
         lost = next((base for base in bases_of(manifest) if not (self.step(base) / MANIFEST).exists()), None)
         if lost is not None:
-            raise CheckpointError(f"{path.parent} is not complete: it refers to step {lost}, which is not complete")
+            raise IncompleteStepError(f"{path.parent} is not complete: it refers to step {lost}, which is not complete")
         return manifest
 
     def _missing(self, epoch: int) -> str:
@@ -334,47 +341,6 @@ def find(directory: Path, run: str = LATEST, step: int | None = None) -> ResumeS
             return ResumeSource(directory, found.manifest(step))
     what = "complete step" if step is None else f"step {step}"
     raise CheckpointError(f"{directory} has no {what} of {'any run' if run == LATEST else f'run {run}'}")
-
-
-def substitute_part(manifest: Manifest, shape: MeshShape, rank: int) -> tuple[int, int]:
-    """(rank, generation) of the part that ``rank`` of a job of ``shape`` takes its state from.
-
-    The same rank's where data-parallel sizes agree; a replica's of the same stage where it is missing or they do not.
-
-    Raises:
-        CheckpointError: the step does not fit a job of this shape; one line that says why.
-    """
-    old = manifest.shape
-    depth, pp, tp = shape.cut(rank)
-    alike = [replica for replica, stages in enumerate(old.stages) if stages == depth]
-    if old.tp != shape.tp or not alike:
-        raise CheckpointError(
-            f"step {manifest.epoch} of run {manifest.run} was made with {cuts(old)}, this job has {cuts(shape)}: other "
-            "pipeline or tensor sizes cannot be resumed from it"
-        )
-    there = {part.rank: part.generation for part in manifest.parts}
-    turn = shape.dp_peers(rank).index(rank)
-    first = old.rank_of(dp=alike[turn % len(alike)], pp=pp, tp=tp)
-    same = shape.stages == old.stages
-    if same and first in there:
-        return first, there[first]
-    if not manifest.replicated:
-        why = f"dp={old.dp}, this job has dp={shape.dp}" if not same else f"rank {rank}, whose part is missing"
-        raise CheckpointError(
-            f"step {manifest.epoch} of run {manifest.run} was made with {why}; its state is sharded over "
-            "data-parallel ranks, so that no other rank's stands for it"
-        )
-    candidates = [first, *(peer for peer in old.dp_peers(first) if peer != first)]
-    found = next((peer for peer in candidates if peer in there), None)
-    if found is None:
-        raise CheckpointError(f"step {manifest.epoch} of run {manifest.run} has no part for stage {pp}, tensor {tp}")
-    return found, there[found]
-
-
-def cuts(shape: MeshShape) -> str:
-    """How a job of ``shape`` cuts its model, for people."""
-    stages = f"stages={','.join(map(str, shape.depths))}" if shape.depths else f"pp={shape.pp}"
-    return f"{stages} tp={shape.tp}"
 
 
 def _numbered(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, Path]]:

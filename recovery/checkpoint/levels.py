@@ -222,8 +222,8 @@ class UploadLevel:
                 self.storage.put_bytes(f"{run.id}/{path.name}", content)
                 self._sent[f"{run.id}/{path.name}"] = content
 
-    def prune(self, local: RunDirectory, policy: RetentionPolicy) -> None:
-        """Delete steps of a run that ``policy`` does not keep; see ``RunDirectory.prune``.
+    def prune(self, local: RunDirectory, policy: RetentionPolicy) -> list[Manifest]:
+        """Delete steps of a run that ``policy`` does not keep (see ``RunDirectory.prune``); complete ones that stay.
 
         A step that is in the local directory and is not uploaded may be on its way: it stays.
         """
@@ -233,6 +233,8 @@ class UploadLevel:
             state = local.complete_step(epoch)
             if not local.step(epoch).exists() or (state is not None and state.uploaded):
                 self._delete_step(f"{run.id}/{step_name(epoch)}")
+                remove_step(run.step(epoch))
+        return list(run.complete())
 
     def _delete_step(self, place: str) -> None:
         """Its manifest first: at no time may a step claim to be whole and not be."""

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from mainstay.recovery.checkpoint.catalog import RunDirectory, cuts, substitute_part
+from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.dcp import BLOB
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, Manifest
 from mainstay.recovery.checkpoint.tensor_index import TensorIndex
@@ -45,7 +45,7 @@ def sources(manifest: Manifest, shape: MeshShape, rank: int) -> tuple[PartOf, ..
     """
     old = manifest.shape
     if not needed(manifest, shape, rank):
-        return (substitute_part(manifest, shape, rank),)
+        return (_substitute_part(manifest, shape, rank),)
     if old.tp not in {1, shape.tp} and not manifest.sliced:
         why = "it does not say how tensors are cut. Give mainstay.attach sharding= before it is saved"
         raise CheckpointError(_made_with(manifest, shape, why))
@@ -61,7 +61,7 @@ def sources(manifest: Manifest, shape: MeshShape, rank: int) -> tuple[PartOf, ..
         first = here % old.world_size if here % old.world_size in kept else min(kept)
         return ((first, kept[first]), *((peer, made) for peer, made in kept.items() if peer != first))
     ranks = [here, *(slim.rank_of(dp=dp, pp=p, tp=t) for p in range(there) for t in range(old.tp))]
-    return tuple(substitute_part(manifest, slim, one) for one in dict.fromkeys(ranks))
+    return tuple(_substitute_part(manifest, slim, one) for one in dict.fromkeys(ranks))
 
 
 def needed(manifest: Manifest, shape: MeshShape, rank: int) -> bool:
@@ -87,8 +87,8 @@ def _depth(manifest: Manifest, wanted: int) -> int:
 
 def _made_with(manifest: Manifest, shape: MeshShape, why: str) -> str:
     return (
-        f"step {manifest.epoch} of run {manifest.run} was made with {cuts(manifest.shape)}, this job has "
-        f"{cuts(shape)}: {why}"
+        f"step {manifest.epoch} of run {manifest.run} was made with {_cuts(manifest.shape)}, this job has "
+        f"{_cuts(shape)}: {why}"
     )
 
 
@@ -121,6 +121,47 @@ def gather(
         return _Gathering(run, made, layout, slices).arrays()
     except CheckpointError as error:
         raise CheckpointError(f"{run.step(epoch)}: {error}") from error
+
+
+def _substitute_part(manifest: Manifest, shape: MeshShape, rank: int) -> tuple[int, int]:
+    """(rank, generation) of the part that ``rank`` of a job of ``shape`` takes its state from.
+
+    The same rank's where data-parallel sizes agree; a replica's of the same stage where it is missing or they do not.
+
+    Raises:
+        CheckpointError: the step does not fit a job of this shape; one line that says why.
+    """
+    old = manifest.shape
+    depth, pp, tp = shape.cut(rank)
+    alike = [replica for replica, stages in enumerate(old.stages) if stages == depth]
+    if old.tp != shape.tp or not alike:
+        raise CheckpointError(
+            f"step {manifest.epoch} of run {manifest.run} was made with {_cuts(old)}, this job has {_cuts(shape)}: "
+            "other pipeline or tensor sizes cannot be resumed from it"
+        )
+    there = {part.rank: part.generation for part in manifest.parts}
+    turn = shape.dp_peers(rank).index(rank)
+    first = old.rank_of(dp=alike[turn % len(alike)], pp=pp, tp=tp)
+    same = shape.stages == old.stages
+    if same and first in there:
+        return first, there[first]
+    if not manifest.replicated:
+        why = f"dp={old.dp}, this job has dp={shape.dp}" if not same else f"rank {rank}, whose part is missing"
+        raise CheckpointError(
+            f"step {manifest.epoch} of run {manifest.run} was made with {why}; its state is sharded over "
+            "data-parallel ranks, so that no other rank's stands for it"
+        )
+    candidates = [first, *(peer for peer in old.dp_peers(first) if peer != first)]
+    found = next((peer for peer in candidates if peer in there), None)
+    if found is None:
+        raise CheckpointError(f"step {manifest.epoch} of run {manifest.run} has no part for stage {pp}, tensor {tp}")
+    return found, there[found]
+
+
+def _cuts(shape: MeshShape) -> str:
+    """How a job of ``shape`` cuts its model, for people."""
+    stages = f"stages={','.join(map(str, shape.depths))}" if shape.depths else f"pp={shape.pp}"
+    return f"{stages} tp={shape.tp}"
 
 
 class _Gathering:

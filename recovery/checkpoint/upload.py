@@ -36,6 +36,7 @@ from mainstay.recovery.checkpoint.manifest import (
 )
 from mainstay.recovery.checkpoint.retention import CompleteStep, RetentionPolicy, steps_to_keep
 from mainstay.recovery.checkpoint.storage import MissingObjectError
+from mainstay.recovery.checkpoint.summary import note_uploaded
 
 FILES_AT_ONCE: Final = 4
 """With 4 parts of 8 MiB each under way, that is 128 MiB of memory."""
@@ -85,7 +86,7 @@ class Uploader:
             with contextlib.suppress(CheckpointError, FileNotFoundError):  # given up, or removed, while it was read
                 if self.upload_step(run, epoch):
                     if self._request.policy is not None:
-                        self._level.prune(run, self._request.policy)
+                        note_uploaded(run, self._level.prune(run, self._request.policy))
                     return run.id, epoch
         return None
 

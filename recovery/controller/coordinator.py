@@ -24,6 +24,7 @@ from mainstay.recovery.controller.exit_handler import ExitHandler
 from mainstay.recovery.controller.failure import GenerationFailure
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.launcher_commands import LauncherCommands
+from mainstay.recovery.controller.monitors.checkpoint_monitor import LAST_LOOK_SECONDS, CheckpointMonitor
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
 from mainstay.recovery.controller.monitors.flight_recorder import FlightRecorderCollector
 from mainstay.recovery.controller.monitors.hang_monitor import HangMonitor
@@ -92,6 +93,7 @@ class Coordinator:
         self.participation = ParticipationPolicy(job, self.commands, self.inputs)
         self.durability = DurabilityMonitor(job, self.commands, self.participation, self.inputs)
         self.intervals = IntervalTuner(job, self.checkpoints, self.inputs, self.durability)
+        self.checkpoint_monitor = CheckpointMonitor(job, self.inputs, self.durability)
         self.strategies = StrategyController(job, self.inputs, self.participation, self.durability)
         self.lease = CoordinatorLease(job)
         self.executor = RecoveryExecutor(
@@ -129,6 +131,7 @@ class Coordinator:
         port = await self._server.open(host, port)
         self.job.spawn(self.hangs.run())
         self.job.spawn(self.intervals.run())
+        self.job.spawn(self.checkpoint_monitor.run())
         self.job.spawn(self.admission.run())
         return port
 
@@ -155,7 +158,8 @@ class Coordinator:
         """Tell where the job stands, once ranks and their places are known."""
         self._report_due = False
         if self.job.members.ranks and not self.job.state.inheriting and not self._resigned:
-            self.job.reporter.job(job_report(self.job, self.durability.report(), self.workflows.requests))
+            report = job_report(self.job, self.durability.report(), self.workflows.requests)
+            self.job.reporter.job(report | self.checkpoint_monitor.report())
 
     def end(self, state: JobPhase, exit_code: int, reason: str) -> None:
         """The job is over, well or not; what would be lost is saved before the ranks learn of it."""
@@ -171,6 +175,7 @@ class Coordinator:
     async def _save_and_end(self, state: JobPhase, exit_code: int, reason: str) -> None:
         try:
             await self.checkpoints.save_last(END_SECONDS if state is JobPhase.FINISHED else STOP_SECONDS)
+            await self.checkpoint_monitor.refresh(LAST_LOOK_SECONDS)
         finally:
             self.job.apply(SavingChanged(saving=False))
             self._end(state, exit_code, reason)

@@ -205,9 +205,9 @@ class _Service:
         self._thread.start()
 
     def put_job(self, report: dict[str, Any]) -> None:
-        """Replace the pending report about the job: only the newest state is worth sending."""
+        """Replace the pending report about the job: of each field, only the newest state is worth sending."""
         with self._wake:
-            self._newest = report
+            self._newest = {**(self._newest or {}), **report}
             self._wake.notify()
 
     def put_frame(self, what: str, frame: dict[str, Any]) -> None:
@@ -262,8 +262,8 @@ class _Service:
             until = self._until
             wait = seconds if until == math.inf else min(seconds, _LAST_SECONDS)
             self._wake.wait_for(lambda: self._until != until, wait)
-            if self._newest is None and time.monotonic() < self._until:
-                self._newest = report
+            if time.monotonic() < self._until:
+                self._newest = {**report, **(self._newest or {})}
 
 
 def _spool(directory: Path, max_bytes: int = 64 * 1024 * 1024) -> Spool:

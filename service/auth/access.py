@@ -52,6 +52,7 @@ ROUTES: Final = {
     "end_session": Rule.OPEN,
     "get_incident": Rule.INCIDENT,
     "get_job": Rule.JOB,
+    "get_job_checkpoints": Rule.JOB,
     "get_job_progress": Rule.JOB,
     "get_job_signals": Rule.JOB,
     "get_job_steps": Rule.JOB,

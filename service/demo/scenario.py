@@ -21,6 +21,8 @@ from mainstay.service.demo.timeline import DemoTimeline
 
 _SECONDS_A_STEP = 5.0
 """More than a step takes even on a machine that is busy with other things."""
+_CHECKPOINT_INTERVAL = 20
+"""Steps: the first checkpoint is there within seconds."""
 _RANKS = len(NODES) * RANKS_PER_NODE
 _PACE = ";".join(f"sleep:rank={rank},step=0,ms=25" for rank in range(_RANKS))
 """All ranks alike, so that none is a straggler: the kill comes in the midst of the steps, also on a fast machine."""
@@ -82,7 +84,10 @@ class Scenario:
         for node in NODES:
             self.stack.start_node(node)
         options = self.options
-        self.stack.start_job(steps=options.steps, seed=options.seed, save=options.directory / "job", words=_SMALL)
+        disk = {"--checkpoint-dir": options.directory / "checkpoints", "--checkpoint-interval": _CHECKPOINT_INTERVAL}
+        self.stack.start_job(
+            steps=options.steps, seed=options.seed, save=options.directory / "job", options=disk, words=_SMALL
+        )
         self.story.add_line("two nodes train a small transformer: data parallel 2 × pipeline 2", "act")
         target = options.kill_at_step
         self._until(lambda: (self._job().get("last_step") or 0) >= target, 120.0, f"step {target}")

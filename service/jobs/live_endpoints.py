@@ -14,9 +14,15 @@ from mainstay.service.common.etag import IfNoneMatch, etag, matches, not_modifie
 from mainstay.service.common.openapi import problems
 from mainstay.service.common.problem import UnprocessableError
 from mainstay.service.incidents import repository as incidents
-from mainstay.service.jobs import live_views, service
+from mainstay.service.jobs import live_views, repository, service
 from mainstay.service.jobs.endpoints import JobId, StepNumber
-from mainstay.service.jobs.live_schemas import DetectorStatusList, ProgressRead, SignalsRead, TransfersRead
+from mainstay.service.jobs.live_schemas import (
+    CheckpointsRead,
+    DetectorStatusList,
+    ProgressRead,
+    SignalsRead,
+    TransfersRead,
+)
 from mainstay.service.services import ServicesDep
 
 router = APIRouter(prefix="/v1/jobs/{id}", tags=["jobs"])
@@ -116,3 +122,11 @@ def list_job_detectors(
     """The status of each detector of the job: idle, learning, active, or the reason why it abstains."""
     service.require_job(session, job_id)
     return _answer(live_views.detector_status(services.accounts.job_account(job_id).detectors), if_none_match)
+
+
+@router.get("/checkpoints", operation_id="get_job_checkpoints", response_model=CheckpointsRead, responses=_POLLED)
+def get_job_checkpoints(job_id: JobId, _: Reader, session: Reading, *, if_none_match: IfNoneMatch = None) -> Response:
+    """The steps in the checkpoint directory of the job: state, size, level, durability, and the cost of a deletion."""
+    told = service.require_job(session, job_id).protection.get(repository.CHECKPOINTS)
+    nothing = {"reported_at": None, "checkpoints": None}
+    return _answer(CheckpointsRead.model_validate(told or nothing), if_none_match)

@@ -6,6 +6,7 @@ from typing import Literal
 
 from mainstay.detectors.base import DetectorState
 from mainstay.service.common.schemas import Output
+from mainstay.service.jobs.checkpoints import Checkpoints
 
 ProgressState = Literal["moving", "waiting", "masked", "hung", "unknown"]
 
@@ -81,3 +82,11 @@ class DetectorStatusRead(Output):
 
 class DetectorStatusList(Output):
     detectors: list[DetectorStatusRead]
+
+
+class CheckpointsRead(Output):
+    """The checkpoints of the present run, as last reported."""
+
+    reported_at: float | None
+    """Null: the coordinator has reported none."""
+    checkpoints: Checkpoints | None

@@ -15,6 +15,8 @@ from mainstay.service.jobs.schemas import JobState
 
 PAST_NODES: Final = "past_nodes"
 """Key of a stored topology: nodes that the job had, so that it may still report what it saw of them."""
+CHECKPOINTS: Final = "checkpoints"
+"""Key of a stored protection: checkpoints as last reported, and when."""
 MAX_PAST_NODES: Final = 20_000
 OVER: Final = (JobState.FINISHED.value, JobState.FAILED.value)
 LIVE: Final = and_(JobRow.state.not_in(OVER), JobRow.finished_at.is_(None))

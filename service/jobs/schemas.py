@@ -23,6 +23,7 @@ from mainstay.service.common.schemas import (
     is_newer_kind,
 )
 from mainstay.service.events.schemas import MAX_RANK
+from mainstay.service.jobs.checkpoints import Checkpoints
 from mainstay.service.jobs.durability import Durability
 from mainstay.service.jobs.strategy_decisions import StrategyEvaluation
 
@@ -153,6 +154,8 @@ class JobReport(Lenient):
     """What became of requests to this job."""
     request_obstacles: Annotated[dict[ShortText, Text], Field(max_length=32)] | None = None
     """Kind of request -> why the job can carry out none now; empty: it can. Null where the coordinator does not say."""
+    checkpoints: Checkpoints | None = None
+    """Sent when they change and each half minute; null: those of an earlier report count."""
 
     @field_validator("requests", mode="before")
     @classmethod

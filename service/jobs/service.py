@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.problem import ConflictError, NotFoundError
@@ -46,7 +46,8 @@ def report(session: WriteSession, job_id: str, said: JobReport, *, now: float) -
             f"job {job_id!r} is {row.state} at generation {row.generation}; a report of generation {said.generation}"
             f" that it is {said.state} is too late"
         )
-    values = said.model_dump(mode="json", exclude={"requests"})
+    values = said.model_dump(mode="json", exclude={"requests", "checkpoints"})
+    values["protection"] |= _checkpoints(row, said, now)
     if row is None:
         row = JobRow(id=job_id, last_seen_at=now, **values)
         session.add(row)
@@ -61,6 +62,16 @@ def report(session: WriteSession, job_id: str, said: JobReport, *, now: float) -
     told = {"id": job_id, "state": row.state, "generation": row.generation, "last_step": row.last_step}
     record_change(session, Topic.JOB, told)
     return row
+
+
+def _checkpoints(row: JobRow | None, said: JobReport, now: float) -> dict[str, Any]:
+    """What the report says of checkpoints, else what an earlier one of the same run has said."""
+    if said.checkpoints is not None:
+        told = {"reported_at": now, "checkpoints": said.checkpoints.model_dump(mode="json")}
+        return {repository.CHECKPOINTS: told}
+    same_run = row is not None and row.started_at == said.started_at
+    kept = row.protection.get(repository.CHECKPOINTS) if row is not None and same_run else None
+    return {} if kept is None else {repository.CHECKPOINTS: kept}
 
 
 def _progress(job: JobRow | JobReport) -> tuple[int, bool]:

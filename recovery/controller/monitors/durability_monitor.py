@@ -74,7 +74,8 @@ class DurabilityMonitor:
         """What may not be lost, as was last said."""
         self._extra_copies: dict[int, str] = {}
         """Rank -> node that keeps an extra copy of it."""
-        self._inventories: dict[str, Inventory] = {}
+        self.inventories: dict[str, Inventory] = {}
+        """Node -> what its agent held when it was last asked."""
         self._look: _Look | None = None
         self._task: asyncio.Task[None] | None = None
         job.reporter.listen(self.answered)
@@ -159,7 +160,7 @@ class DurabilityMonitor:
     def _replicated(self, rank: int, bad: dict[str, NodeWarning]) -> bool:
         """Whether a good node holds the same state anyway."""
         members = self._job.members
-        twins = next((ranks for ranks in self._twins() if rank in ranks), ())
+        twins = next((ranks for ranks in self.replicas() if rank in ranks), ())
         peers = [members.ranks[twin] for twin in twins if not members.ranks[twin].away]
         return any(peer.node not in bad and members.nodes[peer.node].alive for peer in peers)
 
@@ -178,7 +179,7 @@ class DurabilityMonitor:
         one, two = (named.get(name, nodes[name].hello.domain) for name in (node, other))
         return bool(one) and one == two
 
-    def _twins(self) -> tuple[tuple[int, ...], ...]:
+    def replicas(self) -> tuple[tuple[int, ...], ...]:
         """Ranks with equal state."""
         shape = self._job.members.shape
         if shape is None or not self._job.state.replicated or self._job.options.shard_snapshots:
@@ -215,7 +216,7 @@ class DurabilityMonitor:
         layout = self._layout()
         kept = build_inventory(layout, inventories)
         figure = None if kept.holding is None else await loop.run_in_executor(pool, durability, kept.holding)
-        self._inventories = inventories
+        self.inventories = inventories
         self.note_damage(inventories)
         self._look = _Look(time.time(), kept, figure)
         self._renew()
@@ -232,7 +233,7 @@ class DurabilityMonitor:
     def _layout(self) -> JobLayout:
         job, bad = self._job, self._job.members.warnings.current()
         factors = {node.name: bad[node.name].factor if node.name in bad else 1.0 for node in job.members.alive()}
-        twins = self._twins()
+        twins = self.replicas()
         serving = {rank.number for rank in job.members.present}
         stand_ins = {rank: next((r for r in ranks if r in serving), rank) for ranks in twins for rank in ranks}
         return JobLayout(
@@ -274,7 +275,7 @@ class DurabilityMonitor:
 
     def _degraded(self) -> list[str]:
         _, exposed = arrange(self._job.members, self._job.options)
-        told = [f"{node}: {words}" for node, held_ in sorted(self._inventories.items()) for words in held_.degraded]
+        told = [f"{node}: {words}" for node, held_ in sorted(self.inventories.items()) for words in held_.degraded]
         return [*exposed, *told]
 
     def _suspected(self) -> list[dict[str, Any]]:

@@ -8,9 +8,7 @@ encoding come from agents; what saves cost training shows in its steps: those be
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import threading
 from collections import defaultdict, deque
 from dataclasses import dataclass, replace
 from statistics import median
@@ -19,6 +17,7 @@ from typing import Final
 from mainstay.recovery.checkpoint.catalog import find
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.controller.checkpointing import CheckpointManager
+from mainstay.recovery.controller.daemon_thread import in_daemon_thread
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
@@ -152,20 +151,7 @@ class IntervalTuner:
                 self._slowdown[name] = sure if name == "upload" else max(share, error)
 
     async def _pace(self) -> SavePace:
-        """In a thread that the end of the job does not wait for: a directory may hang."""
-        loop, found = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
-
-        def set_pace(pace: SavePace) -> None:
-            if not found.done():
-                found.set_result(pace)
-
-        def work() -> None:
-            with contextlib.suppress(RuntimeError):  # the job has ended meanwhile, and its loop with it
-                loop.call_soon_threadsafe(set_pace, self._read_pace())
-
-        threading.Thread(target=work, name="mainstay-save-pace", daemon=True).start()
-        pace: SavePace = await found
-        return pace
+        return await in_daemon_thread(self._read_pace, "mainstay-save-pace")
 
     def _read_pace(self) -> SavePace:
         directory = self._job.options.checkpoint_dir

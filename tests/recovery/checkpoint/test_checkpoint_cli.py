@@ -37,7 +37,11 @@ def test_ls_names_what_is_whole_and_why_the_rest_is_not(
     job.write(0, 20)
     code, out, _ = call(capsys, "ls", str(job.directory), "--json")
     rows = json.loads(out)
-    assert (code, [row["step"] for row in rows], [row["whole"] for row in rows]) == (0, [10, 20], [True, False])
+    assert (code, [row["step"] for row in rows], [row["state"] for row in rows]) == (
+        0,
+        [10, 20],
+        ["complete", "incomplete"],
+    )
     assert rows[0]["shape"] == [2, 1, 1]
     assert "parts of ranks [1] are missing" in rows[1]["problem"]
     code, out, _ = call(capsys, "ls", str(job.directory))

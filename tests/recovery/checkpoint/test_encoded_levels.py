@@ -133,8 +133,8 @@ def test_the_command_line_knows_encoded_steps(
     directory, step = str(job.directory), str(job.run.step(3))
     rows = json.loads(call(capsys, "ls", directory, "--json")[1])
     assert [row["bases"] for row in rows] == [[], [1], [1, 2]]
-    assert rows[2]["nbytes"] < 0.12 * rows[0]["nbytes"]
-    assert "complete (local; needs step 1, 2)" in call(capsys, "ls", directory)[1]
+    assert rows[2]["disk_bytes"] < 0.12 * rows[0]["disk_bytes"]
+    assert "complete (local; built on 1, 2" in call(capsys, "ls", directory)[1]
     assert call(capsys, "verify", directory)[0] == 0
     assert call(capsys, "verify", step)[0] == 0
     cat = json.loads(call(capsys, "cat", step, "model.table[7,3]", "--json")[1])
@@ -158,7 +158,7 @@ def test_a_step_at_the_upload_level_says_its_bytes(
 ) -> None:
     place = Place(job, str(tmp_path / "level"))
     place.upload()
-    local = {row["step"]: row["nbytes"] for row in json.loads(call(capsys, "ls", str(job.directory), "--json")[1])}
+    local = {row["step"]: row["disk_bytes"] for row in json.loads(call(capsys, "ls", str(job.directory), "--json")[1])}
     shutil.rmtree(job.directory)
     rows = json.loads(call(capsys, "ls", str(job.directory), "--upload", place.url, "--json")[1])
-    assert {row["step"]: row["nbytes"] for row in rows if row["step"] > 1} == {2: local[2], 3: local[3]}
+    assert {row["step"]: row["disk_bytes"] for row in rows if row["step"] > 1} == {2: local[2], 3: local[3]}

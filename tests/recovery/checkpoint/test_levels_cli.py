@@ -47,7 +47,7 @@ def test_steps_move_between_levels_and_ls_says_where_they_are(
     rows = json.loads(call(capsys, "ls", directory, "--upload", place.url, "--json")[1])
     found = {row["step"]: (row["levels"], row["pinned"]) for row in rows}
     assert found == {10: (["upload"], False), 20: (["local", "upload"], True), 30: (["local"], False)}
-    assert all(row["nbytes"] > 0 and row["shape"] == [2, 1, 1] for row in rows)
+    assert all(row["disk_bytes"] > 0 and row["shape"] == [2, 1, 1] for row in rows)
     back = str(tmp_path / "back")
     assert len(json.loads(call(capsys, "ls", back, "--upload", place.url, "--json")[1])) == 2
     code, out, _ = call(capsys, "download", place.url, back, "--step", "10")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.lib_receiver import Answer, Receiver, problem
+from bench.lib_receiver import Answer, Receiver, problem, reply
 from mainstay.probes.core_types import EventKind
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.worker_messages import StepRecord, Transfers
@@ -34,6 +34,29 @@ def test_events_and_job_in_files(options: RunOptions) -> None:
     assert (event["kind"], event["job"], event["rank"], event["data"]["signal"]) == ("process_exit", "job", 3, 9)
     assert abs(event["time"] - time.time()) < 60.0
     assert json.loads((options.state_dir / "job.json").read_text()) == {"id": "job", "name": "job", "state": "running"}
+
+
+def test_what_only_some_job_reports_have_is_not_lost_to_later_ones(options: RunOptions) -> None:
+    receiver, jobs = Receiver().start(), list[dict[str, Any]]()
+
+    def keep(method: str, path: str, body: bytes) -> Answer | None:
+        if method != "PUT" or not path.startswith("/v1/jobs/"):
+            return None
+        jobs.append(json.loads(body))
+        return reply({})
+
+    receiver.away()
+    reporter = Reporter(dataclasses.replace(options, service=receiver.url, service_token="t"))
+    reporter.job({"name": "job", "number": 1, "checkpoints": {"steps": []}})
+    for number in range(2, 20):
+        reporter.job({"name": "job", "number": number})
+    receiver.answer = keep
+    receiver.start()
+    receiver.wait(lambda _: bool(jobs))
+    reporter.close()
+    assert any("checkpoints" in job for job in jobs)
+    assert jobs[-1]["number"] == 19
+    receiver.away()
 
 
 @pytest.mark.slow

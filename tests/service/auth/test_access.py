@@ -36,7 +36,7 @@ TABLE = {
         end_session get_catalog get_cluster get_criterion get_device get_fault_localization
         get_fleet_heatmap get_fleet_heatmap_layout get_fleet_device_findings get_fleet_history get_fleet_jobs
         get_incident get_incident_nvsentinel get_job
-        get_job_progress get_job_signals get_job_steps get_job_transfers get_me get_node
+        get_job_checkpoints get_job_progress get_job_signals get_job_steps get_job_transfers get_me get_node
         get_notification_config get_overview get_post_mortem get_post_mortem_markdown get_recovery_plan
         get_reliability_csv get_reliability_report get_remediation get_remediation_status get_sweep get_validation
         get_validation_plan get_xid_policy list_admission_pauses list_criteria list_dcgm_targets list_detector_policies

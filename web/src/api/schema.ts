@@ -1184,6 +1184,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/jobs/{id}/checkpoints": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get Job Checkpoints
+         * @description The steps in the checkpoint directory of the job: state, size, level, durability, and the cost of a deletion.
+         */
+        get: operations["get_job_checkpoints"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/jobs/{id}/detectors": {
         parameters: {
             query?: never;
@@ -3140,6 +3160,38 @@ export interface components {
             worse: number | null;
         };
         /**
+         * CheckpointLevel
+         * @enum {string}
+         */
+        CheckpointLevel: "local" | "upload";
+        /**
+         * Checkpoints
+         * @description What the checkpoint directory holds of the present run.
+         */
+        Checkpoints: {
+            /** Directory */
+            directory: string;
+            /** Omitted */
+            omitted: number;
+            /** Run */
+            run: string;
+            /** Steps */
+            steps: components["schemas"]["ReportedStep"][];
+            /** Time */
+            time: number;
+            /** Upload */
+            upload: string | null;
+        };
+        /**
+         * CheckpointsRead
+         * @description The checkpoints of the present run, as last reported.
+         */
+        CheckpointsRead: {
+            checkpoints: components["schemas"]["Checkpoints"] | null;
+            /** Reported At */
+            reported_at: number | null;
+        };
+        /**
          * ClusterRead
          * @description The processes of the service, and which of them does what.
          */
@@ -4625,6 +4677,7 @@ export interface components {
          * @description The report of a coordinator about its job, sent every few seconds and after each change.
          */
         JobReport: {
+            checkpoints?: components["schemas"]["Checkpoints"] | null;
             /** Command */
             command: string;
             /** Finished At */
@@ -6309,6 +6362,48 @@ export interface components {
             mode: "dry_run" | "automatic";
         };
         /**
+         * ReportedStep
+         * @description One step of the run.
+         */
+        ReportedStep: {
+            /** Bases */
+            bases: number[];
+            /** Disk Bytes */
+            disk_bytes: number;
+            /** Full Bytes */
+            full_bytes: number | null;
+            /** Levels */
+            levels: components["schemas"]["CheckpointLevel"][];
+            /** Node Count */
+            node_count: number;
+            /** Nodes */
+            nodes: string[];
+            /** Pinned */
+            pinned: boolean;
+            /** Previous */
+            previous: number | null;
+            /** Problem */
+            problem: string;
+            /** Ranks */
+            ranks: number;
+            /** Read Bytes */
+            read_bytes: number | null;
+            /** Restore Seconds */
+            restore_seconds: number | null;
+            /** Seconds Lost */
+            seconds_lost: number | null;
+            /** State */
+            state: components["schemas"]["StepState"] | "unknown";
+            /** Step */
+            step: number;
+            /** Survives */
+            survives: string;
+            /** Time */
+            time: number | null;
+            /** Unreadable */
+            unreadable: number[];
+        };
+        /**
          * RequestKind
          * @description What a job can be asked for. ``mainstay.recovery.controller.workflows`` carries each kind out.
          * @enum {string}
@@ -6962,6 +7057,11 @@ export interface components {
              */
             reason: "job" | "silent";
         };
+        /**
+         * StepState
+         * @enum {string}
+         */
+        StepState: "complete" | "incomplete" | "on_nodes" | "given_up" | "damaged";
         /**
          * StepsRead
          * @description Per-rank step times as columns: ``step_time_seconds[r][k]`` belongs to ``ranks[r]`` and ``steps[k]``.
@@ -10013,6 +10113,43 @@ export interface operations {
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["WrongContentType"];
+            422: components["responses"]["InvalidInput"];
+            default: components["responses"]["Problem"];
+        };
+    };
+    get_job_checkpoints: {
+        parameters: {
+            query?: never;
+            header?: {
+                "if-none-match"?: string | null;
+            };
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CheckpointsRead"];
+                };
+            };
+            /** @description Not modified */
+            304: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            401: components["responses"]["NotSignedIn"];
+            403: components["responses"]["NotAllowed"];
+            /** @description Not Found */
+            404: components["responses"]["NotFound"];
             422: components["responses"]["InvalidInput"];
             default: components["responses"]["Problem"];
         };

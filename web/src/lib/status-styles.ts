@@ -1,5 +1,6 @@
 /** The label, tone, and glyph of every state, so that no meaning depends on color alone. */
 import type {
+  CheckpointStep,
   HealthState,
   IncidentState,
   JobState,
@@ -92,6 +93,15 @@ export const rank: Record<RankState, StatusStyle> = {
   running: style("Running", "healthy", "dot", "Takes part in the current generation"),
   lost: style("Lost", "quarantined", "cross", "Its process has ended"),
   restoring: style("Restoring", "suspect", "half", "Its state is being restored"),
+  unknown: style("Unknown", "unknown", "question", "A newer version reports a state unknown here"),
+};
+
+export const checkpointStep: Record<CheckpointStep["state"], StatusStyle> = {
+  complete: style("Complete", "healthy", "check", "All parts and the manifest are there"),
+  incomplete: style("Incomplete", "validating", "half", "It is being written, or was interrupted"),
+  on_nodes: style("On node disks", "validating", "ring", "For a recovery of this job, not for --resume"),
+  given_up: style("Given up", "unknown", "cross", "The job went back behind this step"),
+  damaged: style("Damaged", "quarantined", "bang", "The manifest or a file of it cannot be read"),
   unknown: style("Unknown", "unknown", "question", "A newer version reports a state unknown here"),
 };
 

@@ -23,6 +23,7 @@ import { Progress } from "@/ui/progress";
 import { Segmented } from "@/ui/segmented";
 import { SkeletonRows } from "@/ui/skeleton";
 import { StatePill } from "@/ui/state-pill";
+import { JobCheckpoints } from "./job-checkpoints";
 import { JobHistory } from "./job-history";
 import { JobProtection } from "./job-protection";
 import { JobRanks } from "./job-ranks";
@@ -39,6 +40,7 @@ const tabs: { value: JobTab; label: string; title: string }[] = [
   { value: "progress", label: "Progress", title: "The current step and collectives of every rank" },
   { value: "signals", label: "Signals", title: "Signals of ranks over steps, compared with peers" },
   { value: "transfers", label: "Transfers", title: "Transfer times between ranks" },
+  { value: "checkpoints", label: "Checkpoints", title: "Steps on disk: state, size, and durability" },
 ];
 
 export function JobPage() {
@@ -111,6 +113,7 @@ export function JobPage() {
             </div>
           )}
           {tab === "transfers" && <DelayPanel job={job} />}
+          {tab === "checkpoints" && <JobCheckpoints job={job} />}
         </>
       )}
     </Page>

@@ -7,6 +7,7 @@ export const jobKeys = {
   one: (id: string) => ["jobs", "one", id] as const,
   steps: (id: string, from?: number, to?: number) => ["steps", id, from, to] as const,
   requests: (id: string) => ["jobs", "requests", id] as const,
+  checkpoints: (id: string) => ["jobs", "checkpoints", id] as const,
   recoveries: (id: string) => ["jobs", "recoveries", id] as const,
   events: (id: string) => ["events", "job", id] as const,
 };
@@ -34,6 +35,13 @@ export const stepsQuery = (id: string, from?: number, to?: number) =>
           params: { path: { id }, query: { from_step: from, to_step: to, points: 400 } },
         }),
       ),
+  });
+
+export const checkpointsQuery = (id: string) =>
+  queryOptions({
+    queryKey: jobKeys.checkpoints(id),
+    queryFn: ({ signal }) =>
+      unwrap(client.GET("/v1/jobs/{id}/checkpoints", { signal, params: { path: { id } } })),
   });
 
 export const jobEventsQuery = (job: string) =>

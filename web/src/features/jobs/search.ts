@@ -1,7 +1,7 @@
 import { rankSignalNames } from "@/features/run-analysis/rank-signals";
 import { natural, oneOf, type RawSearch } from "@/lib/search";
 
-export const jobTabs = ["overview", "progress", "signals", "transfers"] as const;
+export const jobTabs = ["overview", "progress", "signals", "transfers", "checkpoints"] as const;
 export type JobTab = (typeof jobTabs)[number];
 
 export const rankMetrics = ["step", "compute", "peers"] as const;
@@ -14,6 +14,7 @@ export interface JobSearch {
   rank?: number;
   from?: number;
   to?: number;
+  step?: number;
 }
 
 export const parseJobSearch = (raw: RawSearch): JobSearch => ({
@@ -23,4 +24,5 @@ export const parseJobSearch = (raw: RawSearch): JobSearch => ({
   rank: natural(raw, "rank"),
   from: natural(raw, "from"),
   to: natural(raw, "to"),
+  step: natural(raw, "step"),
 });

@@ -1,0 +1,361 @@
+"""The steps of a run as people see them: where each one is, what it is built on, what a restore and a deletion cost.
+
+``mainstay checkpoint ls`` prints it, and the coordinator reports it for the page of the job. Only names, sizes and
+manifests are read: ``mainstay checkpoint verify`` reads the tensors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mainstay.probes.durable_files import write_durably
+from mainstay.recovery.checkpoint.catalog import (
+    PINNED,
+    GivenUpStepError,
+    IncompleteStepError,
+    PartFile,
+    RunDirectory,
+    bases_of,
+)
+from mainstay.recovery.checkpoint.manifest import CheckpointError, Manifest
+
+LISTED: Final = 64
+"""Newest steps in a report, and as many older pinned ones."""
+UPLOADED: Final = ".uploaded.json"
+"""In a run: the steps of the upload level, as of the last upload."""
+NAMED: Final = 16
+"""Nodes, bases, and later steps that are named for one step."""
+SETTLED_SECONDS: Final = 5.0
+"""A step that has not changed for so long is not read again: a file system's clock ticks slower than files come."""
+MOST_PARTS: Final = 200_000
+"""Parts in the directories of nodes that are looked at: a fraction of a second."""
+_PROBLEM_CHARACTERS: Final = 500
+
+
+class StepState(StrEnum):
+    COMPLETE = "complete"
+    INCOMPLETE = "incomplete"
+    """Parts are missing, or a step that it is built on: it is being written, or was interrupted."""
+    ON_NODES = "on_nodes"
+    """Each node has the parts of its own ranks, in a directory of its own: for a recovery, not for ``--resume``."""
+    GIVEN_UP = "given_up"
+    """The job has gone back behind it."""
+    DAMAGED = "damaged"
+
+
+USABLE: Final = frozenset({StepState.COMPLETE, StepState.ON_NODES})
+"""A job can go back to such a step."""
+
+
+class CheckpointLevel(StrEnum):
+    LOCAL = "local"
+    UPLOAD = "upload"
+
+
+class CheckpointStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One step of a run."""
+
+    step: int
+    state: StepState
+    problem: str = ""
+    """Why it is not complete; empty: it is."""
+    time: float | None = None
+    """Unix seconds at which it became complete."""
+    ranks: int
+    """With a part of it."""
+    disk_bytes: int
+    """Of the files of these parts."""
+    full_bytes: int | None = None
+    """Of the state that it restores; None: not known while it is not complete."""
+    read_bytes: int | None = None
+    """The most that one rank reads to restore it, with the steps that it is built on."""
+    levels: tuple[CheckpointLevel, ...] = (CheckpointLevel.LOCAL,)
+    pinned: bool = False
+    bases: tuple[int, ...] = ()
+    """Steps that it is built on, directly."""
+    unreadable: tuple[int, ...] = ()
+    """Later steps that cannot be read without it, the oldest first."""
+    previous: int | None = None
+    """The next older usable step, to which a job without this one goes back; None: it begins again."""
+    restore_seconds: float | None = None
+    """Predicted time to read it, for the slowest rank; None: no node has measured its disk yet."""
+    seconds_lost: float | None = None
+    """Of training, to make it again from ``previous``; None: the time of a step is not known."""
+    nodes: tuple[str, ...] = ()
+    """Nodes whose directory shows parts of it."""
+    node_count: int = 0
+    survives: str = ""
+    """Which losses it outlives, for people; empty: not known."""
+
+
+def read_step(run: RunDirectory, epoch: int) -> CheckpointStep:
+    """What the directory says of one step. What refers to other steps is still to come: ``link``."""
+    parts = run.parts(epoch)
+    found = CheckpointStep(
+        step=epoch,
+        state=StepState.INCOMPLETE,
+        ranks=len({part.rank for part in parts}),
+        disk_bytes=sum(part.nbytes for part in parts),
+        pinned=(run.step(epoch) / PINNED).exists(),
+    )
+    try:
+        return _completed(run, found, parts, run.manifest(epoch))
+    except CheckpointError as error:
+        state = StepState.DAMAGED
+        if isinstance(error, IncompleteStepError):
+            state = StepState.INCOMPLETE
+        elif isinstance(error, GivenUpStepError):
+            state = StepState.GIVEN_UP
+        problem = str(error).removeprefix(f"{run.step(epoch)} ")[:_PROBLEM_CHARACTERS]
+        return msgspec.structs.replace(found, state=state, problem=problem)
+
+
+def _completed(
+    run: RunDirectory, found: CheckpointStep, parts: Sequence[PartFile], manifest: Manifest
+) -> CheckpointStep:
+    sizes = {(part.rank, part.generation): part.nbytes for part in parts}
+    missing = [part.rank for part in manifest.parts if (part.rank, part.generation) not in sizes]
+    if missing:
+        raise CheckpointError(f"{run.step(found.step)} has lost the files of ranks {missing[:8]}")
+    upload = run.upload_state(found.step)
+    made = from_manifest(manifest, {part.rank: sizes[part.rank, part.generation] for part in manifest.parts})
+    uploaded = upload is not None and upload.check == manifest.check
+    levels = (*found.levels, CheckpointLevel.UPLOAD) if uploaded else found.levels
+    return msgspec.structs.replace(made, pinned=found.pinned, levels=levels)
+
+
+def from_manifest(manifest: Manifest, sizes: Mapping[int, int]) -> CheckpointStep:
+    """A complete step.
+
+    Args:
+        manifest: of the step.
+        sizes: rank -> bytes of its file.
+    """
+    read = sizes
+    if manifest.shares is True:  # a rank also reads what its replicas have written for it
+        peers = {rank: tuple(manifest.shape.dp_peers(rank)) for rank in sizes}
+        read = {rank: sum(sizes.get(peer, 0) for peer in peers[rank]) for rank in sizes}
+    return CheckpointStep(
+        step=manifest.epoch,
+        state=StepState.COMPLETE,
+        time=manifest.time,
+        ranks=len(manifest.parts),
+        disk_bytes=sum(sizes.values()),
+        full_bytes=sum(part.nbytes for part in manifest.parts),
+        read_bytes=max(read.values(), default=0),
+        bases=tuple(sorted(bases_of(manifest))),
+    )
+
+
+def note_uploaded(run: RunDirectory, manifests: Iterable[Manifest]) -> None:
+    """Write down in the run's directory what the upload level holds now: who reads this needs no connection.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    there = [uploaded_step(manifest, pinned=False) for manifest in manifests]
+    write_durably(run.path / UPLOADED, msgspec.json.encode(there))
+
+
+def uploaded_step(manifest: Manifest, *, pinned: bool) -> CheckpointStep:
+    """A complete step that only the upload level is known to hold."""
+    step = from_manifest(manifest, {part.rank: part.nbytes for part in manifest.parts})
+    return msgspec.structs.replace(step, levels=(CheckpointLevel.UPLOAD,), pinned=pinned)
+
+
+def _uploaded(run: RunDirectory) -> list[CheckpointStep]:
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode((run.path / UPLOADED).read_bytes(), type=list[CheckpointStep])
+    return []
+
+
+def link(steps: Iterable[CheckpointStep], begun_at: int = 0) -> tuple[CheckpointStep, ...]:
+    """Relate steps to one another: chains, and what a deletion costs.
+
+    Args:
+        steps: of one run.
+        begun_at: the step that the run continued from; 0: none.
+    """
+    known = {step.step: step for step in sorted(steps, key=lambda step: step.step)}
+    needed_by: defaultdict[int, set[int]] = defaultdict(set)
+    read: dict[int, int] = {}
+    previous, linked = begun_at or None, dict[int, CheckpointStep]()
+    for epoch, step in known.items():  # a step is newer than those that it is built on
+        if step.state not in USABLE:
+            linked[epoch] = step
+            continue
+        chain = _chain(step.bases, linked)
+        missing = [base for base in step.bases if base not in read]
+        if missing:
+            problem = f"step {missing[0]}, which it is built on, is not complete"
+            linked[epoch] = msgspec.structs.replace(step, state=StepState.INCOMPLETE, problem=problem, read_bytes=None)
+            continue
+        for base in chain:
+            needed_by[base].add(epoch)
+        read[epoch] = step.read_bytes or 0
+        total = read[epoch] + sum(read[base] for base in chain)
+        linked[epoch] = msgspec.structs.replace(step, previous=previous, read_bytes=total or None)
+        previous = epoch
+    return tuple(
+        msgspec.structs.replace(step, unreadable=tuple(sorted(needed_by[epoch]))) for epoch, step in linked.items()
+    )
+
+
+def _chain(bases: Iterable[int], steps: Mapping[int, CheckpointStep]) -> set[int]:
+    """All steps that one with ``bases`` is built on."""
+    found: set[int] = set()
+    waiting = list(bases)
+    while waiting:
+        base = waiting.pop()
+        if base not in found and base in steps:
+            found.add(base)
+            waiting.extend(steps[base].bases)
+    return found
+
+
+class RunReader:
+    """The steps of one run, read again and again: what has not changed is not read twice."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+        self._read: dict[int, tuple[tuple[int, object], CheckpointStep]] = {}
+
+    def read(self) -> list[CheckpointStep]:
+        """All steps; what refers to other steps is still to come: ``link``."""
+        returns, found = self._run.returns(), dict[int, tuple[tuple[int, object], CheckpointStep]]()
+        steps = []
+        for epoch in self._run.steps():
+            changed = _changed_at(self._run.step(epoch))
+            key = (changed, returns)
+            known = self._read.get(epoch)
+            step = known[1] if known is not None and known[0] == key else read_step(self._run, epoch)
+            steps.append(step)
+            if changed < time.time_ns() - int(SETTLED_SECONDS * 1e9):
+                found[epoch] = (key, step)
+        self._read = found
+        here = {step.step for step in steps}
+        return [*steps, *(step for step in _uploaded(self._run) if step.step not in here)]
+
+
+def _changed_at(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def newest(steps: Sequence[CheckpointStep]) -> tuple[CheckpointStep, ...]:
+    """The steps that a report has room for, the newest first."""
+    recent, older = steps[-LISTED:], steps[:-LISTED]
+    pinned = [step for step in older if step.pinned][-LISTED:]
+    return tuple(
+        msgspec.structs.replace(step, bases=step.bases[-NAMED:], unreadable=step.unreadable[:NAMED])
+        for step in reversed([*pinned, *recent])
+    )
+
+
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What only the job knows of its checkpoints."""
+
+    begun_at: int = 0
+    """The step that the run continued from; 0: none."""
+    held: Mapping[str, Sequence[PartFile]] = {}
+    """Node -> parts that its agent sees in its directory."""
+    replicas: tuple[tuple[int, ...], ...] = ()
+    """Ranks with equal state."""
+    world_size: int = 0
+    step_seconds: float = 0.0
+    """0: not known."""
+    read_rate: float | None = None
+    """Bytes a second that the slowest node reads from its directory."""
+
+
+class _Parts:
+    """The parts of one step in the directories of nodes."""
+
+    def __init__(self) -> None:
+        self.nodes: defaultdict[int, set[str]] = defaultdict(set)
+        """Rank -> nodes."""
+        self.sizes: dict[tuple[int, int], int] = {}
+
+    def add_part(self, node: str, part: PartFile) -> None:
+        self.nodes[part.rank].add(node)
+        self.sizes[part.rank, part.generation] = part.nbytes
+
+    def fewest(self, job: JobFacts) -> int:
+        """Fewest nodes whose loss takes a rank's part, and those of its replicas; 0: a rank has none."""
+        if not self.nodes:
+            return 0
+        twins = {rank: ranks for ranks in job.replicas for rank in ranks}
+        ranks = range(job.world_size)
+        return min((len(set().union(*map(self._of, twins.get(rank, (rank,))))) for rank in ranks), default=0)
+
+    def _of(self, rank: int) -> set[str]:
+        return self.nodes.get(rank, set())
+
+    def all_nodes(self) -> list[str]:
+        return sorted(set().union(*self.nodes.values()))
+
+
+def with_job(steps: Iterable[CheckpointStep], job: JobFacts) -> tuple[CheckpointStep, ...]:
+    """Relate steps (see ``link``), and add what the job knows: durability, and the times of a restore and of a loss."""
+    parts, nodes, count = defaultdict[int, _Parts](_Parts), 0, 0
+    for node, seen in job.held.items():
+        if count > MOST_PARTS:  # of a shared directory that all see alike
+            break
+        nodes, count = nodes + 1, count + len(seen)
+        for part in seen:
+            parts[part.epoch].add_part(node, part)
+    known = link([_on_nodes(step, parts[step.step], job) for step in steps], job.begun_at)
+    shared = nodes > 1 and any(
+        min(map(len, parts[step.step].nodes.values()), default=0) == nodes
+        for step in known
+        if step.state is StepState.COMPLETE
+    )
+    return tuple(_with_job(step, parts[step.step], job, shared=shared) for step in known)
+
+
+def _on_nodes(step: CheckpointStep, parts: _Parts, job: JobFacts) -> CheckpointStep:
+    """A step that is not complete here is usable where the directories of all nodes together have every part."""
+    if step.state is not StepState.INCOMPLETE or len(parts.nodes) <= step.ranks or not parts.fewest(job):
+        return step
+    sizes = parts.sizes.values()
+    return msgspec.structs.replace(
+        step, state=StepState.ON_NODES, problem="", ranks=len(parts.nodes), disk_bytes=sum(sizes), read_bytes=max(sizes)
+    )
+
+
+def _with_job(step: CheckpointStep, parts: _Parts, job: JobFacts, *, shared: bool) -> CheckpointStep:
+    nodes, usable, local = parts.all_nodes(), step.state in USABLE, CheckpointLevel.LOCAL in step.levels
+    if usable and local and (shared or len(job.held) == 1):  # agents may not have seen the newest step yet
+        nodes = sorted(job.held)
+    steps_lost = step.step - (step.previous or 0) if usable else 0
+    return msgspec.structs.replace(
+        step,
+        nodes=tuple(nodes[:NAMED]),
+        node_count=len(nodes),
+        survives=_survives(step, parts.fewest(job), nodes, shared=shared) if usable else "",
+        seconds_lost=round(steps_lost * job.step_seconds, 3) or None,
+        restore_seconds=step.read_bytes / job.read_rate if local and step.read_bytes and job.read_rate else None,
+    )
+
+
+def _survives(step: CheckpointStep, fewest: int, nodes: Sequence[str], *, shared: bool) -> str:
+    if CheckpointLevel.UPLOAD in step.levels:
+        return "any loss of nodes and of the local directory: it is uploaded"
+    if shared:
+        return "the loss of any nodes: they share the directory"
+    if len(nodes) == 1:
+        return f"not the loss of {nodes[0]}, if the directory is on a disk of this node"
+    if fewest:
+        less = f"the loss of any {fewest - 1}" if fewest > 1 else "not the loss of any one"
+        return f"{less} of its {len(nodes)} nodes"
+    return ""

@@ -1,0 +1,108 @@
+"""What the checkpoint directory holds of this run, looked at again and again, for the page of the job.
+
+The directory may hang: then what was last seen counts, and its time says how old it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from typing import Any, Final
+
+import msgspec
+
+from mainstay.recovery.checkpoint.catalog import RunDirectory
+from mainstay.recovery.checkpoint.summary import CheckpointStep, JobFacts, RunReader, newest, with_job
+from mainstay.recovery.controller.daemon_thread import in_daemon_thread
+from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
+from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
+
+log = logging.getLogger("mainstay.coordinator")
+
+LOOK_SECONDS: Final = 5.0
+"""Between looks: at the names in a directory, and at what has changed there."""
+AGAIN_SECONDS: Final = 30.0
+"""A report that has not changed is sent again, so that its age shows whether the directory still answers."""
+LAST_LOOK_SECONDS: Final = 2.0
+"""At the end of the job, which does not wait for a directory that hangs."""
+_DIGITS: Final = 2
+"""Of a measured duration that a report gives: smaller changes are no news."""
+
+
+class CheckpointMonitor:
+    """One a coordinator."""
+
+    def __init__(self, job: Job, inputs: PlannerInputBuilder, durability: DurabilityMonitor) -> None:
+        self._job = job
+        self._inputs = inputs
+        self._durability = durability
+        self._reader: RunReader | None = None
+        self._steps: tuple[CheckpointStep, ...] = ()
+        self._count = 0
+        self._seen_at = self._sent_at = 0.0
+        self._sent: tuple[CheckpointStep, ...] | None = None
+
+    async def run(self) -> None:
+        """Look for as long as the job runs."""
+        while self._job.options.checkpoint_dir is not None and not self._job.state.over:
+            await self.refresh()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def refresh(self, seconds: float | None = None) -> None:
+        """Look now; for at most ``seconds``."""
+        directory = self._job.options.checkpoint_dir
+        if directory is None or not self._job.members.ranks:
+            return
+        if self._reader is None:
+            self._reader = RunReader(RunDirectory(directory / self._job.state.run))
+        reader, facts = self._reader, self._facts()
+
+        def read_directory() -> tuple[CheckpointStep, ...] | None:
+            try:
+                return with_job(reader.read(), facts)
+            except OSError as error:
+                log.warning("%s cannot be read: %s", directory, error)
+                return None
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                steps = await in_daemon_thread(read_directory, "mainstay-checkpoint-list")
+                if steps is not None:
+                    self._steps, self._count, self._seen_at = newest(steps), len(steps), time.time()
+
+    def _facts(self) -> JobFacts:
+        inventories = self._durability.inventories
+        rates = [known.rates.disk_read for known in inventories.values() if known.rates.disk_read]
+        return JobFacts(
+            begun_at=self._job.begun_at,
+            held={node: known.disk for node, known in inventories.items()},
+            replicas=self._durability.replicas(),
+            world_size=len(self._job.members.ranks),
+            step_seconds=_rounded(self._inputs.step_seconds),
+            read_rate=_rounded(min(rates)) if rates else None,
+        )
+
+    def report(self) -> dict[str, Any]:
+        """What the next job report has of it: nothing where that is no news."""
+        now = time.time()
+        if not self._seen_at or (self._steps == self._sent and now - self._sent_at < AGAIN_SECONDS):
+            return {}
+        self._sent, self._sent_at = self._steps, now
+        options = self._job.options
+        return {
+            "checkpoints": {
+                "run": self._job.state.run,
+                "directory": str(options.checkpoint_dir),
+                "upload": options.checkpoint_upload,
+                "time": self._seen_at,
+                "steps": msgspec.to_builtins(self._steps),
+                "omitted": self._count - len(self._steps),
+            }
+        }
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")

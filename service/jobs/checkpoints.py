@@ -1,0 +1,81 @@
+"""The checkpoints of a job, as its coordinator sees them in their directory."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, Strict
+
+from mainstay.recovery.checkpoint.summary import CheckpointLevel, StepState
+from mainstay.service.common.schemas import Bytes, Count, JsonNumber, Lenient, Name, Text, UnixSeconds, is_newer_kind
+
+MAX_STEPS = 256
+MAX_NAMED = 64
+
+_Step = Annotated[int, Field(ge=0, lt=2**53), JsonNumber]
+_Steps = Annotated[list[_Step], Field(max_length=MAX_NAMED)]
+_Seconds = Annotated[float, Field(ge=0.0, le=1e12), JsonNumber]
+
+
+def _known_state(value: Any) -> Any:
+    """A state of a newer version is unknown, never complete."""
+    return "unknown" if is_newer_kind(value, tuple(StepState)) else value
+
+
+def _known_levels(levels: Any) -> Any:
+    if not isinstance(levels, list):
+        return levels
+    return [level for level in levels if not is_newer_kind(level, tuple(CheckpointLevel))]
+
+
+class ReportedStep(Lenient):
+    """One step of the run."""
+
+    step: _Step
+    state: Annotated[StepState | Literal["unknown"], BeforeValidator(_known_state)]
+    """complete; incomplete: it is being written, or was interrupted; on_nodes: each node has its own parts, for a
+    recovery but not for ``--resume``; given_up: the job has gone back behind it; damaged; unknown: a newer state."""
+    problem: Text
+    """Why it is not complete; empty: it is."""
+    time: UnixSeconds | None
+    """When it became complete."""
+    ranks: Count
+    """With a part of it."""
+    disk_bytes: Bytes
+    full_bytes: Bytes | None
+    """Of the state that it restores; null while it is not complete."""
+    read_bytes: Bytes | None
+    """The most that one rank reads to restore it, with the steps that it is built on."""
+    levels: Annotated[list[CheckpointLevel], Field(max_length=8), BeforeValidator(_known_levels)]
+    """local: in the checkpoint directory; upload: at the upload level."""
+    pinned: Annotated[bool, Strict()]
+    bases: _Steps
+    """Steps that it is built on, directly."""
+    unreadable: _Steps
+    """Later steps that cannot be read without it."""
+    previous: _Step | None
+    """The next older usable step, to which a job without this one goes back; null: it begins again."""
+    restore_seconds: _Seconds | None
+    """Predicted time to read it, for the slowest rank; null: no node has measured its disk yet."""
+    seconds_lost: _Seconds | None
+    """Of training, to make it again from ``previous``; null: unknown."""
+    nodes: Annotated[list[Name], Field(max_length=MAX_NAMED)]
+    """Nodes whose directory shows parts of it; the first of ``node_count``."""
+    node_count: Count
+    survives: Text
+    """Which losses it outlives; empty: unknown."""
+
+
+class Checkpoints(Lenient):
+    """What the checkpoint directory holds of the present run."""
+
+    run: Annotated[Text, Field(max_length=64)]
+    directory: Text
+    upload: Text | None
+    """Place of the upload level; null: none."""
+    time: UnixSeconds
+    """When the directory was read."""
+    steps: Annotated[list[ReportedStep], Field(max_length=MAX_STEPS)]
+    """The newest first."""
+    omitted: Count
+    """Older steps that are not listed."""

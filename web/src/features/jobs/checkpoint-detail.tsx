@@ -1,0 +1,54 @@
+import type { CheckpointStep } from "@/api/types";
+import { bytes, integer, plural } from "@/lib/format";
+import { checkpointStep, statusStyleOf } from "@/lib/status-styles";
+import { Age } from "@/ui/age";
+import { type Fact, Facts } from "@/ui/facts";
+import { Panel } from "@/ui/panel";
+import { StatePill } from "@/ui/state-pill";
+import {
+  deletionSentences,
+  levelText,
+  restoreText,
+  sizeText,
+  stepsText,
+  survivesText,
+} from "./checkpoint-model";
+
+/** All that is known of one step. */
+export function CheckpointDetail({ step }: { step: CheckpointStep }) {
+  return (
+    <Panel
+      title={`Step ${integer(step.step)}`}
+      aside={<StatePill look={statusStyleOf(checkpointStep, step.state)} />}
+    >
+      <Facts facts={factsOf(step)} />
+      <h3 className="mt-4 mb-1 font-semibold text-ink text-sm">If you delete it</h3>
+      {deletionSentences(step).map((line) => (
+        <p key={line} className="text-ink-2 text-sm">
+          {line}
+        </p>
+      ))}
+    </Panel>
+  );
+}
+
+function factsOf(step: CheckpointStep): Fact[] {
+  return [
+    ...(step.problem ? [{ name: "Problem", value: step.problem }] : []),
+    { name: "Complete", value: step.time === null ? "no" : <Age at={step.time} /> },
+    { name: "Size on disk", value: `${sizeText(step)}, ${plural(step.ranks, "rank")}` },
+    { name: "State size", value: step.full_bytes === null ? "unknown" : bytes(step.full_bytes) },
+    { name: "Level", value: levelText(step) },
+    { name: "Held by", value: nodesText(step) },
+    { name: "Pinned", value: step.pinned ? "yes: no retention policy removes it" : "no" },
+    { name: "Built on", value: stepsText(step.bases) || "no other step" },
+    { name: "Survives", value: survivesText(step) },
+    { name: "Time to read", value: restoreText(step) },
+  ];
+}
+
+function nodesText(step: CheckpointStep): string {
+  if (step.nodes.length === 0) return "unknown";
+  const more = step.node_count - step.nodes.length;
+  return step.nodes.join(", ") + (more > 0 ? `, and ${integer(more)} more` : "");
+}

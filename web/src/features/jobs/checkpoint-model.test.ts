@@ -1,0 +1,96 @@
+import { describe, expect, it } from "vitest";
+import type { CheckpointStep, Checkpoints, Job } from "@/api/types";
+import {
+  deletionSentences,
+  deletionText,
+  directoryFacts,
+  isStale,
+  levelText,
+  newestUsable,
+  restoreText,
+  sizeText,
+  survivesText,
+} from "./checkpoint-model";
+
+const step: CheckpointStep = {
+  step: 40,
+  state: "complete",
+  problem: "",
+  time: 1000,
+  ranks: 4,
+  disk_bytes: 1 << 20,
+  full_bytes: 1 << 20,
+  read_bytes: 1 << 18,
+  levels: ["local"],
+  pinned: false,
+  bases: [],
+  unreadable: [],
+  previous: 30,
+  restore_seconds: 1.5,
+  seconds_lost: 12,
+  nodes: ["a"],
+  node_count: 1,
+  survives: "the loss of any nodes",
+};
+const reported: Checkpoints = {
+  run: "0199",
+  directory: "/checkpoints",
+  upload: null,
+  time: 1000,
+  steps: [{ ...step, step: 50, state: "incomplete" }, step],
+  omitted: 0,
+};
+
+describe("a step", () => {
+  it("has a level in words, and unknown is no level", () => {
+    const text = (...levels: CheckpointStep["levels"]) => levelText({ ...step, levels });
+    expect([text("local"), text("upload"), text("local", "upload"), text()]).toEqual([
+      "Directory",
+      "Upload",
+      "Directory, upload",
+      "unknown",
+    ]);
+  });
+  it("gives its size as a share of the state only where it is smaller", () => {
+    expect(sizeText(step)).toBe("1.00 MiB");
+    expect(sizeText({ ...step, full_bytes: 1 << 22 })).toBe("1.00 MiB (25%)");
+    expect(sizeText({ ...step, full_bytes: null })).toBe("1.00 MiB");
+  });
+  it("shows unknown values as unknown", () => {
+    const unknown = { ...step, restore_seconds: null, seconds_lost: null, survives: "" };
+    expect([restoreText(unknown), survivesText(unknown), deletionText(unknown)]).toEqual([
+      "unknown",
+      "unknown",
+      "an unknown time",
+    ]);
+    expect([restoreText(step), survivesText(step)]).toEqual(["1.50 s", "the loss of any nodes"]);
+  });
+  it("says what its deletion costs", () => {
+    expect(deletionText(step)).toBe("12.0 s");
+    expect(deletionText({ ...step, unreadable: [50, 60] })).toBe("12.0 s, 2 steps");
+    expect(deletionSentences({ ...step, unreadable: [50, 60], previous: null })).toEqual([
+      "Steps that cannot be read without it: 50, 60.",
+      "A job that needs it goes back to the start of training: 12.0 s of training.",
+    ]);
+    expect(deletionSentences(step)[0]).toBe("All other steps stay readable.");
+    expect(deletionText({ ...step, state: "incomplete" })).toBe("nothing");
+  });
+});
+
+describe("a report", () => {
+  const job = (finished_at: number | null) => ({ finished_at }) as Job;
+  it("is stale while the job runs and the directory was not read lately", () => {
+    expect(isStale(job(null), reported, 1080)).toBe(false);
+    expect(isStale(job(null), reported, 1100)).toBe(true);
+    expect(isStale(job(1010), reported, 9999)).toBe(false);
+  });
+  it("names the directory and counts its steps", () => {
+    expect(newestUsable(reported.steps)?.step).toBe(40);
+    expect(directoryFacts(reported).map((fact) => fact.value)).toEqual([
+      "/checkpoints",
+      "none",
+      "0199",
+      "1 usable step, 1 other, 2.00 MiB on disk",
+    ]);
+  });
+});

@@ -1,0 +1,74 @@
+/** Checkpoints of a job as words and numbers. */
+import type { CheckpointStep, Checkpoints, Job } from "@/api/types";
+import { bytes, duration, integer, percent, plural } from "@/lib/format";
+
+/** A directory that answers is read every few seconds, and reported each half minute. */
+export const STALE_SECONDS = 90;
+
+export const isStale = (job: Job, reported: Checkpoints, now: number): boolean =>
+  job.finished_at === null && now - reported.time > STALE_SECONDS;
+
+/** Return whether a job can go back to the step. */
+const isUsable = (step: CheckpointStep): boolean => step.state === "complete" || step.state === "on_nodes";
+
+export const newestUsable = (steps: readonly CheckpointStep[]): CheckpointStep | undefined =>
+  steps.find(isUsable);
+
+export const stepsText = (steps: readonly number[]): string => steps.map(integer).join(", ");
+
+export function levelText(step: CheckpointStep): string {
+  const [local, upload] = [step.levels.includes("local"), step.levels.includes("upload")];
+  if (local && upload) return "Directory, upload";
+  if (upload) return "Upload";
+  return local ? "Directory" : "unknown";
+}
+
+/** Return the size on disk, and its share of the state that it restores where it is smaller. */
+export function sizeText(step: CheckpointStep): string {
+  const share = step.full_bytes ? step.disk_bytes / step.full_bytes : 1;
+  return bytes(step.disk_bytes) + (share < 0.995 ? ` (${percent(share, 0)})` : "");
+}
+
+export const restoreText = (step: CheckpointStep): string =>
+  step.restore_seconds === null ? "unknown" : duration(step.restore_seconds);
+
+export const survivesText = (step: CheckpointStep): string => step.survives || "unknown";
+
+const lostText = (step: CheckpointStep): string =>
+  step.seconds_lost === null ? "an unknown time" : duration(step.seconds_lost);
+
+/** Return what a deletion costs in a few words, for a table. */
+export function deletionText(step: CheckpointStep): string {
+  if (!isUsable(step)) return "nothing";
+  const later = step.unreadable.length;
+  return `${lostText(step)}${later > 0 ? `, ${plural(later, "step")}` : ""}`;
+}
+
+/** Return what a deletion costs, in sentences. */
+export function deletionSentences(step: CheckpointStep): string[] {
+  if (!isUsable(step)) return ["It is not complete: nothing is lost with it."];
+  const back = step.previous === null ? "the start of training" : `step ${integer(step.previous)}`;
+  return [
+    step.unreadable.length > 0
+      ? `Steps that cannot be read without it: ${stepsText(step.unreadable)}.`
+      : "All other steps stay readable.",
+    `A job that needs it goes back to ${back}: ${lostText(step)} of training.`,
+  ];
+}
+
+/** Return the directory as names and values. */
+export function directoryFacts(reported: Checkpoints): { name: string; value: string; mono?: boolean }[] {
+  const usable = reported.steps.filter(isUsable);
+  const local = reported.steps.filter((step) => step.levels.includes("local"));
+  const disk = local.reduce((sum, step) => sum + step.disk_bytes, 0);
+  const others = reported.steps.length - usable.length;
+  return [
+    { name: "Directory", value: reported.directory, mono: true },
+    { name: "Upload level", value: reported.upload ?? "none", mono: reported.upload !== null },
+    { name: "Run", value: reported.run, mono: true },
+    {
+      name: "Steps",
+      value: `${plural(usable.length, "usable step")}${others > 0 ? `, ${integer(others)} other` : ""}, ${bytes(disk)} on disk`,
+    },
+  ];
+}
