@@ -2,7 +2,8 @@
 
 Both run in this process, pinned to one core. The detector is the whole registered one
 (``detectors/statistics/outlier.py``) with rules for 40 signals: masks, cohorts, hysteresis, discoveries, evidence. Five
-cohorts, AR(1) noise, 5 % missing, 1 % stuck sensors, and faults that begin on the way. ``python -m bench.detect_engine
+cohorts, AR(1) noise, 5 % missing, 1 % stuck sensors, and faults that begin on the way. Garbage is collected as in the
+service, whose permanent objects are frozen. ``python -m bench.detect_engine
 [--json FILE]``
 """
 
@@ -24,6 +25,7 @@ from mainstay.detectors.finding import Entity, Finding
 from mainstay.detectors.statistics.outlier import OutlierDetector
 from mainstay.detectors.statistics.outlier_rules import BUSY_SIGNAL, OutlierRule
 from mainstay.probes.signals import SIGNALS as DECLARED
+from mainstay.service.server import tune_gc
 
 GPUS, SIGNALS, COHORTS = 80_000, 40, 5
 WARM_UP, TICKS = 70, 240
@@ -158,6 +160,7 @@ def main(measure: Callable[[], tuple[float, float, float]] = os.getloadavg) -> N
     target = target_file("detect_engine")
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     fleet, detector = Fleet(GPUS, 7), engine()
+    tune_gc()
     timing, findings = drive(fleet, detector)
     found, wrong, delays = right(fleet, findings)
     change = regrouped(fleet, detector) * MILLISECONDS

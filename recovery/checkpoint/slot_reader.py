@@ -78,7 +78,7 @@ class SlotReader:
         Raises:
             CheckpointError: a file is missing, short, or a tensor does not match its digest; ``out`` is worthless.
         """
-        out[:] = 0  # what lies between tensors counts in the digest of a slot
+        _clear_between(self.layout, out)
         with ExitStack() as stack, ThreadPoolExecutor(READERS, thread_name_prefix="checkpoint-read") as pool:
             read_entry = stack.enter_context(part_file(self._run, self.part))
 
@@ -119,6 +119,15 @@ class SlotReader:
             raise CheckpointError(f"{self._run.step(self.part.epoch) / self.part.file} has no tensor {spec.name!r}")
         entry = self._own[spec.name]
         return ((self._place(spec), entry.digest),)
+
+
+def _clear_between(layout: Layout, out: Bytes) -> None:
+    """Make zeros of what lies between tensors: it counts in the digest of a slot."""
+    at = 0
+    for spec in sorted(layout.tensors, key=lambda tensor: tensor.offset):
+        out[at : spec.offset] = 0
+        at = spec.offset + spec.nbytes
+    out[at:] = 0
 
 
 def slot_layout(run: RunDirectory, part: CheckpointPart) -> Layout:
