@@ -219,6 +219,7 @@ class PartEntry(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
     generation: int
     nbytes: int
+    """Of its tensors; of its file if that is encoded."""
     check: str
     """The part's own."""
 
@@ -247,6 +248,8 @@ class Manifest(_Checked, frozen=True, kw_only=True):
     """Parts are shares: see ``CheckpointPart.share``."""
     bases: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     """Directories of all steps that a restore of this one reads too, in order."""
+    state_bytes: int | msgspec.UnsetType = msgspec.UNSET
+    """Of the state that is restored. Not there: all that the parts have."""
 
     @property
     def shape(self) -> MeshShape:

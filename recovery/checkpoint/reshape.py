@@ -45,7 +45,7 @@ def sources(manifest: Manifest, shape: MeshShape, rank: int) -> tuple[PartOf, ..
     """
     old = manifest.shape
     if not needed(manifest, shape, rank):
-        return (_substitute_part(manifest, shape, rank),)
+        return (substitute_part(manifest, shape, rank),)
     if old.tp not in {1, shape.tp} and not manifest.sliced:
         why = "it does not say how tensors are cut. Give mainstay.attach sharding= before it is saved"
         raise CheckpointError(_made_with(manifest, shape, why))
@@ -61,7 +61,7 @@ def sources(manifest: Manifest, shape: MeshShape, rank: int) -> tuple[PartOf, ..
         first = here % old.world_size if here % old.world_size in kept else min(kept)
         return ((first, kept[first]), *((peer, made) for peer, made in kept.items() if peer != first))
     ranks = [here, *(slim.rank_of(dp=dp, pp=p, tp=t) for p in range(there) for t in range(old.tp))]
-    return tuple(_substitute_part(manifest, slim, one) for one in dict.fromkeys(ranks))
+    return tuple(substitute_part(manifest, slim, one) for one in dict.fromkeys(ranks))
 
 
 def needed(manifest: Manifest, shape: MeshShape, rank: int) -> bool:
@@ -123,7 +123,7 @@ def gather(
         raise CheckpointError(f"{run.step(epoch)}: {error}") from error
 
 
-def _substitute_part(manifest: Manifest, shape: MeshShape, rank: int) -> tuple[int, int]:
+def substitute_part(manifest: Manifest, shape: MeshShape, rank: int) -> tuple[int, int]:
     """(rank, generation) of the part that ``rank`` of a job of ``shape`` takes its state from.
 
     The same rank's where data-parallel sizes agree; a replica's of the same stage where it is missing or they do not.

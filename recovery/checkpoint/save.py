@@ -339,14 +339,16 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
     )
     named = all(p.has_model_names for p in parts)
     whole_model = named and not alike and dcp.one_model(parts, SHARED)
+    encoded = any(p.is_encoded for p in parts)
     manifest = Manifest(
         run=run.id, job=target.job, epoch=epoch, dp=shape.dp, pp=shape.pp, tp=shape.tp,
         depths=shape.depths or msgspec.UNSET, replicated=alike,
         time=time.time(), parts=entries, model_names=named or msgspec.UNSET,
         sliced=all(p.is_sliced for p in parts) or whole_model or msgspec.UNSET,
         shares=any(p.is_share for p in parts) or msgspec.UNSET, bases=bases or msgspec.UNSET,
+        state_bytes=sum(p.nbytes for p in parts) if encoded else msgspec.UNSET,
     )  # fmt: skip
-    if any(p.is_encoded for p in parts):
+    if encoded:
         remove_file(run.step(epoch) / METADATA)  # of parts that were given up: dcp.load must find nothing
     else:
         write_durably(run.step(epoch) / METADATA, dcp.metadata(parts))

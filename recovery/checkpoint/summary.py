@@ -149,7 +149,7 @@ def from_manifest(manifest: Manifest, sizes: Mapping[int, int]) -> CheckpointSte
         time=manifest.time,
         ranks=len(manifest.parts),
         disk_bytes=sum(sizes.values()),
-        full_bytes=sum(part.nbytes for part in manifest.parts),
+        full_bytes=manifest.state_bytes or sum(part.nbytes for part in manifest.parts),
         read_bytes=max(read.values(), default=0),
         bases=tuple(sorted(bases_of(manifest))),
     )

@@ -134,6 +134,7 @@ def test_the_command_line_knows_encoded_steps(
     rows = json.loads(call(capsys, "ls", directory, "--json")[1])
     assert [row["bases"] for row in rows] == [[], [1], [1, 2]]
     assert rows[2]["disk_bytes"] < 0.12 * rows[0]["disk_bytes"]
+    assert {row["full_bytes"] for row in rows} == {2 * job.layout.nbytes}, "a difference restores all of the state"
     assert "complete (local; built on 1, 2" in call(capsys, "ls", directory)[1]
     assert call(capsys, "verify", directory)[0] == 0
     assert call(capsys, "verify", step)[0] == 0

@@ -17,9 +17,10 @@ import numpy as np
 import pytest
 
 from mainstay.recovery.checkpoint import catalog, save
-from mainstay.recovery.checkpoint.catalog import find, substitute_part
+from mainstay.recovery.checkpoint.catalog import find
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError, DiskConfig, RunInfo, holds, write_checked
+from mainstay.recovery.checkpoint.reshape import substitute_part
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.slot_reader import read_slot
 from mainstay.recovery.checkpoint.writer import SlotOrder, SlotResult, WriteRequest, WriteResult
