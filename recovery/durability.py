@@ -111,6 +111,12 @@ def durability(holding: HeldSnapshots) -> DurabilityEstimate:
     )
 
 
+def least_loss(holding: HeldSnapshots) -> int:
+    """Fewest nodes whose loss at once takes both steps; that of all of them does."""
+    fatal = _Rules(holding).fatal()
+    return len(fatal[0]) if fatal else len(holding.loss)
+
+
 class _Rules:
     """What a set of lost nodes must not contain."""
 

@@ -6,16 +6,22 @@ this node's ranks, so that they never claim an epoch that this node did not writ
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import msgspec
+import numpy as np
 
 from mainstay.recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError
 from mainstay.recovery.agent.node import AgentNode
-from mainstay.recovery.agent.parity_store import ParityMember, ParityRowKey
+from mainstay.recovery.agent.parity import Geometry
+from mainstay.recovery.agent.parity_store import META, ParityMember, ParityRowKey, read_description
 from mainstay.recovery.agent.peer_messages import LayoutText, ReadLayout
+from mainstay.recovery.checkpoint.catalog import ParityFile, RunDirectory
+from mainstay.recovery.checkpoint.load import part_file
+from mainstay.recovery.checkpoint.manifest import CheckpointError, Return, holds
 from mainstay.recovery.checkpoint.writer import SlotOrder
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.errors import ArenaError
@@ -27,13 +33,15 @@ SUBJECT: Final = "checkpoint parity"
 
 
 class CheckpointParity:
-    """Finds what is still to be written; the checkpoint writer's thread alone calls it."""
+    """Finds what is to be written, for the thread that has it written, and what is durable, for the one that lists."""
 
     def __init__(self, node: AgentNode) -> None:
         self._node = node
         self._layouts: dict[int, str] = {}
         self._written: set[tuple[Path, int, int]] = set()
         """Arena, epoch, and digest."""
+        self._durable: dict[tuple[str, int, int, int], ParityFile] = {}
+        """By run, epoch, rank, and generation: a file does not change, and has the layouts of a whole group."""
 
     def orders(self, is_written: Callable[[int], bool]) -> Iterator[tuple[str, SlotOrder]]:
         """(subject, order) of each row and copy that is to be written beside the parts of this node, the oldest first.
@@ -88,3 +96,28 @@ class CheckpointParity:
                 with self._node.peer(member.endpoint, config.generation) as peer:
                     return Layout.from_json(peer.call(ReadLayout(rank=of), LayoutText).layout)
         raise NoSuchSlotError(f"rank {of} is not in the group of rank {rank} any more")
+
+    def durable(self, run: RunDirectory, returns: tuple[Return, ...]) -> list[ParityFile]:
+        """Rows in the directory of ``run`` that the job has not gone back from, the newest step first."""
+        found: dict[tuple[str, int, int, int], ParityFile] = {}
+        for epoch in reversed(run.steps()):
+            for rank, generation in run.parity_files(epoch):
+                key = (run.id, epoch, rank, generation)
+                with contextlib.suppress(CheckpointError, ValueError):  # damaged: it protects nothing
+                    if holds(returns, epoch, generation):
+                        found[key] = self._durable.get(key) or _described(run, epoch, rank, generation)
+        self._durable = found
+        return list(found.values())
+
+
+def _described(run: RunDirectory, epoch: int, rank: int, generation: int) -> ParityFile:
+    part = run.parity_part(epoch, rank, generation)
+    raw = np.empty(0, np.uint8)
+    with part_file(run, part) as read:
+        for entry in part.tensors:
+            if entry.name == META:
+                raw = np.empty(entry.nbytes, np.uint8)
+                read(entry, raw)
+    description = read_description(raw)
+    geometry = Geometry(len(description.parts), description.parity)
+    return ParityFile(rank, epoch, tuple(member.rank for member in description.parts), geometry.parity)

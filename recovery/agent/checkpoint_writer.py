@@ -24,7 +24,7 @@ from mainstay.recovery.agent.errors import NoSuchSlotError
 from mainstay.recovery.agent.messages import ConfigureDisk, SaveCheckpoint
 from mainstay.recovery.agent.node import AgentNode
 from mainstay.recovery.agent.periodic_thread import PeriodicThread
-from mainstay.recovery.checkpoint.catalog import PartFile, RunDirectory
+from mainstay.recovery.checkpoint.catalog import ParityFile, PartFile, RunDirectory
 from mainstay.recovery.checkpoint.manifest import MANIFEST, DiskConfig, holds
 from mainstay.recovery.checkpoint.writer import SlotOrder, SlotResult, WriteRequest, WriteResult
 from mainstay.recovery.memory.arena import Arena
@@ -40,6 +40,8 @@ LIST_SECONDS: Final = 2.0
 _TRIES: Final = 2
 """One that was killed begins its part again; what kills two in a row will kill the third."""
 _MAX_LISTED: Final = 4096
+_MAX_PARITY_LISTED: Final = 1024
+"""Each names up to 64 ranks."""
 _MAX_RANKS: Final = 1_000_000
 
 
@@ -124,6 +126,8 @@ class CheckpointWriter(PeriodicThread):
         self._writer_process = WriterProcess()
         self._parity = CheckpointParity(node)
         self._seen: tuple[PartFile, ...] = ()
+        self.parity_seen: tuple[ParityFile, ...] = ()
+        """Rows in the directory, as of the last ``listed``."""
         self._looking: threading.Thread | None = None
         self._begun: DiskConfig | None = None
         """As the run's directory says it."""
@@ -234,7 +238,10 @@ class CheckpointWriter(PeriodicThread):
         return self._seen
 
     def _look(self) -> None:
-        self._seen = tuple(self._durable())
+        self._seen, config = tuple(self._durable()), self.config
+        if config is not None and config.parity:
+            rows = self._parity.durable(RunDirectory(self._directory / config.run), config.returns)
+            self.parity_seen = tuple(rows[:_MAX_PARITY_LISTED])
 
     def _durable(self) -> Iterator[PartFile]:
         config = self.config

@@ -8,10 +8,10 @@ may go. Until then both stay, so there is always one epoch that every rank can c
 from __future__ import annotations
 
 import logging
+import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final
-
-import msgspec
 
 from mainstay.recovery import protection_scheme
 from mainstay.recovery.agent.errors import AgentError
@@ -20,7 +20,7 @@ from mainstay.recovery.agent.node import AgentNode
 from mainstay.recovery.agent.parity_store import ParityRowKey
 from mainstay.recovery.agent.peer_messages import ProtectedState, ReadProtected, ReadRow, RowState
 from mainstay.recovery.agent.periodic_thread import PeriodicThread
-from mainstay.recovery.agent.protection_work import ProtectionTask, ProtectionWork, answer_copies, work_for
+from mainstay.recovery.agent.protection_work import History, ProtectionTask, ProtectionWork, answer_copies, work_for
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.errors import ArenaError
 from mainstay.recovery.memory.records import NO_EPOCH, Word
@@ -54,10 +54,13 @@ class ParityEncoder(PeriodicThread):
         self._node = node
         self._store = node.store
         self._drags = 0
-        self._whole: dict[int, tuple[int, int]] = {}
-        """Rank -> the newest epoch that its group has all of, and how often the job had gone back by then."""
-        self._settled: set[tuple[int, int, int]] = set()
-        """(epoch, discards, group) of other groups that have said that they have all."""
+        self._configured = 0
+        self._configuring = threading.Lock()
+        """Held to change the groups, and to publish under those that hold."""
+        self._whole: dict[int, tuple[int, History]] = {}
+        """Rank -> the newest epoch that its group has all of, and since when."""
+        self._settled: set[tuple[int, History, int]] = set()
+        """(epoch, history, group) of other groups that have said that they have all."""
 
     def configure(self, groups: tuple[Group, ...], every: int, text: str, generation: int) -> None:
         """See ``AgentClient.configure_parity``. The same again changes nothing; otherwise all is looked at again.
@@ -66,16 +69,13 @@ class ParityEncoder(PeriodicThread):
             ValueError: ``every`` below 1 with a group, a rank that stands twice, or an unknown scheme.
         """
         _check_groups(groups, every, text)
-        config = msgspec.structs.replace(
-            self._store.config, groups=groups, every=every, scheme=text, generation=generation
-        )
-        if config != self._store.config:
-            self._whole.clear()
-            self._store.save(config)
-            for _, arena in self._store.all():
-                arena.set_word(Word.PARITY_EVERY, 0)
-                arena.set_word(Word.PARITY_EPOCH, NO_EPOCH)
-                arena.set_word(Word.PARITY_FLOOR, NO_EPOCH)
+        with self._configuring:
+            if self._store.change(groups=groups, every=every, scheme=text, generation=generation):
+                self._configured += 1
+                for _, arena in self._store.all():
+                    arena.set_word(Word.PARITY_EVERY, 0)
+                    arena.set_word(Word.PARITY_EPOCH, NO_EPOCH)
+                    arena.set_word(Word.PARITY_FLOOR, NO_EPOCH)
         self.pin()
         self.wake()
 
@@ -97,8 +97,8 @@ class ParityEncoder(PeriodicThread):
         if not self._store.has(request.rank) or self._store.config.generation < request.generation:
             return ProtectedState(complete=False, given_up=False)
         arena = self._store.arena(request.rank)
-        epoch, discards = self._whole.get(request.rank, (NO_EPOCH, 0))
-        whole = epoch >= request.epoch and discards == self._store.discards
+        epoch, history = self._whole.get(request.rank, (NO_EPOCH, None))
+        whole = epoch >= request.epoch and history == self._history()
         complete = whole or arena.word(Word.PARITY_EPOCH) >= request.epoch
         return ProtectedState(
             complete=complete, given_up=not complete and arena.word(Word.PARITY_FLOOR) >= request.epoch
@@ -110,14 +110,17 @@ class ParityEncoder(PeriodicThread):
         late = not all(outcomes)
         self._drags = self._drags + 1 if late else 0
         if late:
-            return min(LATER, SOON * 1.5**self._drags)
+            return min(LATER, SOON * 1.5 ** min(self._drags, _PATIENCE))
         return SOON if outcomes else IDLE
 
+    def _history(self) -> History:
+        return self._configured, self._store.discards
+
     def _tasks(self) -> list[ProtectionTask]:
-        config = self._store.config
+        history, config = self._history(), self._store.config  # in the order of ``configure``: never old groups alone
         pending = [(rank, arena, _oldest_pending(arena)) for rank, arena in self._store.all()]
         return [
-            ProtectionTask(rank, arena, epoch, config.group_of(rank), protection_scheme.parse(config.scheme))
+            ProtectionTask(rank, arena, epoch, config.group_of(rank), protection_scheme.parse(config.scheme), history)
             for rank, arena, epoch in pending
             if epoch is not None and config.group_of(rank)
         ]
@@ -138,27 +141,35 @@ class ParityEncoder(PeriodicThread):
     def _settle(self, task: ProtectionTask, share: ProtectionWork) -> bool:
         """Whether the epoch is settled: all of it everywhere, or given up."""
         if share.is_superseded():
-            self._give_up(task, "was overwritten before it had parity")
-            return True
+            return self._decide(task, lambda: self._give_up(task, "was overwritten before it had parity"))
         if not share.ready():
             return False
         share.make()
         if not share.everywhere():
             return False
-        self._whole[task.rank] = (task.epoch, self._store.discards)
+        self._whole[task.rank] = (task.epoch, task.history)
         given_up, all_groups = self._other_groups(task)
         if given_up:
-            self._give_up(task, "was given up by another group")
+            return self._decide(task, lambda: self._give_up(task, "was given up by another group"))
+        return all_groups and self._decide(task, lambda: self._publish(task, share))
+
+    def _decide(self, task: ProtectionTask, settle: Callable[[], None]) -> bool:
+        """Carry out ``settle``, unless the groups have changed or the job has gone back since the task was made.
+
+        Those make the epoch pending again: what was asked before says nothing of it, and to settle it for good would
+        leave the other members waiting for this one.
+        """
+        with self._store.lock(task.rank), self._configuring:
+            if task.history != self._history():
+                return False
+            settle()
             return True
-        if all_groups:
-            self._publish(task, share)
-        return all_groups
 
     def _other_groups(self, task: ProtectionTask) -> tuple[bool, bool]:
         """Whether one of the job's other groups has given the epoch up, and whether all of them have it."""
         config, complete = self._store.config, True
         for number, group in enumerate(config.groups):
-            key = (task.epoch, self._store.discards, number)
+            key = (task.epoch, task.history, number)
             if len(group) < 2 or any(m.rank == task.rank for m in group) or key in self._settled:
                 continue
             # Members of one group ask different members of the others, so that no member is asked by all.

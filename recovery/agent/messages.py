@@ -34,7 +34,7 @@ from mainstay.recovery.agent.peer_messages import (
     WireMessage,
     WireStruct,
 )
-from mainstay.recovery.checkpoint.catalog import PartFile
+from mainstay.recovery.checkpoint.catalog import ParityFile, PartFile
 from mainstay.recovery.checkpoint.manifest import DiskConfig
 
 NEWEST: Final = -1
@@ -284,6 +284,7 @@ class Inventory(WireMessage, frozen=True):
     """What does not work as it should, in words for an operator. Empty is good."""
     scrub: ScrubState | None = None
     """None where nothing is scrubbed."""
+    disk_parity: tuple[ParityFile, ...] = ()
 
 
 class Fetched(WireMessage, frozen=True):

@@ -36,6 +36,10 @@ _NOT_KEPT: Final = 0
 """Instead of a digest, for members of which no copy is kept. A digest of 0 would only be copied once more."""
 
 
+History = tuple[int, int]
+"""How often the groups were changed, and the job has gone back."""
+
+
 @dataclass(frozen=True, slots=True)
 class ProtectionTask:
     """An epoch of a local rank that is to be protected."""
@@ -45,6 +49,8 @@ class ProtectionTask:
     epoch: int
     members: Group
     scheme: ProtectionScheme
+    history: History
+    """When the task was made."""
 
     @property
     def subject(self) -> str:

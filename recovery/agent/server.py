@@ -92,7 +92,11 @@ class AgentServer:
                 time.sleep(REFUSED_SECONDS)
                 continue
             serve, arguments = (self._serve, (sock,)) if not source else (self._authenticate, (sock, source[0]))
-            threading.Thread(target=serve, args=arguments, name="mainstay-connection", daemon=True).start()
+            try:
+                threading.Thread(target=serve, args=arguments, name="mainstay-connection", daemon=True).start()
+            except RuntimeError as error:  # threads are short
+                sock.close()
+                self._refuse(f"a connection got no thread ({error})")
 
     def _authenticate(self, sock: socket.socket, source: str) -> None:
         """Serve a caller from the network once it has shown that it is of the job."""

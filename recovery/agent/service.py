@@ -198,6 +198,7 @@ class AgentService:
             slots=tuple(self.store.slot_infos()),
             parity=tuple(self.rows.infos()),
             disk=() if self._disk is None else self._disk.listed(),
+            disk_parity=() if self._disk is None else self._disk.parity_seen,
             rates=self.node.meter.rates(),
             degraded=tuple(f"{subject}: {words}" for subject, words in sorted(self._degraded().items())),
             scrub=msgspec.structs.replace(self.scrubber.counts),

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -257,9 +257,18 @@ class ArenaStore:
 
     def fence(self, generation: int) -> None:
         with self._lock:
-            self.save(msgspec.structs.replace(self.config, fence=max(self.config.fence, generation)))
+            self.change(fence=max(self.config.fence, generation))
             for arena in self._arenas.values():
                 arena.set_word(Word.FENCE, self.config.fence)
+
+    def change(self, **fields: Any) -> bool:
+        """Save the state with these fields; False: it has them already."""
+        with self._lock:
+            config = msgspec.structs.replace(self.config, **fields)
+            changed = config != self.config
+            if changed:
+                self.save(config)
+            return changed
 
     def save(self, config: ArenaStoreState) -> None:
         with self._lock:

@@ -28,6 +28,7 @@ from mainstay.recovery.checkpoint.manifest import (
     data_name,
     encoded_name,
     holds,
+    parity_names,
     part_name,
     read_checked,
     remove_file,
@@ -37,7 +38,7 @@ from mainstay.recovery.checkpoint.retention import CompleteStep, RetentionPolicy
 
 _STEP: Final = re.compile(r"^step-(\d{8,18})$")
 _PART: Final = re.compile(r"^rank-(\d{1,9})\.g(\d{1,18})\.json$")
-_PARITY: Final = re.compile(r"^parity-\d{1,9}\.g\d{1,18}\.json$")
+_PARITY: Final = re.compile(r"^parity-(\d{1,9})\.g(\d{1,18})\.json$")
 _DATA: Final = re.compile(r"^__(\d{1,9})_(\d{1,18})\.(?:distcp|encoded)$")
 _RUN: Final = re.compile(r"^run\.g(\d{1,18})\.json$")
 LATEST: Final = "latest"
@@ -71,6 +72,18 @@ class PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of its data file."""
     generation: int
     """In which the slot was committed: tells a future that was given up from the steps made again."""
+
+
+class ParityFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Parity rows that are durable; what they hold is checked when they are decoded from."""
+
+    rank: int
+    """That keeps them."""
+    epoch: int
+    ranks: tuple[int, ...]
+    """Members of the group, in the order of their places."""
+    parity: int
+    """Rows a codeword: members that may be lost."""
 
 
 class IncompleteStepError(CheckpointError):
@@ -175,12 +188,26 @@ class RunDirectory:
 
     def parity(self, epoch: int) -> Iterator[CheckpointPart]:
         """Parity of ``epoch``, as far as its descriptions are whole."""
-        for path in sorted(_entries(self.step(epoch))):
-            if _PARITY.match(path.name):
-                with contextlib.suppress(CheckpointError):
-                    part = read_checked(path, CheckpointPart)
-                    if (part.run, part.epoch) == (self.id, epoch):
-                        yield part
+        for rank, generation in self.parity_files(epoch):
+            with contextlib.suppress(CheckpointError):
+                yield self.parity_part(epoch, rank, generation)
+
+    def parity_part(self, epoch: int, rank: int, generation: int) -> CheckpointPart:
+        """The description of the rows that ``rank`` keeps.
+
+        Raises:
+            CheckpointError: missing, damaged, or of another step.
+        """
+        path = self.step(epoch) / parity_names(rank, generation)[1]
+        part = read_checked(path, CheckpointPart)
+        if (part.run, part.epoch) != (self.id, epoch):
+            raise CheckpointError(f"{path} holds step {part.epoch} of run {part.run}")
+        return part
+
+    def parity_files(self, epoch: int) -> list[tuple[int, int]]:
+        """(rank, generation) of the parity of ``epoch``, as the names of its descriptions say."""
+        found = (_PARITY.match(path.name) for path in _entries(self.step(epoch)))
+        return sorted((int(match[1]), int(match[2])) for match in found if match)
 
     def complete(self) -> Iterator[Manifest]:
         """Manifests of the steps that are whole and hold, newest first."""

@@ -7,6 +7,7 @@ manifests are read: ``mainstay checkpoint verify`` reads the tensors.
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,11 +22,13 @@ from mainstay.recovery.checkpoint.catalog import (
     PINNED,
     GivenUpStepError,
     IncompleteStepError,
+    ParityFile,
     PartFile,
     RunDirectory,
     bases_of,
 )
 from mainstay.recovery.checkpoint.manifest import CheckpointError, Manifest
+from mainstay.recovery.protection_scheme import ProtectionScheme, SchemeKind
 
 LISTED: Final = 64
 """Newest steps in a report, and as many older pinned ones."""
@@ -269,6 +272,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The step that the run continued from; 0: none."""
     held: Mapping[str, Sequence[PartFile]] = {}
     """Node -> parts that its agent sees in its directory."""
+    parity: Mapping[str, Sequence[ParityFile]] = {}
+    """Node -> parity rows, likewise."""
     replicas: tuple[tuple[int, ...], ...] = ()
     """Ranks with equal state."""
     world_size: int = 0
@@ -285,6 +290,8 @@ class _Parts:
         self.nodes: defaultdict[int, set[str]] = defaultdict(set)
         """Rank -> nodes."""
         self.sizes: dict[tuple[int, int], int] = {}
+        self.groups: defaultdict[tuple[tuple[int, ...], int], set[tuple[int, str]]] = defaultdict(set)
+        """(ranks of a parity group, members that may be lost) -> (rank, node) of rows."""
 
     def add_part(self, node: str, part: PartFile) -> None:
         self.nodes[part.rank].add(node)
@@ -298,11 +305,32 @@ class _Parts:
         ranks = range(job.world_size)
         return min((len(set().union(*map(self._of, twins.get(rank, (rank,))))) for rank in ranks), default=0)
 
+    def least(self, job: JobFacts) -> int:
+        """The same, where what is lost is decoded from parity; a group counts if rows lie beside each of its parts."""
+        fewest = self.fewest(job)
+        home = {rank: min(nodes) for rank, nodes in self.nodes.items() if rank < job.world_size}
+        whole = {g: t for (g, t), rows in self.groups.items() if {(r, home.get(r, "")) for r in g} <= rows}
+        if not fewest or not whole or len(home) < job.world_size:
+            return fewest
+        homes = tuple(home[rank] for rank in range(job.world_size))
+        return max(fewest, _least_loss(homes, tuple(job.replicas), tuple(whole), max(whole.values())))
+
     def _of(self, rank: int) -> set[str]:
         return self.nodes.get(rank, set())
 
     def all_nodes(self) -> list[str]:
         return sorted(set().union(*self.nodes.values()))
+
+
+@functools.lru_cache(maxsize=8)  # most steps lie alike
+def _least_loss(
+    home: tuple[str, ...], replicas: tuple[tuple[int, ...], ...], groups: tuple[tuple[int, ...], ...], tolerance: int
+) -> int:
+    from mainstay.recovery.durability import HeldSnapshots, least_loss  # noqa: PLC0415 - a service has no numpy
+
+    scheme = ProtectionScheme(SchemeKind.RS, tolerance, 1, max(map(len, groups)))
+    loss = dict.fromkeys(home, 0.0)
+    return least_loss(HeldSnapshots(loss=loss, home=home, replicas=replicas, scheme=scheme, groups=groups))
 
 
 def with_job(steps: Iterable[CheckpointStep], job: JobFacts) -> tuple[CheckpointStep, ...]:
@@ -314,6 +342,8 @@ def with_job(steps: Iterable[CheckpointStep], job: JobFacts) -> tuple[Checkpoint
         nodes, count = nodes + 1, count + len(seen)
         for part in seen:
             parts[part.epoch].add_part(node, part)
+        for row in job.parity.get(node, ()):
+            parts[row.epoch].groups[row.ranks, row.parity].add((row.rank, node))
     known = link([_on_nodes(step, parts[step.step], job) for step in steps], job.begun_at)
     shared = nodes > 1 and any(
         min(map(len, parts[step.step].nodes.values()), default=0) == nodes
@@ -342,20 +372,21 @@ def _with_job(step: CheckpointStep, parts: _Parts, job: JobFacts, *, shared: boo
         step,
         nodes=tuple(nodes[:NAMED]),
         node_count=len(nodes),
-        survives=_survives(step, parts.fewest(job), nodes, shared=shared) if usable else "",
+        survives=_survives(step, parts, job, nodes, shared=shared) if usable else "",
         seconds_lost=round(steps_lost * job.step_seconds, 3) or None,
         restore_seconds=step.read_bytes / job.read_rate if local and step.read_bytes and job.read_rate else None,
     )
 
 
-def _survives(step: CheckpointStep, fewest: int, nodes: Sequence[str], *, shared: bool) -> str:
+def _survives(step: CheckpointStep, parts: _Parts, job: JobFacts, nodes: Sequence[str], *, shared: bool) -> str:
     if CheckpointLevel.UPLOAD in step.levels:
         return "any loss of nodes and of the local directory: it is uploaded"
     if shared:
         return "the loss of any nodes: they share the directory"
     if len(nodes) == 1:
         return f"not the loss of {nodes[0]}, if the directory is on a disk of this node"
-    if fewest:
-        less = f"the loss of any {fewest - 1}" if fewest > 1 else "not the loss of any one"
-        return f"{less} of its {len(nodes)} nodes"
+    if least := parts.least(job):
+        less = f"the loss of any {least - 1}" if least > 1 else "not the loss of any one"
+        how = ", by mainstay checkpoint rebuild" if least > parts.fewest(job) else ""
+        return f"{less} of its {len(nodes)} nodes{how}"
     return ""

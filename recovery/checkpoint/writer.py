@@ -156,7 +156,7 @@ class Writer:
 
 def main() -> int:
     """``python -m mainstay.recovery.checkpoint.writer``: until stdin ends."""
-    os.nice(NICE)
+    os.nice(max(0, NICE - os.nice(0)))  # that of the thread which started it is inherited
     orders: queue.SimpleQueue[WriteRequest] = queue.SimpleQueue()
     decoder = msgspec.json.Decoder(WriteRequest)
 

@@ -51,7 +51,7 @@ def _stood_in(optimizer: torch.optim.Optimizer) -> bool:
     parameters = [group["params"] for group in optimizer.param_groups]
     if not _is_torchs(optimizer) or any(not _is_plain(p) for params in parameters for p in params):
         return False
-    twins = [[_twin(p) for p in params] for params in parameters]
+    twins = [[_twin(p, optimizer) for p in params] for params in parameters]
     try:
         for group, params in zip(optimizer.param_groups, twins, strict=True):
             group["params"] = params
@@ -80,12 +80,18 @@ def _is_plain(parameter: torch.Tensor) -> bool:
     return type(parameter) in {torch.nn.Parameter, torch.Tensor} and parameter.layout is torch.strided
 
 
-def _twin(parameter: torch.Tensor) -> torch.nn.Parameter:
+def _twin(parameter: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.nn.Parameter:
     """Of equal shape, strides and type, with a gradient, and no memory."""
     twin = torch.nn.Parameter(torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad)
     if parameter.requires_grad:
-        twin.grad = torch.empty_like(twin)
+        twin.grad = _zero_gradient(twin, optimizer)
     return twin
+
+
+def _zero_gradient(parameter: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+    """Of the kind that ``optimizer`` takes."""
+    sparse = isinstance(optimizer, torch.optim.SparseAdam)
+    return torch.zeros_like(parameter, layout=torch.sparse_coo) if sparse else torch.zeros_like(parameter)
 
 
 @contextmanager
@@ -94,7 +100,7 @@ def _really_taken(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     kept = [(p, p.detach().clone(), p.grad) for p in parameters]
     try:
         for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = _zero_gradient(parameter, optimizer)
         _step(optimizer)
         yield
     finally:

@@ -9,6 +9,7 @@ import socket
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -65,10 +66,12 @@ def demo(
         directory=directory, port=_choose_port(port, console), steps=steps, kill_rank=kill_rank,
         kill_at_step=kill_at_step, seed=seed,
     )  # fmt: skip
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    story = DemoTimeline()
+    story, ended = DemoTimeline(), list[int]()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        # Only noted: an error raised here could come between the start of a process and the note of its id.
+        signal.signal(number, lambda got, _: ended.append(got))
     try:
-        _play(options, story, console, stay=not exit_)
+        _play(options, story, console, ended, stay=not exit_)
     finally:
         if keep:
             console.print(f"kept {directory}")
@@ -79,32 +82,31 @@ def demo(
     sys.exit(0 if story.ok else 1)
 
 
-def _play(options: DemoOptions, story: DemoTimeline, console: Console, *, stay: bool) -> None:
-    with TerminalView(story, console) as refresh:
-        scenario = Scenario(options, story, refresh)
-        try:
-            scenario.run()
-        except DemoError as error:
-            story.error = str(error)
-            story.add_line(story.error, "bad")
-        if not stay or story.error:
-            refresh()
-            scenario.stack.close()
-    console.print(summary_table(story))
-    if stay and not story.error:
-        link = scenario.stack.sign_in_link()  # the first one may be used, or over
-        console.print(f"\nThe dashboard stays up: [bold cyan]{link}[/]\nCtrl-C ends everything.", soft_wrap=True)
-        _wait_for_interrupt(scenario)
+def _play(options: DemoOptions, story: DemoTimeline, console: Console, ended: list[int], *, stay: bool) -> None:
+    """All of the demo; a signal in ``ended`` ends it soon, and every process of it."""
+    with ExitStack() as last:
+        with TerminalView(story, console) as refresh:
 
+            def refresh_until_ended() -> None:
+                if ended:
+                    sys.exit(128 + ended[0])
+                refresh()
 
-def _wait_for_interrupt(scenario: Scenario) -> None:
-    try:
-        while scenario.stack.children.exit_code("service") is None:
-            time.sleep(0.5)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        scenario.stack.close()
+            scenario = Scenario(options, story, refresh_until_ended)
+            last.callback(scenario.stack.close)
+            try:
+                scenario.run()
+            except DemoError as error:
+                story.error = str(error)
+                story.add_line(story.error, "bad")
+        console.print(summary_table(story))
+        if stay and not story.error:
+            link = scenario.stack.sign_in_link()  # the first one may be used, or over
+            console.print(f"\nThe dashboard stays up: [bold cyan]{link}[/]\nCtrl-C ends everything.", soft_wrap=True)
+            while not ended and scenario.stack.children.exit_code("service") is None:
+                time.sleep(0.5)
+    if ended and ended[0] != signal.SIGINT:
+        sys.exit(128 + ended[0])
 
 
 def _check(port: int | None, steps: int, kill_rank: int, kill_at_step: int) -> None:

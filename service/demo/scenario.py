@@ -74,7 +74,7 @@ class Scenario:
     def start_service(self) -> None:
         """Service, dashboard, worker, beat and this machine's own node daemon, with embedded defaults."""
         self.story.add_line("starting the service with embedded defaults (SQLite, Celery in memory)")
-        self.stack.start_service()
+        self.stack.start_service(between=self.refresh)
         self.story.url = self.stack.api.url
         self.story.sign_in = self.stack.sign_in_link()
         self.story.add_line(f"service is ready: {self.story.sign_in}", "good")

@@ -56,7 +56,9 @@ class Stack:
     def data_dir(self) -> Path:
         return self.directory / "service"
 
-    def start_service(self, command: str = "up", *options: str, seconds: float = 60.0) -> None:
+    def start_service(
+        self, command: str = "up", *options: str, seconds: float = 60.0, between: Callable[[], None] | None = None
+    ) -> None:
         """Start ``mainstay up`` (or ``serve``) and wait until it is ready; ``api`` then has the admin's token.
 
         Raises:
@@ -68,7 +70,7 @@ class Stack:
         place = ["--port", str(self.port), "--data-dir", str(self.data_dir), "--config", str(config)]
         line = mainstay_command(command, *place, *options)
         self.children.start("service", line, self.env)
-        self.until(self.api.ready, seconds, "the service to be ready", vital=("service",))
+        self.until(self.api.ready, seconds, "the service to be ready", vital=("service",), between=between)
         self.token = (self.data_dir / "admin-token").read_text().strip()
         self.api = ApiClient(self.api.url, self.token)
 

@@ -79,6 +79,7 @@ class CheckpointMonitor:
         return JobFacts(
             begun_at=self._job.begun_at,
             held={node: known.disk for node, known in inventories.items()},
+            parity={node: known.disk_parity for node, known in inventories.items()},
             replicas=self._durability.replicas(),
             world_size=len(self._job.members.ranks),
             step_seconds=_rounded(self._inputs.step_seconds),

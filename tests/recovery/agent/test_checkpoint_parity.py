@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from mainstay.recovery.agent.messages import Inventory
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.manifest import (
     CheckpointError,
@@ -24,6 +25,7 @@ from mainstay.recovery.checkpoint.manifest import (
 )
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.slot_reader import read_slot
+from mainstay.recovery.checkpoint.summary import JobFacts, RunReader, with_job
 from mainstay.recovery.checkpoint.writer import SlotOrder, Writer, WriteRequest
 from mainstay.recovery.checkpoint_rebuild import rebuild_step
 from mainstay.recovery.memory.records import Word
@@ -65,8 +67,11 @@ class Disks:
         return (self.runs()[rank].step(2) / data_name(rank, 1)).read_bytes()
 
     @contextlib.contextmanager
-    def train(self, warm: Warm, scheme: str) -> Iterator[tuple[Callable[..., None], Callable[[], None]]]:
-        """Agents and trainers: what makes one epoch, and what has the group in another order, a generation later."""
+    def train(
+        self, warm: Warm, scheme: str
+    ) -> Iterator[tuple[Callable[..., None], Callable[[], None], Callable[[], dict[str, Inventory]]]]:
+        """Agents and trainers: what makes one epoch, what has the group in another order, a generation later, and what
+        agents say that they hold."""
         options = ["--parity-interval", "2", "--checkpoint-interval", "2", "--scrub-interval", "0"]
         with start_agents(warm) as start, open_ranks() as make:
             nodes = [start(f"n{i}", *options, "--checkpoint-dir", str(path)) for i, path in enumerate(self.paths)]
@@ -88,7 +93,7 @@ class Disks:
                     eventually(lambda: all(r.arena.word(Word.PARITY_EPOCH) == epoch for r in ranks), SLOW)
                     eventually(lambda: self.is_protected(epoch), SLOW)
 
-            yield step, regroup
+            yield step, regroup, lambda: {node.node: node.client().inventory() for node in nodes}
             for path, node in zip(self.paths, nodes, strict=True):  # the memory too, for a look at it
                 for arena in node.directory.glob("parity-*.arena"):
                     shutil.copy(arena, path.with_suffix(".arena"))
@@ -101,7 +106,7 @@ def step_2(warm_agent: Warm, tmp_path_factory: pytest.TempPathFactory) -> Callab
     @functools.cache
     def make(scheme: str) -> Disks:
         disks = Disks(tmp_path_factory.mktemp("disks"))
-        with disks.train(warm_agent, scheme) as (step, _):
+        with disks.train(warm_agent, scheme) as (step, _, _):
             step(2)
         return disks
 
@@ -204,7 +209,7 @@ def test_an_operator_sees_what_was_made_and_why_not(
 def test_disks_that_are_copied_while_agents_write_never_make_a_false_step(warm_agent: Warm, tmp_path: Path) -> None:
     """As a kill of everything at that moment leaves them, and worse: files of one disk are of several moments."""
     disks, found = Disks(tmp_path), set()
-    with disks.train(warm_agent, "rs:2") as (step, _):
+    with disks.train(warm_agent, "rs:2") as (step, _, _):
         step(2)
         for epoch in range(3, 23):
             step(epoch, wait=False)
@@ -226,12 +231,25 @@ def test_disks_that_are_copied_while_agents_write_never_make_a_false_step(warm_a
     assert found
 
 
+def find_survived(run: RunDirectory, inventories: dict[str, Inventory]) -> str:
+    """As the coordinator reports it of the only step."""
+    job = JobFacts(
+        held={node: one.disk for node, one in inventories.items()},
+        parity={node: one.disk_parity for node, one in inventories.items()},
+        world_size=NODES,
+    )
+    (listed,) = with_job(RunReader(run).read(), job)
+    return listed.survives
+
+
 def test_parity_of_a_step_stays_beside_that_of_other_groups_and_goes_with_it_and_with_what_the_job_has_gone_back_from(
     warm_agent: Warm, tmp_path: Path
 ) -> None:
     disks = Disks(tmp_path)
-    with disks.train(warm_agent, "xor") as (step, regroup):
+    with disks.train(warm_agent, "xor") as (step, regroup, held):
         step(2)
+        survived = "the loss of any 1 of its 4 nodes, by mainstay checkpoint rebuild"
+        eventually(lambda: find_survived(disks.runs()[0], held()) == survived, SLOW)
         step(4)
         whole = disks.collect(tmp_path / "whole", (3,))
         regroup()

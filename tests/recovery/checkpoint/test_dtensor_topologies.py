@@ -21,13 +21,12 @@ from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.manifest import DiskConfig
 from mainstay.recovery.checkpoint.reshape import gather, needed, sources
-from mainstay.recovery.memory.arena import Arena
-from mainstay.recovery.memory.snapshot import SnapshotWriter
 from mainstay.recovery.memory.state import TrainerState
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.protocol.worker_messages import RestoreOrder
 from mainstay.recovery.recovery_plan import RestoreSource
 from mainstay.recovery.sdk.snapshot_session import SnapshotSession
+from tests.recovery.checkpoint.state_part import write_state
 from tests.recovery.sdk.ranks import run_ranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300)]
@@ -104,14 +103,7 @@ class Job:
         run = f"01997c4e-8f00-7000-8000-{[*TOPOLOGIES].index(self.name):012}"
         config = DiskConfig(run=run, generation=1, every=1, dp=self.shape.dp, pp=1, tp=self.shape.tp)
         target = save.WriteTarget(home / "checkpoints", "job", config)
-        save.begin_step(target)
-        arena = Arena.create(home / f"{self.name}-{self.rank}", rank=self.rank, layout=self.state.layout, slots=2)
-        writer = SnapshotWriter(arena, self.state)
-        writer.start(EPOCH, 1)
-        writer.wait()
-        writer.close()
-        save.write_part(arena, arena.verify(arena.find(EPOCH)), target)
-        arena.close()
+        write_state(target, self.state, EPOCH, self.rank, home / f"{self.name}-{self.rank}")
         return target
 
     def load(self, run: RunDirectory) -> None:

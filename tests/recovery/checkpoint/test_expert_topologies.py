@@ -12,12 +12,11 @@ import torch.distributed.checkpoint as dcp
 
 from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig, Manifest
-from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.global_slices import DeclaredSlices
-from mainstay.recovery.memory.snapshot import SnapshotWriter
 from mainstay.recovery.memory.state import TrainerState
 from mainstay.recovery.mesh_shape import MeshShape
 from tests.recovery.checkpoint.experts import Model, Tensors, Topology, load, piece, sharding, state_tensors
+from tests.recovery.checkpoint.state_part import write_state
 
 RUN, EPOCH = "01997c4e-8f00-7000-8000-000000000001", 3
 Change = Callable[["Rank"], None]
@@ -60,7 +59,6 @@ class Saved:
         shape = topology.shape
         config = DiskConfig(run=RUN, generation=1, every=1, dp=shape.dp, pp=shape.pp, tp=shape.tp, **of)
         self.target = save.WriteTarget(home / "checkpoints", "job", config)
-        save.begin_step(self.target)
         self.home, self.topology = home, topology
         self.ranks = [Rank(topology, number, whole) for number in range(shape.world_size)]
         for rank in self.ranks:
@@ -69,14 +67,8 @@ class Saved:
 
     def write(self, *ranks: int) -> None:
         for number in ranks or range(len(self.ranks)):
-            state = self.ranks[number].state
-            arena = Arena.create(self.home / f"rank-{number}.arena", rank=number, layout=state.layout, slots=2)
-            writer = SnapshotWriter(arena, state)
-            writer.start(EPOCH, 1)
-            writer.wait()
-            writer.close()
-            save.write_part(arena, arena.verify(arena.find(EPOCH)), self.target)
-            arena.close()
+            state, memory = self.ranks[number].state, self.home / f"rank-{number}.arena"
+            write_state(self.target, state, EPOCH, number, memory)
 
     def commit(self) -> Manifest:
         self.write()

@@ -18,9 +18,7 @@ from torch.distributed.tensor import DTensor
 from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.manifest import DiskConfig
-from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.global_slices import DeclaredSlices
-from mainstay.recovery.memory.snapshot import SnapshotWriter
 from mainstay.recovery.memory.state import TrainerState
 from mainstay.recovery.mesh_shape import MeshShape
 from tests.recovery.checkpoint.experts import (
@@ -36,6 +34,7 @@ from tests.recovery.checkpoint.experts import (
     sharding,
     state_tensors,
 )
+from tests.recovery.checkpoint.state_part import write_state
 from tests.recovery.sdk.ranks import run_ranks
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300)]
@@ -115,14 +114,7 @@ class Job:
         config = DiskConfig(run=run, generation=1, every=1, dp=self.topology.shape.dp, pp=1, tp=1)
         target = save.WriteTarget(home / "checkpoints", "job", config)
         if self.here:
-            save.begin_step(target)
-            arena = Arena.create(home / f"{self.name}-{self.rank}", rank=self.rank, layout=self.state.layout, slots=2)
-            writer = SnapshotWriter(arena, self.state)
-            writer.start(EPOCH, 1)
-            writer.wait()
-            writer.close()
-            save.write_part(arena, arena.verify(arena.find(EPOCH)), target)
-            arena.close()
+            write_state(target, self.state, EPOCH, self.rank, home / f"{self.name}-{self.rank}")
         dist.barrier()
         if self.rank == 0:
             assert save.commit(target, EPOCH)

@@ -15,11 +15,10 @@ import torch.distributed.checkpoint as dcp
 from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig, Manifest
 from mainstay.recovery.checkpoint.reshape import gather, sources
-from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.global_slices import DeclaredSlices, GlobalSlice, decode, encode
-from mainstay.recovery.memory.snapshot import SnapshotWriter
 from mainstay.recovery.memory.state import TrainerState
 from mainstay.recovery.mesh_shape import MeshShape
+from tests.recovery.checkpoint.state_part import write_state
 
 RUN = "01997c4e-8f00-7000-8000-000000000001"
 LAYERS, WIDTH, HIDDEN, EPOCH = 4, 6, 12, 3
@@ -95,18 +94,11 @@ def saved(
 ) -> tuple[save.WriteTarget, Manifest]:
     config = DiskConfig(run=RUN, generation=1, every=1, dp=shape.dp, pp=shape.pp, tp=shape.tp, copies=copies)
     target = save.WriteTarget(home / "checkpoints", "job", config)
-    save.begin_step(target)
     for number in range(shape.world_size):
         rank = Rank(number, shape, whole)
         if change is not None:
             change(rank)
-        arena = Arena.create(home / f"rank-{number}.arena", rank=number, layout=rank.state.layout, slots=2)
-        writer = SnapshotWriter(arena, rank.state)
-        writer.start(EPOCH, 1)
-        writer.wait()
-        writer.close()
-        save.write_part(arena, arena.verify(arena.find(EPOCH)), target)
-        arena.close()
+        write_state(target, rank.state, EPOCH, number, home / f"rank-{number}.arena")
     made = save.commit(target, EPOCH)
     assert made is not None
     return target, made

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from mainstay.recovery.checkpoint import save
-from mainstay.recovery.checkpoint.catalog import PartFile
+from mainstay.recovery.checkpoint.catalog import ParityFile, PartFile
 from mainstay.recovery.checkpoint.manifest import MANIFEST, data_name
 from mainstay.recovery.checkpoint.summary import (
     LISTED,
@@ -158,6 +158,49 @@ def test_durability_follows_from_who_sees_which_part(
     everywhere = state == "incomplete" and survives
     assert found.state == ("on_nodes" if everywhere else state)
     assert found.disk_bytes == (200 if survives or state == "complete" else 100)
+
+
+@pytest.mark.parametrize(
+    ("on", "groups", "parity", "replicas", "survives"),
+    [
+        ("abcd", [(0, 1, 2, 3)], 1, (), "the loss of any 1 of its 4 nodes, by mainstay checkpoint rebuild"),
+        ("abcd", [(0, 1, 2, 3)], 2, (), "the loss of any 2 of its 4 nodes, by mainstay checkpoint rebuild"),
+        ("abcd", [(0, 1)], 1, (), "not the loss of any one of its 4 nodes"),
+        ("abcd", [(0, 1, 2, 3)], 1, ((0, 1), (2, 3)), "the loss of any 1 of its 4 nodes"),
+        (
+            "abcd",
+            [(3, 1, 0, 2)],
+            2,
+            ((0, 1), (2, 3)),
+            "the loss of any 2 of its 4 nodes, by mainstay checkpoint rebuild",
+        ),
+        ("aabb", [(0, 2), (1, 3)], 1, (), "the loss of any 1 of its 2 nodes, by mainstay checkpoint rebuild"),
+        ("aabb", [(0, 1), (2, 3)], 1, (), "not the loss of any one of its 2 nodes"),
+    ],
+)
+def test_parity_beside_the_parts_outlives_what_its_groups_bear(
+    on: str, groups: list[tuple[int, ...]], parity: int, replicas: tuple[tuple[int, ...], ...], survives: str
+) -> None:
+    """``on`` has the node of each rank; what fails is a node, with all of its ranks."""
+    step = CheckpointStep(step=10, state=StepState.INCOMPLETE, ranks=1, disk_bytes=100)
+    held = {node: parts(10, *(rank for rank, at in enumerate(on) if at == node)) for node in on}
+    rows = [(on[rank], ParityFile(rank, 10, group, parity)) for group in groups for rank in group]
+
+    def find_survived(rows: list[tuple[str, ParityFile]]) -> str:
+        here = {node: [row for at, row in rows if at == node] for node in on}
+        return with_job([step], JobFacts(held=held, parity=here, replicas=replicas, world_size=4))[0].survives
+
+    assert find_survived(rows) == survives
+    elsewhere = [("a" if node == "b" else "b", row) for node, row in rows[:1]]  # one moved away from its part
+    assert [find_survived(rows[1:]), find_survived(elsewhere + rows[1:])] == [find_survived([])] * 2
+
+
+def test_parity_of_ranks_that_the_job_no_longer_has_counts_for_nothing() -> None:
+    step = CheckpointStep(step=10, state=StepState.INCOMPLETE, ranks=1, disk_bytes=100)
+    held = {node: parts(10, rank) for rank, node in enumerate("abcd")}
+    rows = {node: [ParityFile(rank, 10, (0, 1, 2, 3), 1)] for rank, node in enumerate("abcd")}
+    (found,) = with_job([step], JobFacts(held=held, parity=rows, world_size=3))
+    assert found.survives == "not the loss of any one of its 4 nodes"
 
 
 def test_a_job_goes_back_to_a_step_on_the_disks_of_its_nodes() -> None:

@@ -25,6 +25,7 @@ KINDS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
     "asgd": (torch.optim.ASGD, {}),
     "rprop": (torch.optim.Rprop, {}),
     "rmsprop": (torch.optim.RMSprop, {"momentum": 0.5, "centered": True}),
+    "sparse": (torch.optim.SparseAdam, {}),
     "sgd": (torch.optim.SGD, {"lr": 0.1}),
     "momentum": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
 }

@@ -119,6 +119,26 @@ def test_going_back_in_the_same_process_is_bit_equal(tmp_path, kind):
     assert _fingerprint(model, optimizer) == expected
 
 
+def test_sparse_gradients_continue_to_the_same_bits(tmp_path):
+    """SparseAdam makes the state of a parameter at its first sparse gradient, and takes no other."""
+
+    def train(model: torch.nn.Embedding, optimizer: torch.optim.Optimizer) -> list[bytes]:
+        for step in range(3):
+            optimizer.zero_grad()
+            model(torch.tensor([step, 5, 5])).square().sum().backward()
+            optimizer.step()
+        return _fingerprint(model, optimizer)
+
+    model, other = (torch.nn.Embedding(8, 3, sparse=True) for _ in range(2))
+    optimizer, other_optimizer = (torch.optim.SparseAdam(one.parameters(), lr=1e-2) for one in (model, other))
+    state = TrainerState(model, optimizer)
+    assert not optimizer.state
+    train(model, optimizer)
+    arena = _snapshot(tmp_path, state, 3)
+    restore(arena, 3, TrainerState(other, other_optimizer))
+    assert train(other, other_optimizer) == train(model, optimizer)
+
+
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_attaching_changes_nothing(kind):
     _seed()
