@@ -5,8 +5,11 @@ No command needs torch: files of other programs are read as data (``mainstay.rec
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
+from collections.abc import Iterable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +19,12 @@ from cyclopts import App
 
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
 from mainstay.recovery.checkpoint import open_checkpoint
-from mainstay.recovery.checkpoint.catalog import LATEST, ResumeSource, RunDirectory, find, runs
+from mainstay.recovery.checkpoint.catalog import LATEST, RunDirectory, find, runs
 from mainstay.recovery.checkpoint.formats import WriteOptions, convert
+from mainstay.recovery.checkpoint.formats.mainstay import named_part
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.logical import LogicalTensor, problems, region_of, values_of
-from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, PartEntry
+from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.checkpoint.summary import RunReader, link
 from mainstay.recovery.checkpoint_levels_cli import download, pin, rebuild, unpin, upload, uploaded_rows
 from mainstay.recovery.memory.errors import ArenaError
@@ -47,19 +51,12 @@ def ls(directory: Path, *, upload: str | None = None, as_json: AsJson = False) -
     rows = [row for run in (runs(directory) if directory.is_dir() or upload is None else []) for row in _steps(run)]
     if upload is not None:
         rows = sorted([*rows, *uploaded_rows(upload, rows)], key=lambda row: (row["run"], row["step"] or 0))
-    if as_json:
-        _print(rows)
-        return 0
-    if not rows:
-        print(f"no runs in {directory}")  # noqa: T201 - a command prints
-    run = ""
-    for row in rows:
-        if row["run"] != run:
-            run = row["run"]
-            shape = "shape unknown" if row["shape"] is None else "dp={} pp={} tp={}".format(*row["shape"])
-            print(f"run {run} of {row['job']}, {shape}")  # noqa: T201 - a command prints
-        print(f"  {_line(row)}")  # noqa: T201 - likewise
-    return 0
+    lines = [] if rows else [f"no runs in {directory}"]
+    for run, of_run in itertools.groupby(rows, key=itemgetter("run")):
+        first, *others = of_run
+        shape = "shape unknown" if first["shape"] is None else "dp={} pp={} tp={}".format(*first["shape"])
+        lines += [f"run {run} of {first['job']}, {shape}", *(f"  {_line(row)}" for row in (first, *others))]
+    return _report(rows, lines, as_json=as_json)
 
 
 def _line(row: dict[str, Any]) -> str:
@@ -105,49 +102,32 @@ def verify(directory: Path, *, run: str = LATEST, step: int | None = None, as_js
     if not (directory.is_dir() and runs(directory)):
         return _verify_other(directory, as_json=as_json)
     source = find(directory, run, step)
-    manifest, found = source.manifest, []
+    manifest = source.manifest
+    found: list[dict[str, Any]] = []
     for entry in manifest.parts:
         problem, nbytes = "", 0
         try:
-            nbytes = verify_part(source.run, _pinned(source, entry))
+            nbytes = verify_part(source.run, named_part(source.run, manifest, entry))
         except (CheckpointError, ArenaError) as error:
             problem = str(error)
         found.append({"rank": entry.rank, "nbytes": nbytes, "problem": problem})
-    bad = [row for row in found if row["problem"]]
-    if as_json:
-        _print({"run": manifest.run, "step": manifest.epoch, "ok": not bad, "ranks": found})
-    else:
-        for row in bad:
-            print(f"rank {row['rank']}: {row['problem']}")  # noqa: T201 - a command prints
-        total = sum(int(str(row["nbytes"])) for row in found)
-        print(f"step {manifest.epoch} of run {manifest.run}: {_verdict(len(bad), len(found), total)}")  # noqa: T201
-    return 1 if bad else 0
+    bad = [f"rank {row['rank']}: {row['problem']}" for row in found if row["problem"]]
+    verdict = f"{len(bad)} of {len(found)} ranks are damaged"
+    if not bad:
+        verdict = f"{len(found)} ranks, {sum(int(row['nbytes']) for row in found)} bytes, all digests hold"
+    content = {"run": manifest.run, "step": manifest.epoch, "ok": not bad, "ranks": found}
+    lines = [*bad, f"step {manifest.epoch} of run {manifest.run}: {verdict}"]
+    return _report(content, lines, as_json=as_json, code=1 if bad else 0)
 
 
 def _verify_other(path: Path, *, as_json: bool) -> int:
     """Verify a checkpoint that is no directory of runs."""
     opened = open_checkpoint(path)
     bad = list(problems(opened))
-    if as_json:
-        _print({"format": opened.format, "tensors": len(opened.tensors), "ok": not bad, "problems": bad})
-    else:
-        for problem in bad:
-            print(problem)  # noqa: T201 - a command prints
-        verdict = f"{len(bad)} tensors are damaged" if bad else "all are whole"
-        print(f"{path} ({opened.format}): {len(opened.tensors)} tensors, {verdict}")  # noqa: T201 - likewise
-    return 1 if bad else 0
-
-
-def _pinned(source: ResumeSource, entry: PartEntry) -> CheckpointPart:
-    """The part that the manifest means."""
-    part = source.run.part(source.manifest.epoch, entry.rank, entry.generation)
-    if part.check != entry.check:
-        raise CheckpointError(f"the part of rank {entry.rank} is not the one that the manifest names")
-    return part
-
-
-def _verdict(bad: int, count: int, nbytes: int) -> str:
-    return f"{bad} of {count} ranks are damaged" if bad else f"{count} ranks, {nbytes} bytes, all digests hold"
+    content = {"format": opened.format, "tensors": len(opened.tensors), "ok": not bad, "problems": bad}
+    verdict = f"{len(bad)} tensors are damaged" if bad else "all are whole"
+    lines = [*bad, f"{path} ({opened.format}): {len(opened.tensors)} tensors, {verdict}"]
+    return _report(content, lines, as_json=as_json, code=1 if bad else 0)
 
 
 @checkpoint.command(name="convert")
@@ -179,13 +159,12 @@ def convert_(
     """
     options = WriteOptions(dp=dp, pp=pp, tp=tp, like=like, zero_stage=zero_stage)
     done = convert(source, output, to, options)
-    if as_json:
-        _print({"from": done.format, "to": to, "tensors": len(done.tensors), "step": done.step, "output": str(output)})
-        return 0
-    print(f"{source} ({done.format}): {len(done.tensors)} tensors in {output} ({to})")  # noqa: T201 - a command prints
+    count = len(done.tensors)
+    lines = [f"{source} ({done.format}): {count} tensors in {output} ({to})"]
     if to == "mainstay":
-        print(f"Resume from it with --checkpoint-dir {output} --resume {runs(output)[-1].id}")  # noqa: T201 - likewise
-    return 0
+        lines.append(f"Resume from it with --checkpoint-dir {output} --resume {runs(output)[-1].id}")
+    content = {"from": done.format, "to": to, "tensors": count, "step": done.step, "output": str(output)}
+    return _report(content, lines, as_json=as_json)
 
 
 _SLICE: Final = re.compile(r"^(.*?)(?:\[([-\d:,\s]*)\])?$")
@@ -207,12 +186,9 @@ def cat(path: Path, name: str, *, as_json: AsJson = False) -> int:
     region, kept = _region(tensor, match[2])
     values = values_of(tensor.read(region), tensor.dtype)
     values = values.reshape([n for n, keep in zip(values.shape, kept, strict=True) if keep])
-    if as_json:
-        _print({"name": tensor.name, "dtype": tensor.dtype, "shape": tensor.shape, "values": values.tolist()})
-    else:
-        print(f"{tensor.name} {tensor.dtype}{list(tensor.shape)}")  # noqa: T201 - a command prints
-        print(values)  # noqa: T201 - likewise
-    return 0
+    lines = [f"{tensor.name} {tensor.dtype}{list(tensor.shape)}", str(values)]
+    content = {"name": tensor.name, "dtype": tensor.dtype, "shape": tensor.shape, "values": values}
+    return _report(content, lines, as_json=as_json)
 
 
 def _region(tensor: LogicalTensor, text: str | None) -> tuple[tuple[slice, ...], list[bool]]:
@@ -250,19 +226,15 @@ def diff(a: Path, b: Path, *, as_json: AsJson = False) -> int:
     """
     ours, theirs = open_checkpoint(a).tensors, open_checkpoint(b).tensors
     rows = []
-    for name in [*ours, *(name for name in theirs if name not in ours)]:
-        if name not in ours or name not in theirs:
-            rows.append({"name": name, "difference": f"only in {a if name in ours else b}"})
-        else:
-            rows.append({"name": name, "difference": _difference(ours[name], theirs[name])})
+    for name in ours | theirs:
+        shared = name in ours and name in theirs
+        difference = _difference(ours[name], theirs[name]) if shared else f"only in {a if name in ours else b}"
+        rows.append({"name": name, "difference": difference})
     changed = [row for row in rows if row["difference"]]
-    if as_json:
-        _print({"equal": len(rows) - len(changed), "different": changed})
-    else:
-        for row in changed:
-            print(f"{row['name']}: {row['difference']}")  # noqa: T201 - a command prints
-        print(f"{len(rows) - len(changed)} tensors are equal, {len(changed)} differ")  # noqa: T201 - likewise
-    return 1 if changed else 0
+    equal = len(rows) - len(changed)
+    lines = [f"{row['name']}: {row['difference']}" for row in changed]
+    lines.append(f"{equal} tensors are equal, {len(changed)} differ")
+    return _report({"equal": equal, "different": changed}, lines, as_json=as_json, code=1 if changed else 0)
 
 
 def _difference(a: LogicalTensor, b: LogicalTensor) -> str:
@@ -296,16 +268,17 @@ def du(path: Path, *, depth: int = 2, as_json: AsJson = False) -> int:
         names[".".join(tensor.name.split(".")[: max(1, depth)])] += tensor.nbytes
         for box in tensor.boxes:
             places[box.place] += int(np.prod(box.sizes)) * tensor.numpy_dtype.itemsize
-    if as_json:
-        _print({"nbytes": sum(names.values()), "names": dict(names), "places": dict(places)})
-        return 0
+    lines = []
     for counted in (names, places):
-        for name, nbytes in counted.most_common():
-            print(f"{nbytes / MIB:>11.1f} MiB  {name}")  # noqa: T201 - a command prints
-        print()  # noqa: T201 - likewise
-    print(f"{sum(names.values()) / MIB:>11.1f} MiB  total")  # noqa: T201 - likewise
-    return 0
+        lines += [*(f"{nbytes / MIB:>11.1f} MiB  {name}" for name, nbytes in counted.most_common()), ""]
+    lines.append(f"{names.total() / MIB:>11.1f} MiB  total")
+    return _report({"nbytes": names.total(), "names": names, "places": places}, lines, as_json=as_json)
 
 
-def _print(value: object) -> None:
-    print(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())  # noqa: T201 - a command prints
+def _report(content: object, lines: Iterable[str], *, as_json: bool, code: int = 0) -> int:
+    """Print ``content`` as JSON, or the lines for people; the exit code."""
+    if as_json:
+        raw = msgspec.json.encode(content, enc_hook=np.ndarray.tolist)
+        lines = [msgspec.json.format(raw, indent=2).decode()]
+    print("\n".join(lines))  # noqa: T201 - a command prints
+    return code

@@ -16,7 +16,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from types import MappingProxyType
 from typing import Final
 
 from mainstay.recovery.cost_model.ettr import SaveSchedule, best_interval, exact_ettr
@@ -110,9 +109,9 @@ class SaveCosts:
     """One node's reads; None: as it writes."""
     upload_s: float | None = None
     """For a whole step to reach the upload level."""
-    slowdown: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    slowdown: Mapping[str, float] = field(default_factory=dict)
     """Level -> share by which its saves make steps longer. An upload costs nothing until the opposite is measured."""
-    given: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    given: Mapping[str, int] = field(default_factory=dict)
     """Level -> steps between its saves, where that is not to be chosen."""
 
     @property

@@ -6,7 +6,7 @@ for optimizer tensors. They stand behind ``ppP.tpT.`` where the job has several 
 slices of all ranks are chunks of one tensor, and so are the shares that replicas divide among themselves to write.
 What data-parallel replicas hold alike stands there once, and so does what stages hold alike under one name of the
 model. What is a rank's own (random numbers, scalars, and tensors that differ) stands behind ``rankR.``. Reading foreign
-metadata goes through ``opcodes``: only torch's metadata classes are admitted, and even those are never built.
+metadata goes through ``pickle_codec``: only torch's metadata classes are admitted, and even those are never built.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ ADMITTED: Final = (
     "pathlib._local.PosixPath", *(f"torch.{dtype}" for dtype in DTYPES),
 )  # fmt: skip
 """Every name that the writers of torch and Megatron put there. None of them is imported here."""
-_SIZE: Final = Name("torch", "Size")
 _MAX_METADATA: Final = 1 << 30
 BLOB: Final = "mainstay.blob"
 """As ``mainstay.recovery.memory.state`` names the scalars of a rank; that module needs torch."""
@@ -191,47 +190,39 @@ def encode_metadata(chunks: Sequence[StoredChunk], paths: Mapping[str, tuple[str
         "state_dict_metadata": {key: _described(found) for key, found in described.items()},
         "planner_data": {key: (paths or {}).get(key, (key,)) for key in described},
         "storage_data": PickledDict(
-            [
-                (_index(chunk, number), _stored(chunk))
-                for found in described.values()
-                for number, chunk in enumerate(found)
-            ]
+            [_stored(chunk, number) for found in described.values() for number, chunk in enumerate(found)]
         ),
         "storage_meta": None,
         "version": DCP_VERSION,
     }
-    return encode(PickledObject(Name(_METADATA, "Metadata"), state))
+    return encode(_object("Metadata", state))
+
+
+def _object(kind: str, state: Any = None) -> PickledObject:
+    return PickledObject(Name(_METADATA, kind), state)
 
 
 def _size(numbers: Iterable[int]) -> PickledCall:
-    return PickledCall(_SIZE, (tuple(numbers),))
+    return PickledCall(Name("torch", "Size"), (tuple(numbers),))
 
 
 def _described(chunks: Sequence[StoredChunk]) -> PickledObject:
     first = chunks[0]
     if not first.dtype:
-        return PickledObject(Name(_METADATA, "BytesStorageMetadata"))
+        return _object("BytesStorageMetadata")
     layout = PickledCall(Name("torch.serialization", "_get_layout"), ("torch.strided",))
     order = PickledCall(Name(_METADATA, "_MEM_FORMAT_ENCODING"), (0,))
-    properties = PickledObject(
-        Name(_METADATA, "TensorProperties"), (Name("torch", first.dtype), layout, False, order, False)
-    )
-    listed = [
-        PickledObject(Name(_METADATA, "ChunkStorageMetadata"), {"offsets": _size(c.offsets), "sizes": _size(c.sizes)})
-        for c in chunks
-    ]
+    properties = _object("TensorProperties", (Name("torch", first.dtype), layout, False, order, False))
+    listed = [_object("ChunkStorageMetadata", {"offsets": _size(c.offsets), "sizes": _size(c.sizes)}) for c in chunks]
     state = {"properties": properties, "size": _size(first.shape), "chunks": listed}
-    return PickledObject(Name(_METADATA, "TensorStorageMetadata"), state)
+    return _object("TensorStorageMetadata", state)
 
 
-def _index(chunk: StoredChunk, number: int) -> PickledObject:
+def _stored(chunk: StoredChunk, number: int) -> tuple[PickledObject, PickledObject]:
+    """The key that torch finds a chunk by, and where its bytes are."""
     place = {"index": number, "offset": _size(chunk.offsets)} if chunk.dtype else {"index": None, "offset": None}
-    return PickledObject(Name(_METADATA, "MetadataIndex"), {"fqn": chunk.key} | place)
-
-
-def _stored(chunk: StoredChunk) -> PickledObject:
     state = {"relative_path": chunk.file, "offset": chunk.at, "length": chunk.nbytes}
-    return PickledObject(Name(_FILES, "_StorageInfo"), state)
+    return _object("MetadataIndex", {"fqn": chunk.key} | place), PickledObject(Name(_FILES, "_StorageInfo"), state)
 
 
 # Reading

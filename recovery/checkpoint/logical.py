@@ -11,7 +11,7 @@ import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,6 +28,7 @@ Array = npt.NDArray[np.generic]
 Shape = tuple[int, ...]
 Region = tuple[slice, ...]
 """One slice for each dimension, with start and stop, without a step."""
+Verify = Callable[[], object] | None
 PIECE: Final = 16 << 20
 """Bytes of a tensor that are in memory at once while it is copied or compared."""
 MASTER: Final = "fp32"
@@ -42,6 +43,18 @@ def lengths(region: Region) -> Shape:
     return tuple(part.stop - part.start for part in region)
 
 
+def overlap(offsets: Shape, sizes: Shape, wanted: Region) -> tuple[Region, Region] | None:
+    """Where a box and the region ``wanted`` of a tensor meet, in the coordinates of each; None: nowhere."""
+    inner, outer = [], []
+    for offset, size, part in zip(offsets, sizes, wanted, strict=True):
+        first, last = max(offset, part.start), min(offset + size, part.stop)
+        if first >= last:
+            return None
+        inner.append(slice(first - offset, last - offset))
+        outer.append(slice(first - part.start, last - part.start))
+    return tuple(inner), tuple(outer)
+
+
 @dataclass(frozen=True, slots=True)
 class Box:
     """A rectangular block of a tensor."""
@@ -53,19 +66,8 @@ class Box:
     """Elements of a region within the box, without reading others."""
     place: str = ""
     """Where the bytes are, for people: a file or a rank."""
-    verify: Callable[[], None] | None = None
+    verify: Verify = None
     """Read all bytes and check their checksum; raises ``CheckpointError``."""
-
-    def overlap(self, region: Region) -> tuple[Region, Region] | None:
-        """The part of the tensor's ``region`` in this box: as a region of the box, and of the tensor's region."""
-        inner, outer = [], []
-        for offset, size, wanted in zip(self.offsets, self.sizes, region, strict=True):
-            first, last = max(offset, wanted.start), min(offset + size, wanted.stop)
-            if first >= last:
-                return None
-            inner.append(slice(first - offset, last - offset))
-            outer.append(slice(first - wanted.start, last - wanted.start))
-        return tuple(inner), tuple(outer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +103,14 @@ class LogicalTensor:
         out: Array | None = None
         found = 0
         for box in self.boxes if math.prod(sizes) else ():
-            overlap = box.overlap(wanted)
-            if overlap is None:
+            found_at = overlap(box.offsets, box.sizes, wanted)
+            if found_at is None:
                 continue
-            part = box.read(overlap[0])
+            part = box.read(found_at[0])
             if part.shape == sizes:
                 return part
             out = np.empty(sizes, self.numpy_dtype) if out is None else out
-            out[overlap[1]] = part
+            out[found_at[1]] = part
             found += part.size
         if found != math.prod(sizes):
             raise CheckpointError(f"tensor {self.name!r} {list(self.shape)}: the checkpoint lacks some of its elements")
@@ -126,10 +128,9 @@ class LogicalTensor:
         """The same as a torch tensor on the CPU."""
         import torch  # noqa: PLC0415 - most readers need none
 
-        array = self.read(region)
-        flat = torch.from_numpy(np.frombuffer(bytearray(array.tobytes()), np.uint8)) if array.size else torch.empty(0)
-        kind = getattr(torch, self.dtype)
-        return (flat.view(kind) if array.size else torch.empty(0, dtype=kind)).reshape(array.shape)
+        array, kind = self.read(region), getattr(torch, self.dtype)
+        flat = torch.frombuffer(bytearray(array.tobytes()), dtype=kind) if array.size else torch.empty(0, dtype=kind)
+        return flat.reshape(array.shape)
 
     def check_boxes(self) -> None:
         """Check that the boxes are within the tensor and cover it once.
@@ -137,13 +138,26 @@ class LogicalTensor:
         Raises:
             CheckpointError: they do not.
         """
-        shape, seen = self.shape, {box.offsets for box in self.boxes if math.prod(box.sizes)}
-        kept = [box for box in self.boxes if math.prod(box.sizes)]
+        shape, kept = self.shape, [box for box in self.boxes if math.prod(box.sizes)]
         for box in kept:
             if any(at + size > length for at, size, length in zip(box.offsets, box.sizes, shape, strict=True)):
                 raise CheckpointError(f"tensor {self.name!r} {list(shape)}: a part in {box.place} is outside of it")
-        if len(seen) != len(kept) or sum(math.prod(box.sizes) for box in kept) != self.numel:
+        if len({box.offsets for box in kept}) != len(kept) or sum(math.prod(box.sizes) for box in kept) != self.numel:
             raise CheckpointError(f"tensor {self.name!r} {list(shape)}: its parts do not cover it exactly once")
+
+    def verify(self) -> None:
+        """Read all bytes, and check them where there is something to check them against.
+
+        Raises:
+            CheckpointError: they are damaged, or cannot be read.
+        """
+        for box in self.boxes:
+            if box.verify is not None:
+                box.verify()
+                continue
+            stored = LogicalTensor(self.name, self.dtype, box.sizes, (replace(box, offsets=(0,) * len(box.sizes)),))
+            for _ in stored.pieces():
+                pass
 
 
 @dataclass(slots=True)
@@ -202,14 +216,13 @@ class LogicalCheckpoint:
 
     def nested(self) -> dict[str, Any]:
         """Model, optimizer and plain data as the nested dicts of torch state dicts."""
-        known = {f"optimizer.state.{p}.{k}" for p, keys in self.optimizer_state().items() for k in keys}
-        known |= {f"model.{name}" for name in self.model()}
         tree: dict[str, Any] = {"model": self.model()}
         if self.optimizer_state() or "optimizer.param_groups" in self.values:
             groups = self.values.get("optimizer.param_groups", [])
             tree["optimizer"] = {"state": self.optimizer_state(), "param_groups": groups}
         tree |= {name: value for name, value in self.values.items() if name != "optimizer.param_groups"}
-        return tree | {name: tensor for name, tensor in self.tensors.items() if name not in known}
+        known = ("model.", "optimizer.state.")
+        return tree | {name: tensor for name, tensor in self.tensors.items() if not name.startswith(known)}
 
     def state_dict(self) -> dict[str, Any]:
         """``nested`` with torch tensors, for ``load_state_dict`` or ``set_optimizer_state_dict``."""
@@ -245,7 +258,7 @@ def boxes_of_range(shape: Shape, start: int, stop: int) -> Iterator[tuple[Shape,
 
 def array_tensor(name: str, array: Array, dtype: str) -> LogicalTensor:
     """A tensor that is in memory; ``array`` has the numpy type of ``dtype``."""
-    box = Box(tuple(0 for _ in array.shape), array.shape, lambda region: array[region], "memory")
+    box = Box((0,) * array.ndim, array.shape, lambda region: array[region], "memory")
     return LogicalTensor(name, dtype, array.shape, (box,))
 
 
@@ -302,6 +315,14 @@ def _runs(out: Array, sizes: Shape, region: Region) -> Iterator[tuple[Array, int
 
 
 # Files
+
+
+def file_tensor(
+    name: str, dtype: str, shape: Shape, path: Path, *, at: int, strides: Shape | None = None, verify: Verify = None
+) -> LogicalTensor:
+    """A tensor that begins at byte ``at`` of a file; see ``file_reader`` and ``Box``."""
+    read = file_reader(path, at, shape, dtype, strides)
+    return LogicalTensor(name, dtype, shape, (Box((0,) * len(shape), shape, read, path.name, verify),))
 
 
 def file_reader(
@@ -363,20 +384,9 @@ def problems(checkpoint: LogicalCheckpoint) -> Iterator[str]:
     for tensor in checkpoint.tensors.values():
         try:
             tensor.check_boxes()
-            for box in tensor.boxes:
-                _verify(tensor, box)
+            tensor.verify()
         except CheckpointError as error:
             yield f"{tensor.name}: {error}"
-
-
-def _verify(tensor: LogicalTensor, box: Box) -> None:
-    if box.verify is not None:
-        box.verify()
-        return
-    local = tuple(0 for _ in box.offsets)
-    whole = LogicalTensor(tensor.name, tensor.dtype, box.sizes, (Box(local, box.sizes, box.read),))
-    for _ in whole.pieces():
-        pass
 
 
 def values_of(array: Array, dtype: str) -> npt.NDArray[Any]:

@@ -75,63 +75,52 @@ def encode(term: Any) -> bytes:
     Raises:
         TypeError: something that is no term.
     """
-    return b"\x80\x02" + b"".join(_emit(term)) + b"."
+    return b"\x80\x02" + _emit(term) + b"."
 
 
-def _emit(term: Any) -> Iterable[bytes]:
+def _emit(term: Any) -> bytes:
+    match term:
+        case tuple():
+            found = b"(" + _emit_all(term) + b"t"
+        case list():
+            found = b"](" + _emit_all(term) + b"e"
+        case dict():
+            found = _emit(PickledDict([*term.items()]))
+        case PickledDict():
+            found = b"}(" + _emit_all(part for pair in term.items for part in pair) + b"u"
+        case PickledCall():
+            found = _emit(term.function) + _emit(term.arguments) + b"R"
+        case PickledObject():
+            found = _emit(term.kind) + b")\x81" + (b"" if term.state is None else _emit(term.state) + b"b")
+        case Persistent():
+            found = _emit(term.key) + b"Q"
+        case _:
+            found = _emit_value(term)
+    return found
+
+
+def _emit_all(terms: Iterable[Any]) -> bytes:
+    return b"".join(map(_emit, terms))
+
+
+def _emit_value(term: Any) -> bytes:
     match term:
         case None:
-            yield b"N"
+            found = b"N"
         case bool():
-            yield b"\x88" if term else b"\x89"
+            found = b"\x88" if term else b"\x89"
         case int():
-            yield _integer(term)
+            found = _integer(term)
         case float():
-            yield b"G" + struct.pack(">d", term)
+            found = b"G" + struct.pack(">d", term)
         case str():
             raw = term.encode()
-            yield b"X" + struct.pack("<I", len(raw)) + raw
+            found = b"X" + struct.pack("<I", len(raw)) + raw
         case Name():
-            yield f"c{term.module}\n{term.name}\n".encode()
-        case tuple() | list():
-            yield from _emit_sequence(term)
-        case dict() | PickledDict():
-            yield from _emit_pairs(term.items() if isinstance(term, dict) else term.items)
-        case PickledCall() | PickledObject() | Persistent():
-            yield from _emit_object(term)
+            found = f"c{term.module}\n{term.name}\n".encode()
         case _:
             raise TypeError(f"{type(term).__name__} is no term of a pickle stream")
-
-
-def _emit_sequence(term: tuple[Any, ...] | list[Any]) -> Iterable[bytes]:
-    yield b"]" * isinstance(term, list) + b"("
-    for part in term:
-        yield from _emit(part)
-    yield b"e" if isinstance(term, list) else b"t"
-
-
-def _emit_pairs(pairs: Iterable[tuple[Any, Any]]) -> Iterable[bytes]:
-    yield b"}("
-    for key, value in pairs:
-        yield from _emit(key)
-        yield from _emit(value)
-    yield b"u"
-
-
-def _emit_object(term: PickledCall | PickledObject | Persistent) -> Iterable[bytes]:
-    if isinstance(term, PickledCall):
-        yield from _emit(term.function)
-        yield from _emit(term.arguments)
-        yield b"R"
-    elif isinstance(term, PickledObject):
-        yield from _emit(term.kind)
-        yield b")\x81"
-        if term.state is not None:
-            yield from _emit(term.state)
-            yield b"b"
-    else:
-        yield from _emit(term.key)
-        yield b"Q"
+    return found
 
 
 def _integer(value: int) -> bytes:
@@ -151,15 +140,6 @@ _VALUES: Final = {
     "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8",
     "BINBYTES", "SHORT_BINBYTES", "INT", "UNICODE",
 }  # fmt: skip
-_CONSTANTS: Final[dict[str, Callable[[], Any]]] = {
-    "NONE": lambda: None,
-    "NEWTRUE": lambda: True,
-    "NEWFALSE": lambda: False,
-    "EMPTY_TUPLE": tuple,
-    "EMPTY_LIST": list,
-    "EMPTY_DICT": PickledDict,
-    "MARK": lambda: _MARK,
-}
 
 
 def decode(raw: bytes, admitted: Collection[str]) -> Any:
@@ -192,14 +172,21 @@ class _Machine:
         self.stack: list[Any] = []
         self._memo: dict[int, Any] = {}
         self._admitted = admitted
-        self._doers: dict[str, Callable[[Any], None]] = {
+        self._doers: dict[str, Callable[[Any], None]] = dict.fromkeys(_VALUES, self.stack.append) | {
+            "NONE": lambda _: self.stack.append(None),
+            "NEWTRUE": lambda _: self.stack.append(True),
+            "NEWFALSE": lambda _: self.stack.append(False),
+            "EMPTY_TUPLE": lambda _: self.stack.append(()),
+            "EMPTY_LIST": lambda _: self.stack.append([]),
+            "EMPTY_DICT": lambda _: self.stack.append(PickledDict()),
+            "MARK": lambda _: self.stack.append(_MARK),
             "PROTO": lambda _: None,
             "FRAME": lambda _: None,
             "MEMOIZE": lambda _: self._remember(len(self._memo)),
             "BINPUT": self._remember,
             "LONG_BINPUT": self._remember,
-            "BINGET": self._recall,
-            "LONG_BINGET": self._recall,
+            "BINGET": lambda number: self.stack.append(self._memo[number]),
+            "LONG_BINGET": lambda number: self.stack.append(self._memo[number]),
             "GLOBAL": lambda argument: self._name(*argument.split(" ", 1)),
             "STACK_GLOBAL": lambda _: self._name(*self._take(2)),
             "TUPLE1": lambda _: self.stack.append(self._take(1)),
@@ -217,14 +204,9 @@ class _Machine:
         }
 
     def do(self, name: str, argument: Any) -> None:
-        if name in _VALUES:
-            self.stack.append(argument)
-        elif name in _CONSTANTS:
-            self.stack.append(_CONSTANTS[name]())
-        elif name in self._doers:
-            self._doers[name](argument)
-        else:
+        if name not in self._doers:
             raise OpcodesError(f"opcode {name} has no place in a checkpoint's metadata")
+        self._doers[name](argument)
 
     def _take(self, count: int) -> tuple[Any, ...]:
         if len(self.stack) < count:
@@ -245,9 +227,6 @@ class _Machine:
 
     def _remember(self, number: int) -> None:
         self._memo[number] = self.stack[-1]
-
-    def _recall(self, number: int) -> None:
-        self.stack.append(self._memo[number])
 
     def _name(self, module: str, name: str) -> None:
         if not self._admitted & {f"{module}.{name}", f"{module}.*"}:

@@ -7,8 +7,7 @@ that memory beyond the box is that of one piece. No torch here.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -16,13 +15,13 @@ import numpy.typing as npt
 
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.load import ReadTensor, encoded_part, part_file
+from mainstay.recovery.checkpoint.logical import lengths, overlap
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, TensorEntry
 from mainstay.recovery.memory.global_slices import GlobalSlice
 from mainstay.recovery.memory.layout import DTYPES
 from mainstay.recovery.memory.model_names import MODEL
 
 Piece = tuple[CheckpointPart, TensorEntry]
-Box = tuple[slice, ...]
 
 
 class TensorIndex:
@@ -68,9 +67,11 @@ class TensorIndex:
                 f"{name!r} is {there.dtype}{list(there.slice.global_shape)} there, {dtype}{list(wanted.global_shape)} "
                 "here. Give mainstay.attach sharding= where the script cuts tensors itself"
             )
-        met = [(part, entry, boxes) for part, entry in pieces if (boxes := _meet(entry, wanted, out.shape))]
+        region = tuple(slice(at, at + size) for at, size in zip(wanted.offsets, out.shape, strict=True))
+        found = [(part, entry, overlap(entry.slice.offsets, entry.shape, region)) for part, entry in pieces]
+        met = [(part, entry, boxes) for part, entry, boxes in found if boxes]
         # A piece that has everything spares the others: replicas may be cut in more than one way.
-        single = next((one for one in met if _size(one[2][1]) == out.size), None)
+        single = next((one for one in met if lengths(one[2][1]) == out.shape), None)
         filled = np.zeros(out.shape, bool) if single is None and len(met) > 1 else None
         for part, entry, (source, target) in [single] if single else met:
             out[target] = self.array(part, entry)[source]
@@ -106,19 +107,3 @@ class TensorIndex:
 def _peers(a: CheckpointPart, b: CheckpointPart) -> bool:
     """Whether two parts are data-parallel replicas' of the same stage and slice."""
     return a.rank != b.rank and a.shape.cut(a.rank) == b.shape.cut(b.rank)
-
-
-def _meet(entry: TensorEntry, wanted: GlobalSlice, sizes: Sequence[int]) -> tuple[Box, Box] | None:
-    """Where a stored piece and the wanted box of ``sizes`` overlap, in the coordinates of each; None: nowhere."""
-    source, target = [], []
-    for at, size, want, wide in zip(entry.slice.offsets, entry.shape, wanted.offsets, sizes, strict=True):
-        start, stop = max(at, want), min(at + size, want + wide)
-        if start >= stop:
-            return None
-        source.append(slice(start - at, stop - at))
-        target.append(slice(start - want, stop - want))
-    return tuple(source), tuple(target)
-
-
-def _size(box: Iterable[slice]) -> int:
-    return math.prod(side.stop - side.start for side in box)

@@ -11,27 +11,25 @@ import io
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
 import numpy as np
 
-from mainstay.recovery.checkpoint.logical import PIECE, Box, LogicalTensor, file_reader, read_at
+from mainstay.recovery.checkpoint.logical import LogicalTensor, file_tensor
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.checkpoint.pickle_codec import (
     Name,
     OpcodesError,
-    Persistent,
     PickledCall,
     PickledDict,
     PickledObject,
     decode,
     encode,
 )
-from mainstay.recovery.checkpoint.torchfile import STORAGE_CLASSES
+from mainstay.recovery.checkpoint.torchfile import STORAGE_CLASSES, tensor_term
 from mainstay.recovery.memory.layout import ALIGNMENT, DTYPES
 
 STORAGES: Final = {name: dtype for dtype, name in STORAGE_CLASSES.items()} | {"UntypedStorage": "uint8"}
@@ -54,11 +52,8 @@ ADMITTED: Final = (
 """Names that state dicts and DeepSpeed's and Megatron's files have. None of them is imported or called."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
-    at: int
-    nbytes: int
-    crc: int
+_Member = tuple[int, zipfile.ZipInfo]
+"""Where its bytes begin in the file, and what the archive says of it."""
 
 
 class FileWindow(io.RawIOBase):
@@ -140,7 +135,7 @@ def _member(path: Path, file: IO[bytes], at: int, info: zipfile.ZipInfo) -> _Mem
         raise CheckpointError(f"{path}: {info.filename} is compressed, as torch.save never does")
     file.seek(at + info.header_offset)
     names, extra = struct.unpack("<HH", file.read(30)[26:])
-    return _Member(at + info.header_offset + 30 + names + extra, info.file_size, info.CRC)
+    return at + info.header_offset + 30 + names + extra, info
 
 
 class _Objects:
@@ -180,26 +175,21 @@ class _Objects:
         named = next((part.name for part in more if isinstance(part, Name) and part.name in DTYPES), "")
         dtype = named or STORAGES[kind.name]
         shape, width = tuple(int(n) for n in sizes), np.dtype(DTYPES[dtype]).itemsize
-        member = self._members[key]
+        start, member = self._members[key]
         span = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) + 1 if all(shape) else 0
-        if min((0, offset, *shape, *strides)) < 0 or (offset + span) * width > member.nbytes:
+        if min((0, offset, *shape, *strides)) < 0 or (offset + span) * width > member.file_size:
             raise CheckpointError(f"{self._path}: a tensor {list(shape)} is larger than its storage {key}")
-        at = member.at + offset * width
-        read = file_reader(self._path, at, shape, dtype, tuple(strides))
-        box = Box(tuple(0 for _ in shape), shape, read, self._path.name, lambda: self._verify(member, key))
-        return LogicalTensor("", dtype, shape, (box,))
+        at, verify = start + offset * width, partial(self._verify, key)
+        return file_tensor("", dtype, shape, self._path, at=at, strides=tuple(strides), verify=verify)
 
-    def _verify(self, member: _Member, key: str) -> None:
+    def _verify(self, key: str) -> None:
         if key in self._verified:  # tensors may share a storage
             return
-        crc, piece = 0, np.empty(min(PIECE, member.nbytes), np.uint8)
-        with self._path.open("rb", buffering=0) as file:
-            for first in range(0, member.nbytes, PIECE):
-                part = piece[: min(PIECE, member.nbytes - first)]
-                read_at(file.fileno(), part, member.at + first, self._path)
-                crc = zlib.crc32(part.data, crc)
-        if member.crc and crc != member.crc:  # torch can be told to leave checksums out
-            raise CheckpointError(f"{self._path}: storage {key} has CRC-32 {crc:08x}, not {member.crc:08x}")
+        (at, member), crc = self._members[key], 0
+        for piece in file_tensor("", "uint8", (member.file_size,), self._path, at=at).pieces():
+            crc = zlib.crc32(piece.data, crc)
+        if member.CRC and crc != member.CRC:  # torch can be told to leave checksums out
+            raise CheckpointError(f"{self._path}: storage {key} has CRC-32 {crc:08x}, not {member.CRC:08x}")
         self._verified.add(key)
 
 
@@ -214,15 +204,6 @@ def is_plain(item: Any) -> bool:
     if isinstance(item, list | tuple):
         return all(is_plain(part) for part in item)
     return item is None or isinstance(item, bool | int | float | str)
-
-
-def leaves(item: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """(name with dots, tensor or plain data) of nested dicts; what is neither is left out."""
-    if isinstance(item, dict) and (not is_plain(item) or not path):
-        for key, part in item.items():
-            yield from leaves(part, (*path, str(key)))
-    elif isinstance(item, LogicalTensor) or is_plain(item):
-        yield ".".join(path), item
 
 
 # Writing
@@ -261,7 +242,7 @@ def _term(item: Any, tensors: list[LogicalTensor]) -> Any:
     match item:
         case LogicalTensor():
             tensors.append(item)
-            return _tensor_term(item, str(len(tensors) - 1))
+            return tensor_term(item.dtype, item.shape, str(len(tensors) - 1))
         case dict():
             return PickledDict([(key, _term(part, tensors)) for key, part in item.items()])
         case list():
@@ -271,18 +252,6 @@ def _term(item: Any, tensors: list[LogicalTensor]) -> Any:
         case PickledObject():
             return PickledObject(item.kind, _term(item.state, tensors))
     return item
-
-
-def _tensor_term(tensor: LogicalTensor, key: str) -> PickledCall:
-    kind = STORAGE_CLASSES.get(tensor.dtype)
-    storage = Name("torch", kind) if kind else Name("torch.storage", "UntypedStorage")
-    count = tensor.numel if kind else tensor.nbytes
-    strides = tuple(int(np.prod([max(1, n) for n in tensor.shape[axis + 1 :]])) for axis in range(len(tensor.shape)))
-    place = Persistent(("storage", storage, key, "cpu", count))
-    common = (place, 0, tensor.shape, strides, False, PickledCall(Name("collections", "OrderedDict"), ()))
-    if kind:
-        return PickledCall(Name("torch._utils", "_rebuild_tensor_v2"), common)
-    return PickledCall(Name("torch._utils", "_rebuild_tensor_v3"), (*common, Name("torch", tensor.dtype)))
 
 
 def save_file(path: Path, item: Any) -> None:

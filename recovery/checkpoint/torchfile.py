@@ -14,8 +14,10 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from mainstay.recovery.checkpoint.pickle_codec import Name, Persistent, PickledCall, encode
-from mainstay.recovery.memory.layout import ALIGNMENT, TensorSpec, align
+from mainstay.recovery.memory.layout import ALIGNMENT, DTYPES, TensorSpec, align
 
 STORAGE_CLASSES: Final = {
     "float32": "FloatStorage",
@@ -84,8 +86,8 @@ class Archive:
 
     def __init__(self, spec: TensorSpec, at: int) -> None:
         self._small: list[tuple[_Member, bytes]] = []
-        where = 0
-        for name, body in (("data.pkl", description(spec)), ("byteorder", b"little"), ("version", b"3\n")):
+        where, pickled = 0, encode(tensor_term(spec.dtype, spec.shape, "0"))
+        for name, body in (("data.pkl", pickled), ("byteorder", b"little"), ("version", b"3\n")):
             member = _Member(f"{_STEM}/{name}".encode(), len(body), zlib.crc32(body), where)
             self._small.append((member, body))
             where += len(member.local()) + len(body)
@@ -114,23 +116,13 @@ class Archive:
         return directory + end + _END.pack(b"PK\5\6", 0, 0, count, count, len(directory), min(start, _FULL), 0)
 
 
-def description(spec: TensorSpec) -> bytes:
-    """``data.pkl`` of a contiguous tensor."""
-    count = math.prod(spec.shape)
-    storage = STORAGE_CLASSES.get(spec.dtype)
-    kind = Name("torch", storage) if storage else Name("torch.storage", "UntypedStorage")
-    key = Persistent(("storage", kind, "0", "cpu", count if storage else spec.nbytes))
-    hooks = PickledCall(Name("collections", "OrderedDict"), ())
-    common = (key, 0, spec.shape, _strides(spec.shape), False, hooks)
-    if storage:
-        return encode(PickledCall(Name("torch._utils", "_rebuild_tensor_v2"), common))
-    return encode(PickledCall(Name("torch._utils", "_rebuild_tensor_v3"), (*common, Name("torch", spec.dtype))))
-
-
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides: list[int] = []
-    step = 1
-    for length in reversed(shape):
-        strides.append(step)
-        step *= max(1, length)
-    return tuple(reversed(strides))
+def tensor_term(dtype: str, shape: tuple[int, ...], key: str) -> PickledCall:
+    """What the pickle of ``torch.save`` says of a contiguous tensor whose bytes are the storage ``key``."""
+    kind, count = STORAGE_CLASSES.get(dtype), math.prod(shape)
+    storage = Name("torch", kind) if kind else Name("torch.storage", "UntypedStorage")
+    place = Persistent(("storage", storage, key, "cpu", count if kind else count * np.dtype(DTYPES[dtype]).itemsize))
+    strides = tuple(math.prod(max(1, length) for length in shape[axis + 1 :]) for axis in range(len(shape)))
+    common = (place, 0, shape, strides, False, PickledCall(Name("collections", "OrderedDict"), ()))
+    if kind:
+        return PickledCall(Name("torch._utils", "_rebuild_tensor_v2"), common)
+    return PickledCall(Name("torch._utils", "_rebuild_tensor_v3"), (*common, Name("torch", dtype)))

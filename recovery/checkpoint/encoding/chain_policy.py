@@ -11,16 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Policy = Literal["full", "one_shot", "consecutive", "intermittent", "measured"]
+Policy = Literal["one_shot", "consecutive", "intermittent", "measured"]
 MAX_LINKS: Final = 64
 """Files that a restore opens at once."""
-_BASES: Final[dict[Policy, tuple[bool, bool]]] = {  # may use: the last full step, the step before
-    "full": (False, False),
-    "one_shot": (True, False),
-    "consecutive": (False, True),
-    "intermittent": (True, False),
-    "measured": (True, True),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +87,11 @@ def choose_base(cycle: Sequence[Link], sizes: NextSizes, costs: ChainCosts, poli
     """
     if not cycle:
         return None
-    full_base, previous = _BASES[policy]
     first, last = cycle[0].epoch, cycle[-1].epoch
     chains = {}
-    if full_base:
+    if policy != "consecutive":
         chains[first] = [cycle[0].nbytes, sizes.since_full]
-    if previous:
+    if policy in ("consecutive", "measured"):
         chains[last] = [*chain_of(cycle, last), sizes.since_previous]
     within = {
         base: costs.step_seconds(chain)

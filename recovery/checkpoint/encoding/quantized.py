@@ -29,7 +29,6 @@ Codes = npt.NDArray[np.uint8]
 
 BITS: Final = (8, 4, 2)
 _DTYPES: Final = ("float32", "bfloat16", "float16")
-_KINDS: Final = ("uniform", "logarithmic", "kmeans")
 _GROUP: Final = 128
 """Values of a group where rows are no good groups: 8 bytes of parameters and bound are 6% of 8-bit codes."""
 _ROW: Final = (64, 1024)
@@ -106,7 +105,7 @@ def decode_quantized(header: QuantizedHeader, sections: Sections, spec: TensorSp
     Raises:
         CheckpointError: the sections do not fit, or decode to other values; ``out`` is worthless.
     """
-    fits = spec.dtype in _DTYPES and header.kind in _KINDS and header.bits in BITS
+    fits = spec.dtype in _DTYPES and header.kind in _DECODERS and header.bits in BITS
     if not fits or header.group != _group(spec, header.kind):
         raise CheckpointError(f"{sections.what} has an impossible header")
     chosen = Selection.read(header, sections, spec)

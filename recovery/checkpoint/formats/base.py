@@ -30,7 +30,6 @@ class Format:
     """How checkpoints of one kind of program are found, read and written."""
 
     name: str
-    summary: str
     detect: Callable[[Path], bool]
     """Whether a path is a checkpoint of just this format."""
     read: Callable[[Path], LogicalCheckpoint]

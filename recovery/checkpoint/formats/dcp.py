@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from mainstay.recovery.checkpoint.dcp import StoredChunk, encode_metadata, read_metadata
 from mainstay.recovery.checkpoint.formats.base import Format, WriteOptions
-from mainstay.recovery.checkpoint.logical import Array, Box, LogicalCheckpoint, LogicalTensor, Region
+from mainstay.recovery.checkpoint.logical import Box, LogicalCheckpoint, LogicalTensor
 from mainstay.recovery.checkpoint.manifest import MANIFEST, METADATA, CheckpointError
 from mainstay.recovery.checkpoint.torch_archive import FileWindow, is_plain, read_archive, write_archive
 from mainstay.recovery.memory.layout import align
@@ -46,31 +46,22 @@ def read_directory(path: Path, kind: str, rename: Rename) -> LogicalCheckpoint:
     tensors = {}
     for key, found in chunks.items():
         name = rename(key)
-        boxes = tuple(Box(c.offsets, c.sizes, *_access(path, c)) for c in found)
+        boxes = tuple(_box(path, chunk) for chunk in found)
         tensors[name] = LogicalTensor(name, found[0].dtype, found[0].shape, boxes)
-    plain = {key: _object(path, chunk) for key, chunk in objects.items()}
+    plain = {key: read_archive(path / chunk.file, chunk.at, chunk.nbytes) for key, chunk in objects.items()}
     return LogicalCheckpoint(path, kind, tensors, gathered({k: v for k, v in plain.items() if is_plain(v)}))
 
 
-def _object(path: Path, chunk: StoredChunk) -> Any:
-    return read_archive(path / chunk.file, chunk.at, chunk.nbytes)
+def _box(path: Path, chunk: StoredChunk) -> Box:
+    """Its archive is opened when it is first needed."""
 
-
-def _access(path: Path, chunk: StoredChunk) -> tuple[Callable[[Region], Array], str, Callable[[], None]]:
-    """Reader, place and check of a chunk; its archive is opened when it is first needed."""
-
-    def stored() -> Box:
+    def stored() -> LogicalTensor:
         found = read_archive(path / chunk.file, chunk.at, chunk.nbytes)
         if not isinstance(found, LogicalTensor) or (found.dtype, found.shape) != (chunk.dtype, chunk.sizes):
             raise CheckpointError(f"{path / chunk.file}: {chunk.key!r} is not the tensor that the metadata describes")
-        return found.boxes[0]
+        return found
 
-    def verify() -> None:
-        check = stored().verify
-        assert check is not None
-        check()
-
-    return (lambda region: stored().read(region)), chunk.file, verify
+    return Box(chunk.offsets, chunk.sizes, lambda region: stored().read(region), chunk.file, lambda: stored().verify())
 
 
 def gathered(flat: dict[str, Any]) -> dict[str, Any]:
@@ -133,12 +124,9 @@ def _objects(checkpoint: LogicalCheckpoint) -> Iterator[tuple[tuple[str | int, .
 
 def _path(name: str) -> tuple[str, ...]:
     """Where torch has the entry in a state dict of model and optimizer."""
-    for prefix in (("optimizer", "state"), ("model",)):
-        start = ".".join(prefix) + "."
-        if name.startswith(start):
-            rest = name.removeprefix(start)
-            return (*prefix, *rest.rpartition(".")[::2]) if len(prefix) == 2 else (*prefix, rest)
-    return (name,)
+    if name.startswith("optimizer.state."):
+        return ("optimizer", "state", *name.removeprefix("optimizer.state.").rpartition(".")[::2])
+    return ("model", name.removeprefix("model.")) if name.startswith("model.") else (name,)
 
 
-FORMAT = Format("dcp", "torch.distributed.checkpoint directory", detect, read, write)
+FORMAT = Format("dcp", detect, read, write)

@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from mainstay.recovery.checkpoint.formats import deepspeed_files
 from mainstay.recovery.checkpoint.formats.base import Format
 from mainstay.recovery.checkpoint.logical import (
@@ -30,10 +32,8 @@ from mainstay.recovery.checkpoint.torch_archive import is_plain, read_archive
 
 _MODEL_FILE: Final = re.compile(r"^(?:(?:bf16_|fp16_)?zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt$")
 _OPTIMIZER_FILE: Final = re.compile(r"^(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$")
-_Fragment = tuple[str, int, int, int]
-"""(parameter, its first element, start in the flat partition, number of elements)."""
 _Part = tuple[LogicalTensor, int, int, int]
-"""The same with the flat partition itself."""
+"""A flat partition, and the numbers of a ``Fragment``."""
 
 
 def detect(path: Path) -> bool:
@@ -166,8 +166,6 @@ def _read_universal(checkpoint: LogicalCheckpoint, folder: Path, first: dict[str
 
 
 def _as_tensor(item: Any) -> LogicalTensor:
-    import numpy as np  # noqa: PLC0415 - numbers are rare here
-
     return item if isinstance(item, LogicalTensor) else array_tensor("", np.array(item, np.float32), "float32")
 
 
@@ -178,12 +176,14 @@ def _read_partitions(checkpoint: LogicalCheckpoint, folder: Path, states: list[d
     optimizers = _optimizers(folder, int(states[0]["dp_world_size"]))
     _keep_common(checkpoint, optimizers[0])
     stage3 = "fp32_flat_groups" in optimizers[0]
+    master = "fp32_flat_groups" if stage3 else "single_partition_of_fp32_groups"
+    inner = "optimizer_state_dict" if stage3 else "base_optimizer_state"
     shapes = [{name: tuple(size) for name, size in group.items()} for group in states[0]["param_shapes"]]
     found: dict[tuple[str, str], list[_Part]] = {}
     place: dict[str, int] = {}
     for rank, optimizer in enumerate(optimizers):
-        for index, state in enumerate(_flat_states(optimizer)):
-            even = _even(shapes[index], rank, len(optimizers))
+        for index, state in enumerate(_flat_states(optimizer[master], optimizer[inner])):
+            even = deepspeed_files.even_fragments(shapes[index], rank, len(optimizers))
             fragments = [*(even if stage3 else _mapped(optimizer["param_slice_mappings"][index], place))]
             for (key, flat), (parameter, *where) in itertools.product(state.items(), fragments):
                 found.setdefault((parameter, key), []).append((_as_tensor(flat), *where))
@@ -195,9 +195,8 @@ def _read_partitions(checkpoint: LogicalCheckpoint, folder: Path, states: list[d
     for alias, original in states[0].get("shared_params", {}).items():
         if f"model.{alias}" not in checkpoint.tensors:
             _add(checkpoint, f"model.{alias}", checkpoint.tensor(f"model.{original}"))
-    base = optimizers[0]["optimizer_state_dict" if stage3 else "base_optimizer_state"]
-    if isinstance(base, dict):
-        _set_groups(checkpoint, base["param_groups"], shapes)
+    if isinstance(optimizers[0][inner], dict):
+        _set_groups(checkpoint, optimizers[0][inner]["param_groups"], shapes)
 
 
 def _optimizers(folder: Path, world: int) -> list[dict[str, Any]]:
@@ -208,12 +207,10 @@ def _optimizers(folder: Path, world: int) -> list[dict[str, Any]]:
     return [_dictionary(files[0, rank])["optimizer_state_dict"] for rank in range(world)]
 
 
-def _flat_states(optimizer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _flat_states(masters: Any, optimizer: Any) -> Iterator[dict[str, Any]]:
     """Key -> flat partition, of each group; numbers of steps too."""
-    stage3 = "fp32_flat_groups" in optimizer
-    base = optimizer["optimizer_state_dict" if stage3 else "base_optimizer_state"]
-    kept = base["state"] if isinstance(base, dict) else dict(enumerate(base))
-    for index, master in enumerate(optimizer["fp32_flat_groups" if stage3 else "single_partition_of_fp32_groups"]):
+    kept = optimizer["state"] if isinstance(optimizer, dict) else dict(enumerate(optimizer))
+    for index, master in enumerate(masters):
         yield {MASTER: master} | kept.get(index, {})
 
 
@@ -225,16 +222,7 @@ def _whole(shape: Shape, parts: list[_Part]) -> LogicalTensor:
     return dataclasses.replace(kind, shape=shape, boxes=tuple(boxes))
 
 
-def _even(shapes: dict[str, Shape], rank: int, world: int) -> Iterator[_Fragment]:
-    """What a rank of stage 3 has of a group: an even part of each parameter."""
-    start = 0
-    for name, shape in shapes.items():
-        position, count, part = deepspeed_files.even_part(shape, rank, world)
-        yield name, position, start, count
-        start += part
-
-
-def _mapped(mapping: dict[str, Any], place: dict[str, int]) -> Iterator[_Fragment]:
+def _mapped(mapping: dict[str, Any], place: dict[str, int]) -> Iterator[deepspeed_files.Fragment]:
     """What a rank of stage 1 or 2 has of a group; ``place`` counts the elements of ranks before it."""
     for name, address in mapping.items():
         fragment = address.state.text()
@@ -247,11 +235,9 @@ def _add_frozen(checkpoint: LogicalCheckpoint, states: list[dict[str, Any]]) -> 
     for name, size in (states[0].get("frozen_param_shapes") or {}).items():
         parts = []
         for rank, state in enumerate(states):
-            position, count, _ = deepspeed_files.even_part(tuple(size), rank, len(states))
-            parts.append((state["frozen_param_fragments"][name], position, 0, count))
+            ((_, *where),) = deepspeed_files.even_fragments({name: tuple(size)}, rank, len(states))
+            parts.append((state["frozen_param_fragments"][name], *where))
         _add(checkpoint, f"model.{name}", _whole(tuple(size), parts))
 
 
-FORMAT = Format(
-    "deepspeed", "DeepSpeed: universal, or ZeRO 1-3 with --zero-stage and --dp", detect, read, deepspeed_files.write
-)
+FORMAT = Format("deepspeed", detect, read, deepspeed_files.write)

@@ -22,6 +22,7 @@ from mainstay.recovery.checkpoint.logical import (
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.checkpoint.pickle_codec import Name, PickledCall, PickledObject
 from mainstay.recovery.checkpoint.torch_archive import save_file
+from mainstay.recovery.memory.layout import DTYPES
 
 _VERSION: Final = "0.19.8"
 """Of DeepSpeed, whose files these are like."""
@@ -29,15 +30,19 @@ _ALIGNMENT: Final = 2
 """Elements for each rank to which stages 1 and 2 pad a group: ``nccl_start_alignment_factor``."""
 _SUB_GROUP: Final = 1_000_000_000
 """Elements of a rank beyond which stage 3 cuts a group in several: ``sub_group_size``."""
-Ranges = list[tuple[LogicalTensor, int, int]]
+Fragment = tuple[str, int, int, int]
+"""(parameter, its first element, start in the flat partition of a rank, number of elements)."""
 
 
-def even_part(shape: Shape, rank: int, world: int) -> tuple[int, int, int]:
-    """(first element, number of elements, number with padding) of a parameter that stage 3 gives to ``rank``."""
-    numel = math.prod(shape)
-    part = -(-numel // world)
-    first = min(rank * part, numel)
-    return first, min(part, numel - first), part
+def even_fragments(shapes: dict[str, Shape], rank: int, world: int) -> Iterator[Fragment]:
+    """What a rank of stage 3 has of a group: an even part of each parameter, with padding between them."""
+    start = 0
+    for name, shape in shapes.items():
+        numel = math.prod(shape)
+        part = -(-numel // world)
+        first = min(rank * part, numel)
+        yield name, first, start, min(part, numel - first)
+        start += part
 
 
 @dataclass(slots=True)
@@ -73,17 +78,14 @@ def write(checkpoint: LogicalCheckpoint, out: Path, options: WriteOptions) -> No
     tag = f"global_step{checkpoint.step}"
     folder = out / tag
     folder.mkdir(parents=True)
+    world = options.dp or int(checkpoint.values.get("deepspeed", {}).get("dp_world_size", 1))
     if options.zero_stage == 0:
         _write_universal(checkpoint, groups, folder)
     elif options.zero_stage in {1, 2, 3}:
-        _write_partitions(checkpoint, groups, folder, options.zero_stage, options.dp or _world(checkpoint))
+        _write_partitions(checkpoint, groups, folder, options.zero_stage, world)
     else:
         raise CheckpointError(f"--zero-stage {options.zero_stage} must be 1, 2, or 3")
     (out / ("latest" if options.zero_stage else "latest_universal")).write_text(tag)
-
-
-def _world(checkpoint: LogicalCheckpoint) -> int:
-    return int(checkpoint.values.get("deepspeed", {}).get("dp_world_size", 1))
 
 
 def _group(checkpoint: LogicalCheckpoint, group: dict[str, Any]) -> _Group:
@@ -102,13 +104,11 @@ def _group(checkpoint: LogicalCheckpoint, group: dict[str, Any]) -> _Group:
 
 
 def _model_states(checkpoint: LogicalCheckpoint, groups: list[_Group], world: int, stage: int) -> dict[str, Any]:
-    trained = {name: shape for group in groups for name, shape in group.shapes.items()}
+    trained = {name for group in groups for name in group.state}
     model = checkpoint.model()
     if stage == 3:
-        empty = {
-            name: array_tensor("", np.empty(0, tensor.numpy_dtype), tensor.dtype) for name, tensor in model.items()
-        }
-        model = {name: empty[name] if name in trained else tensor for name, tensor in model.items()}
+        empty = ((name, model[name].dtype) for name in trained & model.keys())
+        model |= {name: array_tensor("", np.empty(0, DTYPES[dtype]), dtype) for name, dtype in empty}
     kept: dict[str, Any] = checkpoint.values.get("deepspeed", {})
     return {
         "lr_scheduler": None, "data_sampler": None, "random_ltd": None, "skipped_steps": 0, "ds_config": {},
@@ -184,10 +184,11 @@ def _write_partitions(
 
 
 def _stage3(groups: list[_Group], rank: int, world: int) -> dict[str, Any]:
-    flat = [
-        {key: joined("float32", _even_ranges(group, key, rank, world)) for key in group.keys_alike()}
-        for group in groups
-    ]
+    flat = []
+    for group in groups:
+        fragments = list(even_fragments(group.shapes, rank, world))
+        length = sum(-(-math.prod(shape) // world) for shape in group.shapes.values())
+        flat.append({key: _flat(group, key, fragments, length) for key in group.keys_alike()})
     return {
         "partition_count": world,
         "fp32_flat_groups": [state[MASTER] for state in flat],
@@ -195,12 +196,15 @@ def _stage3(groups: list[_Group], rank: int, world: int) -> dict[str, Any]:
     }
 
 
-def _even_ranges(group: _Group, key: str, rank: int, world: int) -> Iterator[tuple[LogicalTensor, int, int]]:
-    for name, shape in group.shapes.items():
-        first, count, part = even_part(shape, rank, world)
-        tensor = group.state[name][key]
-        yield tensor, first, first + count
-        yield LogicalTensor("", tensor.dtype, (part - count,), ()), 0, part - count
+def _flat(group: _Group, key: str, fragments: list[Fragment], length: int) -> LogicalTensor:
+    """A flat partition [length] of fragments, with zeros between and behind them."""
+    parts, at = [], 0
+    for name, first, start, count in [*fragments, ("", 0, length, 0)]:
+        parts.append((LogicalTensor("", "float32", (start - at,), ()), 0, start - at))
+        if count:
+            parts.append((group.state[name][key], first, first + count))
+        at = start + count
+    return joined("float32", parts)
 
 
 def _stage12(groups: list[_Group], rank: int, world: int) -> dict[str, Any]:
@@ -210,13 +214,8 @@ def _stage12(groups: list[_Group], rank: int, world: int) -> dict[str, Any]:
         part = -(-total // (_ALIGNMENT * world)) * _ALIGNMENT
         begin, end = min(rank * part, total), min((rank + 1) * part, total)
         fragments = list(_fragments(group.shapes, begin, end))
-        ranges = {
-            key: [(group.state[name][key], first, first + count) for name, first, _, count in fragments]
-            for key in group.keys_alike()
-        }
-        padding: Ranges = [(LogicalTensor("", "float32", (part - end + begin,), ()), 0, part - end + begin)]
-        flat.append({key: joined("float32", [*found, *padding]) for key, found in ranges.items()})
-        masters.append(joined("float32", ranges[MASTER]))
+        flat.append({key: _flat(group, key, fragments, part) for key in group.keys_alike()})
+        masters.append(_flat(group, MASTER, fragments, end - begin))
         mappings.append({name: _address(start, count) for name, _, start, count in fragments})
         paddings.append(part - end + begin)
     return {
@@ -229,8 +228,8 @@ def _stage12(groups: list[_Group], rank: int, world: int) -> dict[str, Any]:
     }
 
 
-def _fragments(shapes: dict[str, Shape], begin: int, end: int) -> Iterator[tuple[str, int, int, int]]:
-    """(parameter, its first element, start in the partition, elements) of the elements [begin, end) of a group."""
+def _fragments(shapes: dict[str, Shape], begin: int, end: int) -> Iterator[Fragment]:
+    """What a rank of stage 1 or 2 has of a group, whose elements [begin, end) are its partition."""
     at = 0
     for name, shape in shapes.items():
         numel = math.prod(shape)

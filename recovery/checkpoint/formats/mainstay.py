@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-import xxhash
 
 from mainstay.probes.ids import uuid7
 from mainstay.recovery.checkpoint import dcp, save
@@ -40,6 +39,7 @@ from mainstay.recovery.checkpoint.manifest import (
     CheckpointPart,
     DiskConfig,
     Manifest,
+    PartEntry,
     TensorEntry,
     step_name,
 )
@@ -74,12 +74,7 @@ def read(path: Path) -> LogicalCheckpoint:
         CheckpointError: no step is whole, or a part is not the one that the manifest names.
     """
     run, manifest = _find(path.resolve())
-    parts = []
-    for entry in manifest.parts:
-        part = run.part(manifest.epoch, entry.rank, entry.generation)
-        if part.check != entry.check:
-            raise CheckpointError(f"{path}: the part of rank {entry.rank} is not the one that the manifest names")
-        parts.append(part)
+    parts = [named_part(run, manifest, entry) for entry in manifest.parts]
     entries = {(part.rank, tensor.name): (part, tensor) for part in parts for tensor in part.listed}
     tensors: dict[str, LogicalTensor] = {}
     index = TensorIndex(run, [])
@@ -90,12 +85,26 @@ def read(path: Path) -> LogicalCheckpoint:
         if part.is_encoded:
             box = _encoded_box(part, piece, functools.partial(decoded, *place))
         else:
-            box = _box(run.step(manifest.epoch), part, piece)
+            reader = file_reader(run.step(part.epoch) / part.file, piece.at, piece.shape, piece.dtype)
+            verify = functools.partial(index.array, part, piece)
+            box = Box(piece.slice.offsets, piece.shape, reader, f"rank {part.rank}", verify)
         tensors[name] = LogicalTensor(name, piece.dtype, piece.slice.global_shape, (*boxes, box))
     shape = {"dp": manifest.dp, "pp": manifest.pp, "tp": manifest.tp}
     checkpoint = LogicalCheckpoint(path, "mainstay", tensors, {"step": manifest.epoch, _SHAPE: shape})
     _add_scalars(checkpoint, sorted(part.rank for part in parts))
     return checkpoint
+
+
+def named_part(run: RunDirectory, manifest: Manifest, entry: PartEntry) -> CheckpointPart:
+    """The part that the manifest means by ``entry``.
+
+    Raises:
+        CheckpointError: it is missing, damaged, or another one.
+    """
+    part = run.part(manifest.epoch, entry.rank, entry.generation)
+    if part.check != entry.check:
+        raise CheckpointError(f"{run.path}: the part of rank {entry.rank} is not the one that the manifest names")
+    return part
 
 
 def _find(path: Path) -> tuple[RunDirectory, Manifest]:
@@ -106,37 +115,10 @@ def _find(path: Path) -> tuple[RunDirectory, Manifest]:
     return source.run, source.manifest
 
 
-def _box(step: Path, part: CheckpointPart, entry: TensorEntry) -> Box:
-    path = step / part.file
-    reader = file_reader(path, entry.at, entry.shape, entry.dtype)
-    return Box(entry.slice.offsets, entry.shape, reader, f"rank {part.rank}", _checker(path, entry))
-
-
 def _encoded_box(part: CheckpointPart, entry: TensorEntry, decoded: Callable[[], Array]) -> Box:
     base = f" to {step_name(part.base[0])}" if part.base is not msgspec.UNSET else ""
     place = f"rank {part.rank}, of which {part.encoded} bytes are on disk as differences{base}"
-
-    def verify() -> None:
-        decoded()
-
-    return Box(entry.slice.offsets, entry.shape, lambda region: np.array(decoded()[region]), place, verify)
-
-
-def _checker(path: Path, entry: TensorEntry) -> Callable[[], None]:
-    def verify() -> None:
-        sizes = (entry.nbytes,)
-        flat = LogicalTensor(
-            entry.name, "uint8", sizes, (Box((0,), sizes, file_reader(path, entry.at, sizes, "uint8")),)
-        )
-        found = xxhash.xxh3_64()
-        for piece in flat.pieces():
-            found.update(piece.data)
-        if found.intdigest() != entry.digest:
-            raise CheckpointError(
-                f"{path}: tensor {entry.name!r} has digest {found.intdigest():016x}, not {entry.digest:016x}"
-            )
-
-    return verify
+    return Box(entry.slice.offsets, entry.shape, lambda region: np.array(decoded()[region]), place, decoded)
 
 
 def _add_scalars(checkpoint: LogicalCheckpoint, ranks: Sequence[int]) -> None:
@@ -194,8 +176,7 @@ def write(checkpoint: LogicalCheckpoint, out: Path, options: WriteOptions) -> No
             for spec in layout.tensors:
                 tensor, first = plan[spec.name]
                 region = tuple(slice(at, at + n) for at, n in zip(first, spec.shape, strict=True))
-                piece = np.ascontiguousarray(tensor.read(region)).reshape(-1)
-                slot[spec.offset : spec.offset + spec.nbytes] = piece.view(np.uint8)
+                spec.view(slot)[...] = tensor.read(region)
             save.write_image(target, (epoch, rank, _GENERATION), layout, slot)
         made = save.commit(target, epoch)
         assert made is not None  # every rank was just written
@@ -269,4 +250,4 @@ def _plan(
     return layout, found
 
 
-FORMAT = Format("mainstay", "a step to resume from, in a directory of runs", detect, read, write)
+FORMAT = Format("mainstay", detect, read, write)

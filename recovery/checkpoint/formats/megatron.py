@@ -113,4 +113,4 @@ def write(checkpoint: LogicalCheckpoint, out: Path, _options: WriteOptions) -> N
     (out / _LATEST).write_text(str(checkpoint.step))
 
 
-FORMAT = Format("megatron", "Megatron-core distributed checkpoint (torch_dist)", detect, read, write)
+FORMAT = Format("megatron", detect, read, write)

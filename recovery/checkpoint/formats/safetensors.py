@@ -7,7 +7,6 @@ The model is in ``model.safetensors`` under the model's own names. What else a c
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +15,7 @@ import msgspec
 import numpy as np
 
 from mainstay.recovery.checkpoint.formats.base import Format, WriteOptions
-from mainstay.recovery.checkpoint.logical import Box, LogicalCheckpoint, LogicalTensor, file_reader
+from mainstay.recovery.checkpoint.logical import LogicalCheckpoint, LogicalTensor, file_tensor
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 
 _DTYPES: Final = {
@@ -81,12 +80,10 @@ def _add(checkpoint: LogicalCheckpoint, path: Path, prefix: str) -> None:
             first, last = (int(n) for n in entry["data_offsets"])
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"{path}: tensor {key!r} has no place or no known dtype: {error!r}") from error
-        name = prefix + key
-        tensor = LogicalTensor(name, dtype, shape, ())
+        tensor = file_tensor(prefix + key, dtype, shape, path, at=start + first)
         if min((*shape, first), default=0) < 0 or last - first != tensor.nbytes or last > size:
             raise CheckpointError(f"{path}: tensor {key!r} {list(shape)} does not fit its place {first}-{last}")
-        box = Box(tuple(0 for _ in shape), shape, file_reader(path, start + first, shape, dtype), path.name)
-        checkpoint.tensors[name] = LogicalTensor(name, dtype, shape, (box,))
+        checkpoint.tensors[tensor.name] = tensor
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
@@ -151,7 +148,7 @@ def _write(path: Path, tensors: dict[str, LogicalTensor], metadata: dict[str, st
         header[name] = {
             "dtype": _NAMES[tensor.dtype], "shape": tensor.shape, "data_offsets": (at, at + tensor.nbytes),
         }  # fmt: skip
-        at += math.prod(tensor.shape) * tensor.numpy_dtype.itemsize
+        at += tensor.nbytes
     text = msgspec.json.encode(header)
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
@@ -161,4 +158,4 @@ def _write(path: Path, tensors: dict[str, LogicalTensor], metadata: dict[str, st
                 file.write(np.ascontiguousarray(piece).view(np.uint8).data)
 
 
-FORMAT = Format("safetensors", "directory of safetensors files for Hugging Face", detect, read, write)
+FORMAT = Format("safetensors", detect, read, write)

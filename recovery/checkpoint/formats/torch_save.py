@@ -12,7 +12,7 @@ from typing import Any, Final
 from mainstay.recovery.checkpoint.formats.base import Format, WriteOptions
 from mainstay.recovery.checkpoint.logical import LogicalCheckpoint, LogicalTensor
 from mainstay.recovery.checkpoint.manifest import CheckpointError
-from mainstay.recovery.checkpoint.torch_archive import is_plain, leaves, read_archive, save_file
+from mainstay.recovery.checkpoint.torch_archive import is_plain, read_archive, save_file
 
 _MODEL: Final = ("model", "module", "state_dict", "model_state_dict", "model_state")
 _OPTIMIZER: Final = ("optimizer", "optimizer_state_dict", "optim", "optimizer_state", "optimizer_states")
@@ -30,12 +30,10 @@ def read(path: Path) -> LogicalCheckpoint:
         CheckpointError: damaged, or it holds no tensors.
     """
     item = read_archive(path)
-    if not isinstance(item, dict) or not any(isinstance(leaf, LogicalTensor) for _, leaf in leaves({"": item})):
-        raise CheckpointError(f"{path} holds no state dict")
     checkpoint = LogicalCheckpoint(path, "torch", {})
-    parts = dict(item)
-    if all(isinstance(value, LogicalTensor) for value in item.values()) and not _has_full_names(item):
-        parts = {"model": item}
+    parts = dict(item) if isinstance(item, dict) else {}
+    if all(isinstance(part, LogicalTensor) for part in parts.values()) and not _has_full_names(parts):
+        parts = {"model": parts}
     for name in _MODEL:
         if isinstance(parts.get(name), dict):
             _add(checkpoint, parts.pop(name), ("model",))
@@ -52,6 +50,8 @@ def read(path: Path) -> LogicalCheckpoint:
         if isinstance(parts.get(name), int):
             checkpoint.values["step"] = parts.pop(name)
     _add(checkpoint, parts, ())
+    if not checkpoint.tensors:
+        raise CheckpointError(f"{path} holds no state dict")
     return checkpoint
 
 
@@ -74,4 +74,4 @@ def write(checkpoint: LogicalCheckpoint, out: Path, _options: WriteOptions) -> N
     save_file(out, checkpoint.nested())
 
 
-FORMAT = Format("torch", "one file of torch.save with nested state dicts", detect, read, write)
+FORMAT = Format("torch", detect, read, write)

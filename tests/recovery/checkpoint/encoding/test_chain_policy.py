@@ -101,14 +101,14 @@ def test_measured_is_near_the_best_sequence_and_within_the_limit(
     written = run("measured", sizes, cost, 400)
     found = price(written, cost)
     assert found < 1.02 * best_cycle("fp", sizes, cost, 10)
-    others: tuple[Policy, ...] = ("full", "one_shot", "consecutive", "intermittent")
+    others: tuple[Policy, ...] = ("one_shot", "consecutive", "intermittent")
     for policy in others:
         assert found <= price(run(policy, sizes, cost, 400), cost) * 1.02
 
 
 def test_policies_use_their_bases() -> None:
     sizes, cost = touched(0.05), costs(1500)
-    expected: dict[Policy, set[int | None]] = {"full": {None}, "one_shot": {0, None}, "consecutive": {-1, None}}
+    expected: dict[Policy, set[int | None]] = {"one_shot": {0, None}, "consecutive": {-1, None}}
     for policy, bases in expected.items():
         written = run(policy, sizes, cost, 12)
         found = {
