@@ -32,6 +32,7 @@ SPAN = 15.0
 MEMORY_DAYS, LEARNED = 10, 240
 """Of the live model: the learning of its first samples is no score yet."""
 LEAST_MOVE = 3e-3
+LEARNS = ", learning on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -92,6 +93,8 @@ FITS: dict[str, Fit] = {
     "Mahalanobis OAS": partial(mahalanobis, OAS),
 }
 SIMPLE = ("random", *FITS)
+LEARNING = ("max |z|", "mean clipped z^2", "PCA residual 90 %", "Mahalanobis LW")
+"""Of these, those that are quick to fit again each day."""
 WINDOWED = "Mahalanobis LW, 3 samples"
 VIEWS = ("Mahalanobis LW", "unrest")
 """Level and unrest, as the live detector has them."""
@@ -128,6 +131,22 @@ def scores_of(machine: Machine) -> dict[str, Scores]:
     model = MachineModel().fit(machine.train)
     found["six views"] = Scores(model.healthy_.rank, model.score_samples(machine.test))
     return found
+
+
+def relearned(machine: Machine) -> dict[str, Scores]:
+    """Scores that learn on without labels, as the live detector must: fitted each day to all of the past."""
+    x, n, day = np.concatenate([machine.train, machine.test]), len(machine.train), machine.day
+    moves = np.abs(np.diff(x, axis=0, prepend=x[:1]))
+    moving = np.log(ewma(moves, MachineModel.Config().unrest_span, moves[:day].mean(axis=0)) + LEAST_MOVE)
+    found = {name: np.zeros(len(x)) for name in (*LEARNING, VIEWS[1])}
+    for now in range(day, len(x), day):
+        past, today = np.s_[:now], np.s_[now : now + day]
+        mean, deviation = x[past].mean(axis=0), np.maximum(x[past].std(axis=0), LEAST_DEVIATION)
+        z = np.clip((x[: now + day] - mean) / deviation, -CLIP, CLIP)
+        for name in LEARNING:
+            found[name][today] = FITS[name](z[past])(z[today])
+        found[VIEWS[1]][today] = Unrest().fit(moving[past]).score(moving[today])
+    return {f"{name}{LEARNS}": Scores(score[2 * day : n], score[n:]) for name, score in found.items()}
 
 
 def online(machines: list[Machine]) -> list[dict[str, Scores]]:

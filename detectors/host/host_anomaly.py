@@ -7,7 +7,7 @@ finding. The threshold follows a budget of findings a day for the whole fleet an
 (``statistics.alarm_budget``); true ones count as well.
 
 It says that something changed, never what is broken: always information, which opens no incident. A job that begins or
-ends on one node of a cohort changes it, too. A change that stays is the node's usual state after some days.
+ends on one node of a cohort changes it, too. A change that stays is the node's usual state after two to four days.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class HostAnomalyDetector(ArrayDetector):
         learned_minutes: int = 240
         """Minutes of a node before it is judged: sixteen samples and more for each of fifteen signals."""
         memory_minutes: float = 14_400.0
-        """Over which a node's usual state is averaged: ten days, so that a slow drift is learned."""
+        """Of a node's first that are its reference: ten days, and what comes later is learned ten times slower."""
         least_peers: int = 3
         """Others of the cohort, below which a node is compared with its own past alone."""
         findings_a_day: float = 2.0

@@ -9,8 +9,10 @@ Two views, of which each is blind where the other sees:
   not.
 
 A sample is scored by what came before it, so that scores are those of data that the model was not fitted to. Means,
-deviations, and correlations are averages with a memory: a slow drift is learned, and what is far away is learned slowly
-(clipped). ``alarm_budget`` makes the two views comparable.
+deviations, and correlations are plain averages of a first stretch, the reference (phase I of a control chart; Woodall,
+J. Qual. Technol. 32, 2000). After it each sample counts ten times less than in an average that long: a slow drift is
+learned, while anomalies that come again hardly are. What is far away is clipped. ``alarm_budget`` makes the two views
+comparable.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ LEAST_SPREAD = 0.1
 """The same of the cube root of a squared distance."""
 REFRESH = 10
 """Samples between two inversions of a node's correlations; each sample has its share of the nodes."""
+SLOWER = 10.0
+"""After its reference, how many times longer a node's memory is: 10 to 30 do alike on ASD."""
 VIEWS = ("level", "unrest")
 
 
@@ -39,7 +43,10 @@ class NodeModels:
     """One model a node in ``rows``, whose last axis is the nodes."""
 
     def __init__(self, least: Floats, *, memory: float, learned: int) -> None:
-        """``least`` [S]: deviation below which a signal is constant; ``memory``, ``learned``: samples."""
+        """``least`` [S]: deviation below which a signal is constant.
+
+        ``memory``: samples of the reference; ``learned``: of them before the first score.
+        """
         self.least, self.memory, self.learned = least[:, None], memory, learned
         self.samples = 0
 
@@ -65,7 +72,7 @@ class NodeModels:
             Hilferty, PNAS 17, 1931: those of chi-square are nearly normal); NaN where a node is unknown or young.
         """
         seen = np.isfinite(x).any(axis=0)
-        rate = np.where(seen, np.maximum(1.0 / (rows["age"] + 1.0), 1.0 / self.memory), 0.0)
+        rate = np.where(rows["age"] < self.memory, 1.0 / (rows["age"] + 1.0), 1.0 / (SLOWER * self.memory)) * seen
         rows["precision"][..., rows["age"] == 0] = np.eye(len(self.least))[..., None]
         turn = np.arange(self.samples % REFRESH, len(rows.entities), REFRESH)
         self._invert(rows, turn[rows["age"][turn] >= REFRESH])

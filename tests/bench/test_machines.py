@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from bench.lib_events import Verdict, alarms
-from bench.lib_machine_scores import Machine, Scores, mean_rank, online, rarest, surprise
+from bench.lib_machine_scores import Machine, Scores, mean_rank, online, rarest, relearned, surprise
 from bench.lib_multivariate import status
-from bench.machines import ASKED, CHOSEN, GAIN, Measured, Outcome, alarm_rows, rank_row, within_budget
+from bench.machines import ASKED, CHOSEN, GAIN, Measured, Outcome, alarm_rows, live_rows, rank_row, within_budget
 from mainstay.detectors.statistics.alarm_budget import LOWEST
 from mainstay.detectors.statistics.spot import tail
 
@@ -77,3 +77,37 @@ def test_the_live_model_scores_machines_of_unlike_length_as_it_scores_one() -> N
     for view, scores in alone.items():
         np.testing.assert_allclose(together[0][view].test, scores.test, rtol=1e-6, atol=1e-9)
         assert len(together[1][view].healthy) == 700 - 480
+
+
+def test_a_score_that_learns_on_knows_its_past_alone() -> None:
+    rng = np.random.default_rng(3)
+    train, test = rng.normal(size=(2, 500, 1)) + 0.3 * rng.normal(size=(2, 500, 4))
+    other = test.copy()
+    other[250:] += 3.0
+    made = [
+        relearned(Machine(name="m", day=100, train=train, test=x, labels=np.zeros(500, np.bool_), culprits=[]))
+        for x in (test, other)
+    ]
+    for name, scores in made[0].items():
+        changed = made[1][name].test
+        assert len(scores.healthy) == 300
+        np.testing.assert_allclose(changed[:250], scores.test[:250])
+        assert not np.allclose(changed[250:], scores.test[250:])
+    level = made[1]["mean clipped z^2, learning on"].test
+    assert level[250:300].mean() > 2 * level[450:].mean()  # learned
+
+
+@pytest.mark.parametrize(("live", "found", "false", "holds"), [
+    (0.6, 2, 5, (True, True)),
+    (0.4, 1, 5, (False, False)),
+    (0.6, 2, 6, (True, False)),
+])  # fmt: skip
+def test_the_live_model_is_held_to_scores_that_learn_as_it_does(
+    live: float, found: int, false: int, holds: tuple[bool, bool]
+) -> None:
+    vus = {"max |z|": 0.9, "max |z|, learning on, smoothed": 0.5, "unrest, learning on": 0.8, "live": live}
+    alarms = {("live", ASKED, GAIN): outcome(found, false), ("unrest, learning on", ASKED, GAIN): outcome(4, 0)}
+    rows = live_rows("set", [Measured(name="m", day=288, vus=vus, alarms=alarms)])
+    assert tuple(row.holds for row in rows) == holds
+    assert rows[0].target == "> 0.500, the best simple score that learns on"
+    assert rows[1].baseline == "unrest, learning on 1.00 at 0.00"

@@ -76,3 +76,26 @@ def test_what_is_missing_teaches_nothing_and_is_not_judged(gap: int) -> None:
         assert np.isnan(models.update(rows, np.full((SIGNALS, NODES), np.nan))).all()
     for name, value in before.items():
         np.testing.assert_array_equal(rows[name], value)
+
+
+def test_a_change_that_stays_is_unusual_for_days_and_then_usual() -> None:
+    models = NodeModels(np.full(SIGNALS, 1e-3), memory=1000, learned=50)  # ten days of 100 samples
+    rows = models.declare(EntityState())
+    rows.align((Entity(node="n"),))
+    x = signals(6, 3000)[:, :, :1]
+    x[1200:, 0] += 8.0
+    scores = np.array([models.update(rows, sample) for sample in x])
+    unusual = (scores.max(axis=1)[:, 0] > 3.0).reshape(-1, 100).mean(axis=1)
+    assert unusual[12] > 0.9
+    assert unusual[-5:].max() < 0.1
+
+
+def test_anomalies_that_come_again_are_hardly_learned() -> None:
+    models = NodeModels(np.full(SIGNALS, 1e-3), memory=1000, learned=50)
+    rows = models.declare(EntityState())
+    rows.align(tuple(Entity(node=f"n{n}") for n in range(NODES)))
+    x = signals(7, 3000)
+    again = np.arange(len(x)) % 200 < 20
+    x[again & (np.arange(len(x)) > 1000), 0] += 8.0
+    scores = np.array([models.update(rows, sample) for sample in x])[:, 0]
+    assert (scores[2600:][again[2600:]] > 3.0).mean() > 0.9
