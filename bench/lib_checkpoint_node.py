@@ -37,27 +37,35 @@ class Node:
         """``alike``: so many replicas of one state, instead of eight shards."""
         self.disk, self.memory, self.nbytes = disk, memory, nbytes
         self.writer = WriterProcess()
-        self.arenas, self.states = [], []
+        self.arenas, self.states, self._sources = [], [], []
         for rank in range(alike or RANKS):
             random = np.random.default_rng(0 if alike else rank)
             count = max(1, nbytes // RANKS // EACH)
             arrays = {f"param.{i}": random.integers(0, 256, EACH, np.uint8) for i in range(count)}
             arrays["rng.torch"] = np.full(64, rank, np.uint8)
             source = ArraySource(arrays)
-            arena = Arena.create(memory / f"rank-{rank}.arena", rank=rank, layout=source.layout, slots=2)
-            writer = SnapshotWriter(arena, source)
-            writer.start(EPOCH, 1)
-            writer.wait()
-            writer.close()
-            record = arena.verify(arena.find(EPOCH))
-            views = arena.layout.views(arena.slot_bytes(record.slot))
-            self.arenas.append(arena)
+            self.arenas.append(Arena.create(memory / f"rank-{rank}.arena", rank=rank, layout=source.layout, slots=2))
+            self._sources.append(source)
+        self.step(EPOCH)
+        for arena in self.arenas:
+            views = arena.layout.views(arena.slot_bytes(arena.find(EPOCH).slot))
             self.states.append({name: torch.from_numpy(view) for name, view in views.items()})
 
-    def order(self, ranks: range, *, dp: int, copies: int = 0, rows: tuple[SlotOrder, ...] = ()) -> WriteRequest:
+    def step(self, epoch: int) -> None:
+        """Every rank has a snapshot of ``epoch``."""
+        for arena, source in zip(self.arenas, self._sources, strict=True):
+            writer = SnapshotWriter(arena, source)
+            writer.start(epoch, 1)
+            writer.wait()
+            writer.close()
+            arena.verify(arena.find(epoch))
+
+    def order(
+        self, ranks: range, *, dp: int, copies: int = 0, rows: tuple[SlotOrder, ...] = (), epoch: int = EPOCH
+    ) -> WriteRequest:
         """Write the slots of ``ranks``, and parity ``rows``; of none: make the run's directory."""
         config = DiskConfig(run=RUN, generation=1, every=1, dp=dp, pp=1, tp=1, copies=copies)
-        slots = tuple(SlotOrder(arena=str(self.arenas[rank].path), rank=rank, epoch=EPOCH) for rank in ranks)
+        slots = tuple(SlotOrder(arena=str(self.arenas[rank].path), rank=rank, epoch=epoch) for rank in ranks)
         directory = str(self.disk / "ours")
         return WriteRequest(
             directory=directory, job="bench", config=config, keep=RetentionPolicy(), slots=(*slots, *rows)

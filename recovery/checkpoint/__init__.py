@@ -7,6 +7,7 @@ dcp         the ``.metadata`` of a step
 manifest    what we ourselves read: runs, parts, manifests, each with its checksum
 catalog     what lies in a directory: runs, complete steps, what to keep
 direct_file a file written past the page cache, digested in the same pass
+division    in which proportion replicas divide what they hold alike
 save        a slot, or a rank's share of it, into a part of a step
 load        tensors of a part; slot_reader: a slot of them
 tensor_index, reshape   any box of a tensor from the pieces of all parts, for a job of another shape

@@ -4,6 +4,7 @@
 ``DIR/RUN/step-S/__R_G.distcp``          the state of rank R, committed in generation G
 ``DIR/RUN/step-S/__R_G.encoded``         or what of it differs from an earlier step, and its encoding
 ``DIR/RUN/step-S/rank-R.gG.json``        its ``CheckpointPart``: which tensor lies where, with digests. After the data
+``DIR/RUN/step-S/.shares-R.json``        the ``Division`` of a copy among R and its replicas, if they share the writing
 ``DIR/RUN/step-S/parity-R.gG.data``      parity of the slots of R's group, where nodes have disks of their own
 ``DIR/RUN/step-S/parity-R.gG.json``      its ``CheckpointPart``. After the data
 ``DIR/RUN/step-S/manifest.json``         the ``Manifest``: the parts that make the step whole. Written last
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
@@ -80,15 +81,18 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Ranks that write."""
         return set(range(self.shape.world_size)).difference(self.away)
 
+    def sharers(self, rank: int) -> tuple[int, ...]:
+        """Ranks that divide with ``rank`` what replicas hold alike, in order; it alone: it writes all of that."""
+        if not 0 < self.copies < self.dp:
+            return (rank,)
+        peers = tuple(peer for peer in self.shape.dp_peers(rank) if peer not in self.away)
+        copies = min(self.copies, len(peers))
+        return peers[peers.index(rank) % copies :: copies]
+
     def share(self, rank: int) -> tuple[int, int] | None:
         """(index, count): which share of what replicas hold alike ``rank`` writes; None: all of it."""
-        if not 0 < self.copies < self.dp:
-            return None
-        peers = [peer for peer in self.shape.dp_peers(rank) if peer not in self.away]
-        copies = min(self.copies, len(peers))
-        index = peers.index(rank)
-        count = len(range(index % copies, len(peers), copies))
-        return (index // copies, count) if count > 1 else None
+        sharers = self.sharers(rank)
+        return (sharers.index(rank), len(sharers)) if len(sharers) > 1 else None
 
 
 class _Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +171,8 @@ class CheckpointPart(_Checked, frozen=True, kw_only=True):
     """The layout of the slot as text, for whoever has nothing but the state dict."""
     share: tuple[int, int] | msgspec.UnsetType = msgspec.UNSET
     """(index, count): of what data-parallel replicas hold alike, this is one of ``count`` shares. Not there: all."""
+    weights: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Of all shares of the division. Not there: they are equal."""
     alike_digest: int | msgspec.UnsetType = msgspec.UNSET
     """Of a share: xxh3_64 of all that replicas hold alike, as this rank holds it."""
     layouts: dict[int, str] | msgspec.UnsetType = msgspec.UNSET
@@ -222,6 +228,8 @@ class PartEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Of its tensors; of its file if that is encoded."""
     check: str
     """The part's own."""
+    seconds: float | msgspec.UnsetType = msgspec.UNSET
+    """That writing took, with fsync; only of a share."""
 
 
 class Manifest(_Checked, frozen=True, kw_only=True):
@@ -265,7 +273,15 @@ class Manifest(_Checked, frozen=True, kw_only=True):
         return self.shares is True or (self.sliced is True and not self.replicated)
 
 
-T = TypeVar("T", RunInfo, CheckpointPart, Manifest)
+class Division(_Checked, frozen=True, kw_only=True):
+    """How replicas divide what they hold alike in one step; whoever began the step first has written it."""
+
+    ranks: tuple[int, ...]
+    weights: tuple[Annotated[int, msgspec.Meta(ge=1)], ...]
+    """In the order of ``ranks``; empty: their shares are equal."""
+
+
+T = TypeVar("T", RunInfo, CheckpointPart, Manifest, Division)
 
 
 def step_name(epoch: int) -> str:
@@ -287,6 +303,11 @@ def part_name(rank: int, generation: int) -> str:
 def parity_names(rank: int, generation: int) -> tuple[str, str]:
     """Of the data file and of its ``CheckpointPart``."""
     return f"parity-{rank}.g{generation}.data", f"parity-{rank}.g{generation}.json"
+
+
+def division_name(first: int) -> str:
+    """``first``: rank of the first who divide a copy. Hidden: uploads leave it out."""
+    return f".shares-{first}.json"
 
 
 def run_name(generation: int) -> str:

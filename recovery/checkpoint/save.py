@@ -23,6 +23,7 @@ from mainstay.probes.durable_files import sync_directory, write_durably
 from mainstay.recovery.checkpoint import dcp
 from mainstay.recovery.checkpoint.catalog import PartFile, RunDirectory
 from mainstay.recovery.checkpoint.direct_file import DirectFile
+from mainstay.recovery.checkpoint.division import is_covered, weights_of
 from mainstay.recovery.checkpoint.load import layout_text, needed_steps
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
@@ -121,10 +122,13 @@ def write_part(
         OSError: the disk refused (or is too small: names the bytes); nothing is left behind.
     """
     data = arena.slot_bytes(record.slot)[: record.nbytes]
-    place = (record.epoch, arena.header.rank, record.generation)
-    share = None if final else target.config.share(arena.header.rank)
-    check = partial(arena.check, record)
-    return write_image(target, place, arena.layout, data, check, direct=direct, share=share)
+    epoch, rank, generation = record.epoch, arena.header.rank, record.generation
+    share = None if final else target.config.share(rank)
+    weights = weights_of(target.run, epoch, generation, target.config.sharers(rank)) if share else ()
+    return write_image(
+        target, (epoch, rank, generation), arena.layout, data, partial(arena.check, record), direct=direct,
+        share=share, weights=weights,
+    )  # fmt: skip
 
 
 def write_image(
@@ -136,6 +140,7 @@ def write_image(
     *,
     direct: bool = True,
     share: tuple[int, int] | None = None,
+    weights: tuple[int, ...] = (),
     layouts: dict[int, str] | None = None,
 ) -> CheckpointPart:
     """Write the bytes of a slot durably.
@@ -149,6 +154,7 @@ def write_image(
             bytes were not those of the slot all the time.
         direct: past the page cache.
         share: (index, count): write only this replica's share of what replicas hold alike.
+        weights: of all shares; empty: they are equal.
         layouts: by digest, of the slots that this is parity of.
 
     Raises:
@@ -164,7 +170,7 @@ def write_image(
     new = step / f".{name}.{os.getpid()}.new"
     try:
         with DirectFile(new, direct=direct) as file:
-            tensors, described, found, alike = _write_tensors(file, layout, data, share)
+            tensors, described, found, alike = _write_tensors(file, layout, data, share, weights)
             if check is not None:
                 check(found)
             file.finish()
@@ -175,7 +181,7 @@ def write_image(
     return report_part(
         target, place, layout, tensors, described, file=name, seconds=time.perf_counter() - begun,
         nbytes=layout.nbytes if share is None else sum(entry.nbytes for entry in tensors), share=share or msgspec.UNSET,
-        alike_digest=alike, layouts=layouts or msgspec.UNSET,
+        weights=weights or msgspec.UNSET, alike_digest=alike, layouts=layouts or msgspec.UNSET,
     )  # fmt: skip
 
 
@@ -212,7 +218,7 @@ def make_room(step: Path, name: str, nbytes: int) -> None:
 
 
 def _write_tensors(
-    file: DirectFile, layout: Layout, data: Bytes, share: tuple[int, int] | None
+    file: DirectFile, layout: Layout, data: Bytes, share: tuple[int, int] | None, weights: tuple[int, ...]
 ) -> tuple[list[TensorEntry], TensorEntry, int | None, int | msgspec.UnsetType]:
     """The tensors, and behind them the layout, by which our slot can be made again from a state dict alone.
 
@@ -221,7 +227,7 @@ def _write_tensors(
     """
     slot = SlotDigest(data) if share is None else None
     places = slices_of(layout, data)
-    mine = {} if share is None else rows_by_tensor(layout, *share)
+    mine = {} if share is None else rows_by_tensor(layout, *share, weights)
     entries = []
     for spec in layout.tensors:
         place, tensor = places.get(spec.name), data[spec.offset : spec.offset + spec.nbytes]
@@ -324,7 +330,7 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
     if _committed(run, epoch, chosen):
         return run.manifest(epoch)
     parts = [run.part(epoch, part.rank, part.generation) for part in chosen.values()]
-    useful = [part for members in dcp.roles(parts) if _covered(run.step(epoch), members) for part in members]
+    useful = [part for members in dcp.roles(parts) if is_covered(run.step(epoch), members) for part in members]
     if len(useful) < len(parts) if complete else not shape.covered({part.rank for part in useful}):
         return None  # a share is nowhere: who was to write it is away
     parts = sorted(useful, key=lambda part: part.rank)
@@ -335,8 +341,12 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
     if bases is None:
         return None
     entries = tuple(
-        PartEntry(rank=p.rank, generation=p.generation, nbytes=p.encoded or p.nbytes, check=p.check) for p in parts
-    )
+        PartEntry(
+            rank=p.rank, generation=p.generation, nbytes=p.encoded or p.nbytes, check=p.check,
+            seconds=p.seconds if p.is_share else msgspec.UNSET,
+        )
+        for p in parts
+    )  # fmt: skip
     named = all(p.has_model_names for p in parts)
     whole_model = named and not alike and dcp.one_model(parts, SHARED)
     encoded = any(p.is_encoded for p in parts)
@@ -353,28 +363,6 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
     else:
         write_durably(run.step(epoch) / METADATA, dcp.metadata(parts))
     return write_checked(run.step(epoch) / MANIFEST, manifest)
-
-
-def _covered(step: Path, members: list[CheckpointPart]) -> bool:
-    """Whether replicas' parts hold all of what they hold alike: one that is whole, or all shares of one division.
-
-    Raises:
-        CheckpointError: replicas that divided their state have other tensors than one another.
-    """
-    shares = [part.share for part in members if part.share is not msgspec.UNSET]
-    if len(shares) < len(members):
-        return True
-    if len({part.layout_digest for part in members}) > 1:
-        raise CheckpointError(
-            f"{step}: replicas hold other tensors than one another, and cannot divide them among themselves: "
-            "use --checkpoint-replicas 0"
-        )
-    if len({part.alike_digest for part in members}) > 1:
-        raise CheckpointError(
-            f"{step}: replicas hold other values than one another, as with ZeRO-1 or experts in the script, and cannot "
-            "divide them among themselves: use --checkpoint-replicas 0"
-        )
-    return any({(index, count) for index in range(count)} <= set(shares) for _, count in shares)
 
 
 def newest_parts(parts: list[PartFile], returns: tuple[Return, ...]) -> dict[int, PartFile]:

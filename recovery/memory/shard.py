@@ -11,7 +11,7 @@ of all its replicas, so ``join`` takes them together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -56,19 +56,22 @@ class Rows:
     count: int
 
 
-def share(layout: Layout, index: int, count: int) -> dict[str, Rows]:
+def share(layout: Layout, index: int, count: int, weights: Sequence[int] = ()) -> dict[str, Rows]:
     """What replica ``index`` of ``count`` saves of the tensors of ``layout`` that replicas hold alike.
 
-    Shares of all replicas cover each tensor once; their bytes differ by a row or so.
+    Shares of all replicas cover each tensor once; their bytes are as ``weights`` (none: equal), but for a row or so.
 
     Raises:
-        ValueError: no such replica.
+        ValueError: no such replica, or weights that are not of ``count`` replicas.
     """
+    weights = weights or (1,) * count
     if not 0 <= index < count:
         raise ValueError(f"replica {index} of {count}")
+    if len(weights) != count or min(weights) < 1:
+        raise ValueError(f"weights {list(weights)} for {count} replicas")
     shared = [spec for spec in layout.tensors if spec.name.startswith(SHARED)]
     total, at, found = sum(spec.nbytes for spec in shared), 0, {}
-    start, stop = total * index // count, total * (index + 1) // count
+    start, stop = (total * sum(weights[:end]) // sum(weights) for end in (index, index + 1))
     for spec in shared:
         first, last = _row(spec, start - at), _row(spec, stop - at)
         if not spec.nbytes:

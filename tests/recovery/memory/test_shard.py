@@ -32,6 +32,16 @@ def test_shares_cover_every_row_once_and_are_balanced(shapes, count):
     assert all(abs(size - total / count) <= widest + 1 for size in sizes)
 
 
+@given(st.lists(st.integers(1, 1024), min_size=1, max_size=9), st.integers(1, 300))
+def test_shares_are_as_their_weights(weights, rows):
+    layout = Layout.build({"param.a": ("float32", (rows, 2)), "optim.a": ("float64", (rows, 2))})
+    shares = [share(layout, index, len(weights), weights) for index in range(len(weights))]
+    for name in layout.specs():
+        assert sum(some[name].count for some in shares if name in some) == rows
+    sizes = [sum(r.count * (8 if n == "param.a" else 16) for n, r in some.items()) for some in shares]
+    assert all(abs(n - 24 * rows * w / sum(weights)) <= 17 for n, w in zip(sizes, weights, strict=True))
+
+
 def trainer(seed, *, steps=3):
     """A model with a batch norm, whose running statistics are each replica's own; a strided parameter; momentum."""
     torch.manual_seed(5)
@@ -158,6 +168,9 @@ def test_shares_by_hand():
     for index, count in ((-1, 2), (2, 2)):
         with pytest.raises(ValueError, match=f"replica {index} of {count}"):
             ShardedState(TrainerState(*trainer(0)), index, count)
+    for weights in ((1, 2, 3), (0, 1)):
+        with pytest.raises(ValueError, match=r"weights .* for 2 replicas"):
+            share(layout, 0, 2, weights)
 
 
 def test_what_varies_in_length_fits_to_the_last_byte():
