@@ -40,7 +40,7 @@ DECODER = msgspec.msgpack.Decoder(Reply)
 def _connect(agent, tls: JobTls | None = None) -> socket.socket:
     """A connection to the agent; with ``tls`` it authenticates as that member of the job."""
     host, port = agent.endpoint.split(":")
-    plain = socket.create_connection((host, int(port)), timeout=10)
+    plain = socket.create_connection((host, int(port)), timeout=100)
     return plain if tls is None else tls.client.wrap_socket(plain)
 
 
@@ -130,7 +130,7 @@ def test_a_second_hello_is_refused_and_a_slow_one_is_not_waited_for(agents):
         with _connect(agent, tls) as sock:
             begun = time.monotonic()
             assert sock.recv(1) == b""
-            assert time.monotonic() - begun < 8
+            assert time.monotonic() - begun < 100  # and not IDLE_SECONDS
 
 
 def test_more_connections_than_there_is_room_for_are_turned_away(agents, eventually):
