@@ -26,6 +26,9 @@ class WrittenStep:
     nbytes: int
     seconds: float
     """To write it, with fsync."""
+    read: int
+    """Bytes that the process read for it, from disk or page cache."""
+    is_full: bool
 
 
 class EncodedWrites:
@@ -58,14 +61,24 @@ class EncodedWrites:
         order = SlotOrder(arena=str(self._arena.path), rank=0, epoch=epoch)
         found: dict[StepEncoding, WrittenStep] = {}
         for encoding in self._writers:
+            read = self._bytes_read(encoding)
             seconds = self._submit(encoding, (order,))
-            found[encoding] = WrittenStep(self._run(encoding).parts(epoch)[0].nbytes, seconds)
+            part = self._run(encoding).part(epoch, 0, 1)
+            found[encoding] = WrittenStep(
+                self._run(encoding).parts(epoch)[0].nbytes, seconds, self._bytes_read(encoding) - read,
+                is_full=not part.is_encoded,
+            )  # fmt: skip
         run, out = self._run("exact"), np.empty(self.layout.nbytes, np.uint8)
         run.manifest(epoch)
         read_slot(run, run.part(epoch, 0, 1), self.layout, out)
         if not np.array_equal(out, slot):
             raise RuntimeError(f"step {epoch} does not restore the same bits")
         return found
+
+    def _bytes_read(self, encoding: StepEncoding) -> int:
+        process = self._writers[encoding]._process  # noqa: SLF001 - its reads are measured from outside
+        assert process is not None
+        return int(Path(f"/proc/{process.pid}/io").read_text().split()[1])
 
     def _run(self, encoding: StepEncoding) -> RunDirectory:
         return RunDirectory(Path(self._disk.name) / encoding / "run-1")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from operator import itemgetter
@@ -24,7 +25,7 @@ from mainstay.recovery.checkpoint.formats import WriteOptions, convert
 from mainstay.recovery.checkpoint.formats.mainstay import named_part
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.logical import LogicalTensor, problems, region_of, values_of
-from mainstay.recovery.checkpoint.manifest import CheckpointError
+from mainstay.recovery.checkpoint.manifest import CheckpointError, QuantizationBound
 from mainstay.recovery.checkpoint.summary import RunReader, link
 from mainstay.recovery.checkpoint_levels_cli import download, pin, rebuild, unpin, upload, uploaded_rows
 from mainstay.recovery.memory.errors import ArenaError
@@ -64,6 +65,7 @@ def _line(row: dict[str, Any]) -> str:
         return str(row["problem"])
     sizes = f"{row['disk_bytes'] / MIB:>11.1f} MiB"
     words = [", ".join(row["levels"])]
+    words += [f"quantized: {QuantizationBound(**row['quantized'])}"] if row["quantized"] else []
     words += ["pinned"] if row["pinned"] else []
     words += [f"built on {', '.join(map(str, row['bases']))}"] if row["bases"] else []
     words += [f"needed by {', '.join(map(str, row['unreadable']))}"] if row["unreadable"] else []
@@ -115,9 +117,17 @@ def verify(directory: Path, *, run: str = LATEST, step: int | None = None, as_js
     verdict = f"{len(bad)} of {len(found)} ranks are damaged"
     if not bad:
         verdict = f"{len(found)} ranks, {sum(int(row['nbytes']) for row in found)} bytes, all digests hold"
-    content = {"run": manifest.run, "step": manifest.epoch, "ok": not bad, "ranks": found}
+    near = msgspec.to_builtins(manifest.quantized or None)
+    content = {"run": manifest.run, "step": manifest.epoch, "ok": not bad, "quantized": near, "ranks": found}
     lines = [*bad, f"step {manifest.epoch} of run {manifest.run}: {verdict}"]
+    _warn_near(str(manifest.quantized or ""))
     return _report(content, lines, as_json=as_json, code=1 if bad else 0)
+
+
+def _warn_near(bound: str, path: Path | None = None) -> None:
+    """Say that values are not those that were saved; nothing if they are (``bound`` is empty)."""
+    if bound:
+        print(f"{f'{path}: ' if path else ''}quantized: {bound}", file=sys.stderr)  # noqa: T201 - a command prints
 
 
 def _verify_other(path: Path, *, as_json: bool) -> int:
@@ -142,6 +152,7 @@ def convert_(
     tp: int = 0,
     like: Path | None = None,
     zero_stage: int = 0,
+    accept_quantized: bool = False,
     as_json: AsJson = False,
 ) -> int:
     """Convert a checkpoint to another format; every tensor is verified first.
@@ -155,9 +166,12 @@ def convert_(
         tp: Set its tensor slices, for mainstay.
         like: Take random numbers and other rank-local state from this Mainstay step of the job, for mainstay.
         zero_stage: Write the files of ZeRO 1, 2, or 3; by default, DeepSpeed's universal format.
+        accept_quantized: Convert a quantized step too, whose values are near those that were saved.
         as_json: Print only JSON.
     """
-    options = WriteOptions(dp=dp, pp=pp, tp=tp, like=like, zero_stage=zero_stage)
+    options = WriteOptions(
+        dp=dp, pp=pp, tp=tp, like=like, zero_stage=zero_stage, accept_quantized=accept_quantized
+    )  # fmt: skip
     done = convert(source, output, to, options)
     count = len(done.tensors)
     lines = [f"{source} ({done.format}): {count} tensors in {output} ({to})"]
@@ -182,7 +196,9 @@ def cat(path: Path, name: str, *, as_json: AsJson = False) -> int:
     """
     match = _SLICE.match(name)
     assert match is not None
-    tensor = open_checkpoint(path).tensor(match[1])
+    checkpoint = open_checkpoint(path)
+    _warn_near(checkpoint.quantized, path)
+    tensor = checkpoint.tensor(match[1])
     region, kept = _region(tensor, match[2])
     values = values_of(tensor.read(region), tensor.dtype)
     values = values.reshape([n for n, keep in zip(values.shape, kept, strict=True) if keep])
@@ -224,7 +240,10 @@ def diff(a: Path, b: Path, *, as_json: AsJson = False) -> int:
         b: Compare it with this one.
         as_json: Print only JSON.
     """
-    ours, theirs = open_checkpoint(a).tensors, open_checkpoint(b).tensors
+    opened = open_checkpoint(a), open_checkpoint(b)
+    for checkpoint_ in opened:
+        _warn_near(checkpoint_.quantized, checkpoint_.path)
+    ours, theirs = (checkpoint_.tensors for checkpoint_ in opened)
     rows = []
     for name in ours | theirs:
         shared = name in ours and name in theirs

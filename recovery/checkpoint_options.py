@@ -25,7 +25,8 @@ def _steps(text: str) -> int:
 def checkpoint_fields(found: argparse.Namespace) -> dict[str, Any]:
     """Fields of ``RunOptions`` that are as they were given."""
     names = ("dir", "keep", "keep_hours", "replicas", "parity", "encoding")
-    return {name: getattr(found, name) for name in (*(f"checkpoint_{name}" for name in names), "resume", "mtbf_hours")}
+    others = ("resume", "accept_quantized", "mtbf_hours")
+    return {name: getattr(found, name) for name in (*(f"checkpoint_{name}" for name in names), *others)}
 
 
 def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
@@ -47,4 +48,5 @@ def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
     encodings = typing.get_args(StepEncoding)
     add("--checkpoint-encoding", choices=encodings, default=encodings[0], help=option_help.CHECKPOINT_ENCODING)
     add("--resume", metavar="RUN", help=option_help.RESUME)
+    add("--accept-quantized", action="store_true", help=option_help.ACCEPT_QUANTIZED)
     add("--node-mtbf-hours", dest="mtbf_hours", type=float, default=NODE_MTBF_HOURS, metavar="H", help=option_help.MTBF)

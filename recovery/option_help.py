@@ -12,7 +12,7 @@ CHECKPOINT_REPLICAS: Final = (
 CHECKPOINT_PARITY: Final = "Write parity or copies of checkpoints too: --checkpoint-dir is a disk of each node's own."
 CHECKPOINT_ENCODING: Final = (
     "Write each step in full, or exact: after a full step, write what changed, encoded in fewer bytes, which restore "
-    "the same bits."
+    "the same bits. With 8bit or 4bit, a restore gives values near those that were saved: see --accept-quantized."
 )
 CHECKPOINTS: Final = "Write checkpoints to this directory; --resume reads them."
 CHECKPOINT_KEEP: Final = "Keep this many of the newest complete steps; more where --on-corruption needs older ones."
@@ -30,6 +30,10 @@ MTBF: Final = "Set the mean time between failures of one node in hours, for auto
 STANDBYS: Final = "Keep this many warm standbys; as many ranks of lost nodes fit here."
 RESUME: Final = (
     "Continue from the newest complete step of an earlier run: latest, a run ID, or auto (start if there is none)."
+)
+ACCEPT_QUANTIZED: Final = (
+    "Let --resume continue from a quantized step, whose values are near those that were saved, within the error bounds "
+    "that mainstay checkpoint ls shows."
 )
 PROTECTION: Final = (
     "Protect snapshots against node loss: none, xor, rs:T (any T nodes of a group), copies:M (M - 1 nodes of a group)."

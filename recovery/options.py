@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 from mainstay.probes.core_types import validate_name
 from mainstay.recovery import option_help
 from mainstay.recovery.admission import AdmissionPolicy
-from mainstay.recovery.checkpoint.manifest import StepEncoding
+from mainstay.recovery.checkpoint.manifest import QUANTIZED, StepEncoding
 from mainstay.recovery.checkpoint_options import AUTO, add_checkpoint_options, checkpoint_fields
 from mainstay.recovery.job_certificates import Authority, job_tls
 from mainstay.recovery.job_tls import JobTls
@@ -139,6 +139,8 @@ class RunOptions:
     checkpoint_parity: bool = False
     """Parity rows and copies of a checkpoint go to disk too."""
     checkpoint_encoding: StepEncoding = "full"
+    accept_quantized: bool = False
+    """``resume`` may restore near values."""
     disk_auto: bool = False
     """Mainstay learns the interval from the cost of a save and the failure rate; ``disk_every`` is the first value."""
     parity_auto: bool = False
@@ -162,6 +164,11 @@ class RunOptions:
         older = CORRUPTION_KEEP if self.on_corruption is CorruptionPolicy.ROLLBACK else 0
         needed = 2 + max(older, -(-reach // self.disk_every) if self.disk_every else 0)
         return max(needed, self.checkpoint_keep)
+
+    @property
+    def recovers_from_disk(self) -> bool:
+        """Steps of the run's own on disk have the bits that a recovery continues from."""
+        return self.checkpoint_encoding not in QUANTIZED
 
     @property
     def world_size(self) -> int:
@@ -324,6 +331,7 @@ def _checked(found: argparse.Namespace) -> RunOptions:
 
 
 def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
+    encoding = f"--checkpoint-encoding {options.checkpoint_encoding}"
     problems = {  # one line an option, so that each message stands beside its condition
         "--nproc-per-node must be at least 1": options.nproc < 1,
         f"--node-rank must be from 0 to {options.max_nodes - 1}": not 0 <= options.node_rank < options.max_nodes,
@@ -365,9 +373,10 @@ def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
             (options.disk_auto or options.parity_auto or not 0 < options.parity_every <= options.disk_every)
             or options.disk_every % options.parity_every > 0
         ),
-        "--checkpoint-encoding exact needs --checkpoint-replicas 0 and no --checkpoint-parity": (
+        f"{encoding} needs --checkpoint-replicas 0 and no --checkpoint-parity": (
             options.checkpoint_encoding != "full" and (options.checkpoint_replicas > 0 or options.checkpoint_parity)
         ),
+        "--accept-quantized needs --resume": options.accept_quantized and options.resume is None,
         "--resume needs --checkpoint-dir": options.resume is not None and options.checkpoint_dir is None,
         "--node-mtbf-hours must be above 0": not options.mtbf_hours > 0.0,
         "--job-id is needed when there are several nodes": options.max_nodes > 1 and not named,

@@ -2,29 +2,48 @@
 
 Digests of the units of two bases are kept in memory, 8 bytes a unit: of the first step of the chain, and of the last.
 Without them, as after the process was killed, the next step is written in full, in the format that other tools read.
+Where nearly everything changed, as with dense models, the bytes of the first step are read from disk to subtract them.
+
+A quantized step needs none of this: each stands alone.
 """
 
 from __future__ import annotations
 
+import logging
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from mainstay.recovery.checkpoint import save
-from mainstay.recovery.checkpoint.encoding.chain_policy import ChainCosts, Link, NextSizes, choose_base
+from mainstay.recovery.checkpoint.encoding.chain_policy import (
+    MAX_LINKS,
+    ChainCosts,
+    Link,
+    NextSizes,
+    choose_base,
+    pays_full,
+)
 from mainstay.recovery.checkpoint.encoding.encoded_slot import (
     ChainBase,
+    Quantization,
     SlotDigests,
     SlotId,
+    SlotIndex,
     changed_bytes,
     encode_slot,
+    sampled_against,
     slot_digests,
     write_encoded_slot,
 )
-from mainstay.recovery.checkpoint.load import full_slot, layout_text
+from mainstay.recovery.checkpoint.encoding.tensor_blob import split
+from mainstay.recovery.checkpoint.load import full_part, full_slot, layout_text
 from mainstay.recovery.checkpoint.manifest import (
+    QUANTIZED,
     CheckpointError,
     CheckpointPart,
     TensorEntry,
@@ -40,6 +59,8 @@ from mainstay.recovery.memory.errors import CorruptArenaError
 from mainstay.recovery.memory.global_slices import GlobalSlice
 from mainstay.recovery.memory.layout import Layout, TensorSpec
 from mainstay.recovery.memory.records import SlotRecord
+
+logger = logging.getLogger("mainstay.checkpoint")
 
 RESTORE_RATIO: Final = 3.0
 """Most time to restore from a chain, in restores of a full step. The files of a chain that retention keeps have no more
@@ -60,6 +81,18 @@ class _Base:
 
     id: ChainBase
     digests: SlotDigests
+    part: CheckpointPart | None = None
+    """Of a full step, whose bytes can be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """How to write the next step."""
+
+    encoded: bool
+    base: _Base | None = None
+    known: SlotDigests | None = None
+    """Of the base; None: its digests."""
 
 
 class EncodedWriter:
@@ -72,6 +105,8 @@ class EncodedWriter:
         self._bases: dict[int, _Base] = {}
         self._ratio = 1.0 - 2 * LEAST_SAVING
         """Bytes of the last encoded step for each byte that changed; a guess until there is one."""
+        self._alone = 0
+        """Steps in a row without a base: after some, a full step shows whether a base pays by now."""
         self._write_rate = READ_RATE
 
     def fits(self, target: WriteTarget, layout: Layout) -> bool:
@@ -92,15 +127,22 @@ class EncodedWriter:
         Raises:
             TornSlotError, CorruptArenaError, OSError: see ``save.write_part``.
         """
+        if target.config.encoding in QUANTIZED:
+            return _write_slot(arena, record, target)[0]
         data = arena.slot_bytes(record.slot)[: record.nbytes]
         digests = slot_digests(self._layout, data)
         self._forget_unusable(record, target)
-        encoded, below = self._choose(digests, read_rate or READ_RATE)
-        if encoded:
-            return self._write_encoded(arena, record, target, digests, below)
+        with ExitStack() as opened:
+            choice = self._choose(data, digests, read_rate or READ_RATE, opened)
+            try:
+                if choice.encoded:
+                    return self._write_encoded(arena, record, target, digests, choice)
+            except CheckpointError as error:  # of the base, which is no reason to lose this step
+                logger.warning("step %d is written without its base: %s", record.epoch, error)
+                return self._write_encoded(arena, record, target, digests, _Choice(encoded=True))
         part = save.write_part(arena, record, target, direct=direct, final=True)
-        self._write_rate = part.nbytes / max(part.seconds, 1e-9)
-        self._keep(_Base(full_slot(self._run, part), digests), self._nbytes, None)
+        self._write_rate, self._alone = part.nbytes / max(part.seconds, 1e-9), 0
+        self._keep(_Base(full_slot(self._run, part), digests, part), self._nbytes, None)
         return part
 
     def _forget_unusable(self, record: SlotRecord, target: WriteTarget) -> None:
@@ -121,14 +163,10 @@ class EncodedWriter:
             return False
         return (base.rank, base.generation) in {(part.rank, part.generation) for part in manifest.parts}
 
-    def _choose(self, digests: SlotDigests, read_rate: float) -> tuple[bool, _Base | None]:
-        """Whether to encode the next step, and against which base."""
+    def _choose(self, data: Bytes, digests: SlotDigests, read_rate: float, opened: ExitStack) -> _Choice:
+        """How to write the next step; files that this needs are open until ``opened`` ends."""
         if not self._chain:
-            return False, None
-        changed = {epoch: changed_bytes(self._layout, digests, base.digests) for epoch, base in self._bases.items()}
-        if min(changed.values()) > (1.0 - LEAST_SAVING) * self._nbytes:
-            return self._ratio < 1.0 - LEAST_SAVING, None
-        first, last = (round(changed[self._chain[at].epoch] * self._ratio) for at in (0, -1))
+            return _Choice(encoded=False)
         full_seconds = self._nbytes / read_rate
         costs = ChainCosts(
             write_bytes_per_second=self._write_rate,
@@ -136,43 +174,44 @@ class EncodedWriter:
             max_restore_seconds=max(RESTORE_RATIO * full_seconds, RESTORE_SECONDS),
             link_seconds=LINK_RATIO * full_seconds,
         )
+        changed = {epoch: changed_bytes(self._layout, digests, base.digests) for epoch, base in self._bases.items()}
+        if min(changed.values()) > (1.0 - LEAST_SAVING) * self._nbytes:
+            try:
+                return self._choose_dense(data, digests, costs, opened)
+            except CheckpointError as error:
+                logger.warning("the base of the next step cannot be read: %s", error)
+                return _Choice(encoded=self._ratio < 1.0 - LEAST_SAVING)
+        first, last = (round(changed[self._chain[at].epoch] * self._ratio) for at in (0, -1))
         epoch = choose_base(self._chain, NextSizes(full=self._nbytes, since_full=first, since_previous=last), costs)
-        return epoch is not None, None if epoch is None else self._bases[epoch]
+        return _Choice(encoded=epoch is not None, base=None if epoch is None else self._bases[epoch])
+
+    def _choose_dense(self, data: Bytes, digests: SlotDigests, costs: ChainCosts, opened: ExitStack) -> _Choice:
+        """The same where nearly everything changed: only what is subtracted from the bytes of a base becomes smaller.
+
+        Raises:
+            CheckpointError: the base cannot be read.
+        """
+        base = self._bases[self._chain[0].epoch]
+        if base.part is None:
+            return _Choice(encoded=self._ratio < 1.0 - LEAST_SAVING and self._alone < MAX_LINKS)
+        read = opened.enter_context(full_part(self._run, base.part))
+        stored = {e.name: replace(base.digests[e.name], read=partial(read, e)) for e in base.part.tensors}
+        alone, against, known = sampled_against(self._layout, data, digests, stored)
+        sizes = NextSizes(full=self._nbytes, since_full=against, since_previous=against)
+        pays = against <= (1.0 - LEAST_SAVING) * alone
+        if pays and choose_base(self._chain, sizes, costs, "intermittent") is not None:
+            return _Choice(encoded=True, base=base, known=known)
+        return _Choice(encoded=alone < (1.0 - LEAST_SAVING) * self._nbytes and not pays_full(self._chain, alone))
 
     def _write_encoded(
-        self, arena: Arena, record: SlotRecord, target: WriteTarget, digests: SlotDigests, base: _Base | None
+        self, arena: Arena, record: SlotRecord, target: WriteTarget, digests: SlotDigests, choice: _Choice
     ) -> CheckpointPart:
-        begun, rank, layout = time.perf_counter(), arena.header.rank, self._layout
-        step, name = target.run.step(record.epoch), encoded_name(rank, record.generation)
-        save.make_room(step, name, 0)
-        remove_file(step / data_name(rank, record.generation))  # of a process that was killed before it wrote its part
-        data = arena.slot_bytes(record.slot)[: record.nbytes]
-        whole = SlotDigest(data)
-
-        def copied(spec: TensorSpec) -> Bytes:
-            """What is digested is what is encoded: memory may change, and be repaired, meanwhile."""
-            tensor = data[spec.offset : spec.offset + spec.nbytes].copy()
-            whole.skip(spec.offset, spec.nbytes)
-            whole.state.update(tensor.data)
-            if digest(tensor) != digests[spec.name].whole:
-                raise CorruptArenaError(f"rank {rank}: {spec.name!r} of epoch {record.epoch} changed as it was read")
-            return tensor
-
-        index = write_encoded_slot(
-            step / name, SlotId(target.config.run, record.epoch, rank, record.generation), layout,
-            encode_slot(layout, data, base.digests if base else None, own=digests, copied=copied), exact=True,
-            base=base.id if base else None, still=lambda: arena.check(record, whole.finish()),
-        )  # fmt: skip
-        nbytes, places = (step / name).stat().st_size, save.slices_of(layout, data)
-        described, text = layout_text(layout)
-        part = save.report_part(
-            target, (record.epoch, rank, record.generation), layout,
-            [_entry(spec, digests[spec.name].whole, places.get(spec.name)) for spec in layout.tensors],
-            _entry(described, digest(text)), file=name, nbytes=layout.nbytes, seconds=time.perf_counter() - begun,
-            encoded=nbytes, base=(base.id.slot.epoch, base.id.slot.generation) if base else msgspec.UNSET,
-        )  # fmt: skip
-        changed = self._nbytes if base is None else changed_bytes(layout, digests, base.digests)
-        self._ratio = nbytes / max(changed, 1)
+        base = choice.base
+        known = choice.known or (base.digests if base else None)
+        part, index = _write_slot(arena, record, target, known=known, digests=digests, base=base.id if base else None)
+        nbytes = part.encoded or 0
+        self._ratio = nbytes / max(changed_bytes(self._layout, digests, base.digests) if base else self._nbytes, 1)
+        self._alone = 0 if base else self._alone + 1
         self._keep(_Base(index, digests), nbytes, base)
         return part
 
@@ -183,6 +222,57 @@ class EncodedWriter:
             self._chain, self._bases = [], {}
         self._chain.append(Link(epoch, nbytes, None if base is None else base.id.slot.epoch))
         self._bases = {self._chain[0].epoch: self._bases.get(self._chain[0].epoch, written), epoch: written}
+
+
+def _write_slot(
+    arena: Arena, record: SlotRecord, target: WriteTarget, *, known: SlotDigests | None = None,
+    digests: SlotDigests | None = None, base: ChainBase | None = None,
+) -> tuple[CheckpointPart, SlotIndex]:  # fmt: skip
+    """Write the file of a slot, and its part.
+
+    Args:
+        arena: of the rank.
+        record: of the slot.
+        target: where, and how many bits a value takes.
+        known: what is known of the base.
+        digests: of the slot; None: none were made.
+        base: the step that the slot is encoded against.
+    """
+    begun, rank, layout = time.perf_counter(), arena.header.rank, arena.layout
+    step, name = target.run.step(record.epoch), encoded_name(rank, record.generation)
+    save.make_room(step, name, 0)
+    remove_file(step / data_name(rank, record.generation))  # of a process that was killed before it wrote its part
+    data = arena.slot_bytes(record.slot)[: record.nbytes]
+    whole, places, entries = SlotDigest(data), save.slices_of(layout, data), list[TensorEntry]()
+    bits = QUANTIZED.get(target.config.encoding)
+    quantization = None if bits is None else Quantization(bits)
+
+    def copied(spec: TensorSpec) -> Bytes:
+        """What is digested is what is encoded: memory may change, and be repaired, meanwhile."""
+        tensor = data[spec.offset : spec.offset + spec.nbytes].copy()
+        whole.skip(spec.offset, spec.nbytes)
+        whole.state.update(tensor.data)
+        if digests is not None and digest(tensor) != digests[spec.name].whole:
+            raise CorruptArenaError(f"rank {rank}: {spec.name!r} of epoch {record.epoch} changed as it was read")
+        return tensor
+
+    def noted() -> Iterator[bytes]:
+        blobs = encode_slot(layout, data, known, quantization, own=digests, copied=copied)
+        for spec, blob in zip(layout.tensors, blobs, strict=True):
+            entries.append(_entry(spec, split(blob, spec)[0].digest, places.get(spec.name)))
+            yield blob
+
+    index = write_encoded_slot(
+        step / name, SlotId(target.config.run, record.epoch, rank, record.generation), layout, noted(),
+        exact=bits is None, base=base, still=lambda: arena.check(record, whole.finish()),
+    )  # fmt: skip
+    described, text = layout_text(layout)
+    part = save.report_part(
+        target, (record.epoch, rank, record.generation), layout, entries, _entry(described, digest(text)), file=name,
+        nbytes=layout.nbytes, seconds=time.perf_counter() - begun, encoded=(step / name).stat().st_size,
+        base=(base.slot.epoch, base.slot.generation) if base else msgspec.UNSET, quantized=index.bound,
+    )  # fmt: skip
+    return part, index
 
 
 def _entry(spec: TensorSpec, found: int, place: GlobalSlice | None = None) -> TensorEntry:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from mainstay.recovery.checkpoint.catalog import RunDirectory
+from mainstay.recovery.checkpoint.logical import read_at
 from mainstay.recovery.checkpoint.manifest import LAYOUT, CheckpointError, CheckpointPart, TensorEntry, step_name
 from mainstay.recovery.memory.digest import Bytes, digest
 from mainstay.recovery.memory.layout import Layout, TensorSpec
@@ -19,9 +19,10 @@ from mainstay.recovery.memory.layout import Layout, TensorSpec
 if TYPE_CHECKING:
     from mainstay.recovery.checkpoint.encoding.encoded_slot import FullSlot, SlotId
 
-CHUNK: Final = 8 * 1024 * 1024
 ReadTensor = Callable[[TensorEntry, Bytes], None]
 """Reads a tensor into a uint8 [entry.nbytes], and checks it."""
+ReadBytes = Callable[[TensorEntry, int, Bytes], None]
+"""Reads bytes of a tensor from an offset on, without a check."""
 
 
 @contextmanager
@@ -35,22 +36,31 @@ def part_file(run: RunDirectory, part: CheckpointPart) -> Iterator[ReadTensor]:
         yield encoded_part(run, part)
         return
     path = run.step(part.epoch) / part.file
+    with full_part(run, part) as read_bytes:
+        yield lambda entry, out: _read_tensor(read_bytes, entry, out, path)
+
+
+@contextmanager
+def full_part(run: RunDirectory, part: CheckpointPart) -> Iterator[ReadBytes]:
+    """Open the file of ``part``, which is not encoded, to read any bytes of tensors without a check.
+
+    Raises:
+        CheckpointError: the file is missing or short.
+    """
+    path = run.step(part.epoch) / part.file
     try:
-        with path.open("rb", buffering=0) as file:
-            yield lambda entry, out: _read_tensor(file.fileno(), entry, out, path)
+        file = path.open("rb", buffering=0)
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}") from error
 
+    with file:  # errors of who reads are not of this file
+        yield lambda entry, start, out: read_at(file.fileno(), out, entry.at + start, path)
 
-def _read_tensor(fd: int, entry: TensorEntry, out: Bytes, path: Path) -> None:
+
+def _read_tensor(read_bytes: ReadBytes, entry: TensorEntry, out: Bytes, path: Path) -> None:
     if len(out) != entry.nbytes:
         raise CheckpointError(f"{path}: tensor {entry.name!r} has {entry.nbytes} bytes instead of {len(out)}")
-    done = 0
-    while done < len(out):
-        count = os.preadv(fd, [out[done : done + CHUNK].data], entry.at + done)
-        if not count:
-            raise CheckpointError(f"{path} ends within tensor {entry.name!r}")
-        done += count
+    read_bytes(entry, 0, out)
     found = digest(out)
     if found != entry.digest:
         raise CheckpointError(f"{path}: tensor {entry.name!r} has digest {found:016x}, not {entry.digest:016x}")
@@ -73,7 +83,7 @@ def encoded_part(run: RunDirectory, part: CheckpointPart) -> ReadTensor:
     from mainstay.recovery.checkpoint.encoding.slot_chain import SlotChain  # noqa: PLC0415 - few need zstd
 
     path = run.step(part.epoch) / part.file
-    chain = SlotChain.open(path, lambda slot: _base(run, slot))
+    chain = SlotChain.open(path, lambda slot: _base(run, slot), exact=part.quantized is msgspec.UNSET)
 
     def read(entry: TensorEntry, out: Bytes) -> None:
         if entry.name == LAYOUT:

@@ -169,6 +169,8 @@ class LogicalCheckpoint:
     tensors: dict[str, LogicalTensor]
     values: dict[str, Any] = field(default_factory=dict)
     """``step``; ``optimizer.param_groups`` as torch has them, with the names of parameters where they are known."""
+    quantized: str = ""
+    """How far values may be from those that were saved; empty: they are those."""
 
     @property
     def step(self) -> int:

@@ -15,6 +15,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
@@ -35,14 +36,41 @@ METADATA: Final = ".metadata"
 MAX_JSON_BYTES: Final = 512 * 1024 * 1024
 """A million tensors with long names take about 150 MB."""
 
-StepEncoding = Literal["full", "exact"]
-"""``exact``: after a full step, differences to an earlier one, which restore the same bits."""
+StepEncoding = Literal["full", "exact", "8bit", "4bit"]
+"""``exact``: after a full step, differences to an earlier one, which restore the same bits. ``8bit``, ``4bit``: floats
+of the model and the optimizer in so many bits, which restore near values."""
+QUANTIZED: Final[dict[StepEncoding, int]] = {"8bit": 8, "4bit": 4}
+"""Bits of encodings that restore near values."""
 Return = tuple[int, int]
 """(epoch, generation): the job went back to the epoch, in the generation."""
 
 
 class CheckpointError(ValueError):
     """A file of the disk level is missing, damaged or does not fit; one line that names it."""
+
+
+class QuantizationBound(msgspec.Struct, frozen=True):
+    """How far quantized values may be from those that were saved."""
+
+    bits: int
+    """Of a value."""
+    absolute: float
+    """The largest error, of tensors that have negative values."""
+    relative: float
+    """The largest error in relation to the value, of tensors that have none."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.bits} bits a value, with errors of at most {self.absolute:.2g}, or {self.relative:.2g} of the value"
+        )
+
+    @classmethod
+    def of_all(cls, bounds: Iterable[QuantizationBound | msgspec.UnsetType]) -> QuantizationBound | msgspec.UnsetType:
+        """The bound that holds for all; not there: none of them is quantized."""
+        found = [bound for bound in bounds if bound is not msgspec.UNSET]
+        if not found:
+            return msgspec.UNSET
+        return cls(min(b.bits for b in found), max(b.absolute for b in found), max(b.relative for b in found))
 
 
 class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -181,6 +209,8 @@ class CheckpointPart(_Checked, frozen=True, kw_only=True):
     """Bytes of the encoded file; places of tensors in it are not said. Not there: the file is not encoded."""
     base: tuple[int, int] | msgspec.UnsetType = msgspec.UNSET
     """(epoch, generation) of this rank's part that the file holds differences to. Not there: it needs none."""
+    quantized: QuantizationBound | msgspec.UnsetType = msgspec.UNSET
+    """Digests are of the near values that are restored. Not there: the same bits are."""
 
     @property
     def is_encoded(self) -> bool:
@@ -258,6 +288,8 @@ class Manifest(_Checked, frozen=True, kw_only=True):
     """Directories of all steps that a restore of this one reads too, in order."""
     state_bytes: int | msgspec.UnsetType = msgspec.UNSET
     """Of the state that is restored. Not there: all that the parts have."""
+    quantized: QuantizationBound | msgspec.UnsetType = msgspec.UNSET
+    """Of all parts. Not there: a restore gives the same bits."""
 
     @property
     def shape(self) -> MeshShape:

@@ -28,11 +28,13 @@ from mainstay.recovery.checkpoint.load import layout_text, needed_steps
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     METADATA,
+    QUANTIZED,
     CheckpointError,
     CheckpointPart,
     DiskConfig,
     Manifest,
     PartEntry,
+    QuantizationBound,
     Return,
     RunInfo,
     TensorEntry,
@@ -100,15 +102,15 @@ def begin_step(target: WriteTarget) -> None:
 def written(target: WriteTarget, record: SlotRecord, rank: int, *, final: bool = False) -> bool:
     """Whether the part is there already. One of an older generation, be it equal, may count as given up.
 
-    At the end (``final``) a share counts only in a whole step: perhaps no replica is left that writes the others.
+    At the end (``final``) a share counts only in a whole step: perhaps no replica is left that writes the others. A
+    quantized part does not: the last step of a job is exact.
     """
     run = target.run
     there = [p for p in run.parts(record.epoch) if p.rank == rank and p.generation >= record.generation]
     if not (there and final):
         return bool(there)
-    return (run.step(record.epoch) / MANIFEST).exists() or not run.part(
-        record.epoch, rank, there[-1].generation
-    ).is_share
+    part = run.part(record.epoch, rank, there[-1].generation)
+    return part.quantized is msgspec.UNSET and ((run.step(record.epoch) / MANIFEST).exists() or not part.is_share)
 
 
 def write_part(
@@ -165,8 +167,10 @@ def write_image(
     step = target.run.step(epoch)
     name = data_name(rank, generation) if layouts is None else parity_names(rank, generation)[0]
     make_room(step, name, layout.nbytes + ALL_BUT_DATA * len(layout.tensors))
-    if layouts is None:
-        remove_file(step / encoded_name(rank, generation))  # of a process that was killed before it wrote its part
+    part, encoded = step / part_name(rank, generation), step / encoded_name(rank, generation)
+    if layouts is None and encoded.exists():  # of a process that was killed; or quantized: the step is incomplete now
+        for stale in (step / MANIFEST, part, encoded) if part.exists() else (encoded,):
+            remove_file(stale)
     new = step / f".{name}.{os.getpid()}.new"
     try:
         with DirectFile(new, direct=direct) as file:
@@ -327,7 +331,7 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
     complete = target.config.writers() <= chosen.keys()
     if not complete and not (partial and target.config.replicated):
         return None  # what is missing may be experts or shards that no other rank has
-    if _committed(run, epoch, chosen):
+    if not (partial and target.config.encoding in QUANTIZED) and _committed(run, epoch, chosen):
         return run.manifest(epoch)
     parts = [run.part(epoch, part.rank, part.generation) for part in chosen.values()]
     useful = [part for members in dcp.roles(parts) if is_covered(run.step(epoch), members) for part in members]
@@ -357,6 +361,7 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
         sliced=all(p.is_sliced for p in parts) or whole_model or msgspec.UNSET,
         shares=any(p.is_share for p in parts) or msgspec.UNSET, bases=bases or msgspec.UNSET,
         state_bytes=sum(p.nbytes for p in parts) if encoded else msgspec.UNSET,
+        quantized=QuantizationBound.of_all(p.quantized for p in parts),
     )  # fmt: skip
     if encoded:
         remove_file(run.step(epoch) / METADATA)  # of parts that were given up: dcp.load must find nothing

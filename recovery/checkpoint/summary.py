@@ -27,7 +27,7 @@ from mainstay.recovery.checkpoint.catalog import (
     RunDirectory,
     bases_of,
 )
-from mainstay.recovery.checkpoint.manifest import CheckpointError, Manifest
+from mainstay.recovery.checkpoint.manifest import CheckpointError, Manifest, QuantizationBound
 from mainstay.recovery.protection_scheme import ProtectionScheme, SchemeKind
 
 LISTED: Final = 64
@@ -78,6 +78,8 @@ class CheckpointStep(msgspec.Struct, frozen=True, kw_only=True):
     """Of the files of these parts."""
     full_bytes: int | None = None
     """Of the state that it restores; None: not known while it is not complete."""
+    quantized: QuantizationBound | None = None
+    """It restores values near those that were saved; None: the same bits, or not known while it is not complete."""
     read_bytes: int | None = None
     """The most that one rank reads to restore it, with the steps that it is built on."""
     levels: tuple[CheckpointLevel, ...] = (CheckpointLevel.LOCAL,)
@@ -153,6 +155,7 @@ def from_manifest(manifest: Manifest, sizes: Mapping[int, int]) -> CheckpointSte
         ranks=len(manifest.parts),
         disk_bytes=sum(sizes.values()),
         full_bytes=manifest.state_bytes or sum(part.nbytes for part in manifest.parts),
+        quantized=manifest.quantized or None,
         read_bytes=max(read.values(), default=0),
         bases=tuple(sorted(bases_of(manifest))),
     )

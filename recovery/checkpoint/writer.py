@@ -21,7 +21,7 @@ import msgspec
 
 from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.direct_file import BUFFER_BYTES, WriteMode
-from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig, problem_line
+from mainstay.recovery.checkpoint.manifest import QUANTIZED, CheckpointError, DiskConfig, problem_line
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.save import WriteTarget
 from mainstay.recovery.memory.arena import Arena
@@ -127,7 +127,7 @@ class Writer:
                 return SlotResult(nbytes=part.nbytes)
             if save.written(target, record, slot.rank, final=order.final):
                 return SlotResult()
-            if order.config.encoding == "full":
+            if order.config.encoding == "full" or (order.final and order.config.encoding in QUANTIZED):
                 part = save.write_part(arena, record, target, direct=direct, final=order.final)
             else:
                 encoder = self._encoder(slot.rank, target, arena.layout)

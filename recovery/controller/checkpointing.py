@@ -13,6 +13,8 @@ import logging
 from collections.abc import Collection, Container, Iterator, Mapping
 from typing import Final
 
+import msgspec
+
 from mainstay.recovery.agent.messages import Group, GroupMember
 from mainstay.recovery.checkpoint.catalog import DOWNLOADS, LATEST, ResumeSource
 from mainstay.recovery.checkpoint.levels import find_nearest
@@ -77,7 +79,14 @@ class CheckpointManager:
             log.info("nothing to resume, the job starts from the beginning: %s", error)
         else:
             manifest = self._job.source.manifest
-            log.warning("resuming after step %d of run %s", manifest.epoch, manifest.run)
+            near = manifest.quantized
+            if near is not msgspec.UNSET and not self._job.options.accept_quantized:
+                raise CheckpointError(
+                    f"--resume {wanted}: step {manifest.epoch} of run {manifest.run} is quantized ({near}): it does "
+                    "not restore the bits that were saved; continue from it with --accept-quantized"
+                )
+            what = "" if near is msgspec.UNSET else f", from near values: {near}"
+            log.warning("resuming after step %d of run %s%s", manifest.epoch, manifest.run, what)
 
     # What it continues from
 
@@ -265,7 +274,12 @@ class CheckpointManager:
         await job.until(lambda: all(n.fenced >= job.state.generation or not n.alive for n in nodes), FENCE_SECONDS)
         epoch = self.newest(nodes)
         if epoch is None:
-            log.error("DEGRADED nothing was saved at the end: no step is held by all ranks")
+            hint = (
+                ""
+                if job.options.recovers_from_disk
+                else "; --resume --accept-quantized continues from a quantized step"
+            )
+            log.error("DEGRADED nothing was saved at the end: no step is held by all ranks%s", hint)
             return
         problems = await self.write(nodes, epoch, seconds)
         if problems:

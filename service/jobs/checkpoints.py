@@ -15,6 +15,7 @@ MAX_NAMED = 64
 _Step = Annotated[int, Field(ge=0, lt=2**53), JsonNumber]
 _Steps = Annotated[list[_Step], Field(max_length=MAX_NAMED)]
 _Seconds = Annotated[float, Field(ge=0.0, le=1e12), JsonNumber]
+_Error = Annotated[float, Field(ge=0.0, allow_inf_nan=False), JsonNumber]
 
 
 def _known_state(value: Any) -> Any:
@@ -26,6 +27,17 @@ def _known_levels(levels: Any) -> Any:
     if not isinstance(levels, list):
         return levels
     return [level for level in levels if not is_newer_kind(level, tuple(CheckpointLevel))]
+
+
+class ReportedBound(Lenient):
+    """How far the values of a quantized step may be from those that were saved."""
+
+    bits: Annotated[int, Field(ge=1, le=64), JsonNumber]
+    """Of a value."""
+    absolute: _Error
+    """The largest error, of tensors that have negative values."""
+    relative: _Error
+    """The largest error in relation to the value, of tensors that have none."""
 
 
 class ReportedStep(Lenient):
@@ -44,6 +56,8 @@ class ReportedStep(Lenient):
     disk_bytes: Bytes
     full_bytes: Bytes | None
     """Of the state that it restores; null while it is not complete."""
+    quantized: ReportedBound | None = None
+    """It restores values near those that were saved; null: the same bits, or unknown while it is not complete."""
     read_bytes: Bytes | None
     """The most that one rank reads to restore it, with the steps that it is built on."""
     levels: Annotated[list[CheckpointLevel], Field(max_length=8), BeforeValidator(_known_levels)]

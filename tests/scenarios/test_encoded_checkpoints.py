@@ -1,9 +1,10 @@
-"""An embedding job of two replicas is killed, resumes from a step that holds differences, and ends with equal bits."""
+"""An embedding job of two replicas is killed, and resumes: from differences to equal bits, or from near values."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -17,6 +18,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300),
 
 SCRIPT = Path(__file__).with_name("embedding.py")
 STEPS = 60
+LOSS_BOUND = 0.005
+"""Of 8 bits, relative to the loss of the job that was not killed: as ``bench.checkpoint_size`` states it."""
 
 
 def job(warm: Warm, directory: Path, *options: str) -> Job:
@@ -58,3 +61,45 @@ def test_a_job_resumes_from_differences_to_the_same_bits(warm: Warm, tmp_path: P
     assert found.keys() == wanted.keys()
     assert all(found[name].numpy().tobytes() == wanted[name].numpy().tobytes() for name in wanted)
     assert find(checkpoints).manifest.run > source.manifest.run
+
+
+def loss(saved: Path) -> float:
+    """Over all rows."""
+    table = torch.load(saved, weights_only=True)["table"]
+    return float((table.sum(dim=1) - 1.0).square().mean())
+
+
+def test_a_job_continues_from_near_values_only_if_it_may(warm: Warm, tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    options = [
+        "--checkpoint-interval", "3", "--checkpoint-dir", str(checkpoints), "--checkpoint-encoding", "8bit"
+    ]  # fmt: skip
+
+    def quantized() -> bool:
+        try:
+            return find(checkpoints).manifest.quantized is not msgspec.UNSET
+        except CheckpointError:
+            return False
+
+    with job(warm, tmp_path / "first", *options) as first:
+        first.until(quantized, 120.0, "a quantized step on disk")
+        for launcher in first.launchers:
+            launcher.kill()
+            launcher.wait()
+    source = find(checkpoints).manifest
+    with job(warm, tmp_path / "refused", *options, "--resume", "auto") as refused:
+        assert finish(refused)[0] != 0
+        said = refused.tail(1000)
+    assert f"--resume auto: step {source.epoch} of run {source.run} is quantized (8 bits a value" in said
+    assert "continue from it with --accept-quantized" in said
+    assert find(checkpoints).manifest == source
+    with job(warm, tmp_path / "second", *options, "--resume", "latest", "--accept-quantized") as second:
+        assert finish(second) == [0], second.tail()
+        assert f"resuming after step {source.epoch} of run {source.run}, from near values: 8 bits" in second.tail(1000)
+    last = find(checkpoints).manifest
+    assert (last.epoch, last.quantized) == (STEPS, msgspec.UNSET), "the last step of a job is exact"
+    with job(warm, tmp_path / "undisturbed") as undisturbed:
+        assert finish(undisturbed) == [0], undisturbed.tail()
+    found, wanted_loss = loss(tmp_path / "second" / "saved.pt"), loss(tmp_path / "undisturbed" / "saved.pt")
+    assert found != wanted_loss
+    assert abs(found / wanted_loss - 1) <= LOSS_BOUND

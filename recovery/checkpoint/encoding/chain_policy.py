@@ -105,3 +105,8 @@ def choose_base(cycle: Sequence[Link], sizes: NextSizes, costs: ChainCosts, poli
         spent = sum(costs.step_seconds(chain_of(cycle, link.epoch)) for link in cycle)
         return None if within[best] * len(cycle) >= spent else best
     return best
+
+
+def pays_full(cycle: Sequence[Link], alone: int) -> bool:
+    """Whether to begin another cycle like this one, instead of steps without a base, of ``alone`` bytes each."""
+    return len(cycle) > 1 and sum(link.nbytes for link in cycle) < len(cycle) * alone

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,15 +17,15 @@ import msgspec
 import numpy as np
 
 from mainstay.probes.durable_files import sync_directory
-from mainstay.recovery.checkpoint.encoding.exact import encode_exact
+from mainstay.recovery.checkpoint.encoding.exact import encode_exact, sampled_sizes
 from mainstay.recovery.checkpoint.encoding.quantized import (
     can_quantize,
     encode_quantized,
     rounded_to_bfloat16,
 )
-from mainstay.recovery.checkpoint.encoding.tensor_blob import CastHeader, join
+from mainstay.recovery.checkpoint.encoding.tensor_blob import CastHeader, Header, QuantizedHeader, join, split
 from mainstay.recovery.checkpoint.encoding.units import Base, UnitDigests, unit_bytes, unit_digests
-from mainstay.recovery.checkpoint.manifest import MAX_JSON_BYTES, CheckpointError, remove_file
+from mainstay.recovery.checkpoint.manifest import MAX_JSON_BYTES, CheckpointError, QuantizationBound, remove_file
 from mainstay.recovery.memory.digest import Bytes, digest
 from mainstay.recovery.memory.layout import Layout, TensorSpec
 from mainstay.recovery.memory.model_names import MODEL
@@ -82,6 +82,8 @@ class SlotIndex(msgspec.Struct, frozen=True, kw_only=True):
     base_check: int = 0
     """The ``check`` of the base."""
     blobs: tuple[BlobEntry, ...]
+    bound: QuantizationBound | msgspec.UnsetType = msgspec.UNSET
+    """Of the quantized tensors in this file."""
 
     @property
     def check(self) -> int:
@@ -114,8 +116,39 @@ def slot_digests(layout: Layout, data: Bytes) -> SlotDigests:
 
 def changed_bytes(layout: Layout, own: SlotDigests, base: SlotDigests) -> int:
     """Bytes of the units of a slot that differ from the base: what to predict the size of a difference from."""
-    counts = ((spec, np.count_nonzero(own[spec.name].units != base[spec.name].units)) for spec in layout.tensors)
-    return sum(min(spec.nbytes, int(count) * unit_bytes(spec)) for spec, count in counts)
+    return sum(_changed(spec, own[spec.name], base[spec.name]) for spec in layout.tensors)
+
+
+def _changed(spec: TensorSpec, own: UnitDigests, base: UnitDigests) -> int:
+    return min(spec.nbytes, int(np.count_nonzero(own.units != base.units)) * unit_bytes(spec))
+
+
+def sampled_against(layout: Layout, data: Bytes, own: SlotDigests, stored: SlotDigests) -> tuple[int, int, SlotDigests]:
+    """Predict the bytes of a slot by samples of its tensors.
+
+    Args:
+        layout: of the slot.
+        data: uint8 [layout.nbytes].
+        own: digests of ``data``.
+        stored: of a base that can be read.
+
+    Returns:
+        Bytes without a base, bytes with this one, and how to encode against it: a tensor is read where that pays.
+
+    Raises:
+        CheckpointError: the base cannot be read.
+    """
+    masters, alone, against = _masters(layout), 0, 0
+    base = dict(stored)
+    for spec in layout.tensors:
+        below, plain, less, changed = stored[spec.name], 0, 0, 0
+        if spec.nbytes and _cast_source(masters, spec, data) is None:
+            plain, less = sampled_sizes(spec, _part(data, spec), below)
+            changed = plain * _changed(spec, own[spec.name], below) // spec.nbytes
+        if less >= changed:
+            base[spec.name] = replace(below, read=None)
+        alone, against = alone + plain, against + min(less, changed)
+    return alone, against, base
 
 
 def encode_slot(
@@ -195,22 +228,26 @@ def write_encoded_slot(
         still: raises if the bytes were not those of the slot all the time.
 
     Raises:
-        ValueError: exact differences to a quantized base, which no reader could apply.
+        ValueError: exact differences to a quantized base, which no reader could apply; or a blob is quantized.
         OSError: the disk refused; nothing is left behind. And what ``still`` raises.
     """
     if exact and base is not None and not base.exact:
         raise ValueError(f"{path}: step {base.slot.epoch} is quantized and can be no base of an exact step")
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    entries = []
+    entries, bounds = [], []
     try:
         with new.open("wb") as file:
-            for blob in blobs:
+            for spec, blob in zip(layout.tensors, blobs, strict=True):
                 file.write(blob)
                 entries.append(BlobEntry(len(blob), digest(blob)))
+                bounds += _bound(split(blob, spec)[0])
             still()
+            if exact and bounds:
+                raise ValueError(f"{path}: a step with quantized tensors is not exact")
             index = SlotIndex(
                 slot=slot, layout=layout.to_json().decode(), exact=exact,
                 base=base.slot if base else None, base_check=base.check if base else 0, blobs=tuple(entries),
+                bound=QuantizationBound.of_all(bounds),
             )  # fmt: skip
             text = msgspec.msgpack.encode(index)
             file.write(text + _FOOTER.pack(len(text), digest(text), _MAGIC))
@@ -221,6 +258,13 @@ def write_encoded_slot(
         remove_file(new)
     sync_directory(path.parent)
     return index
+
+
+def _bound(header: Header) -> list[QuantizationBound]:
+    if not isinstance(header, QuantizedHeader):
+        return []
+    relative = header.kind == "logarithmic"
+    return [QuantizationBound(header.bits, 0.0 if relative else header.error, header.error if relative else 0.0)]
 
 
 def read_index(path: Path) -> SlotIndex:

@@ -6,13 +6,16 @@ floats have nearby bits. Byte planes then separate what can be compressed from w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
 from mainstay.recovery.checkpoint.encoding.tensor_blob import ExactHeader, Sections, chunks, join, stored
 from mainstay.recovery.checkpoint.encoding.units import Base, Selection, UnitDigests
+from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.memory.digest import Bytes, digest
 from mainstay.recovery.memory.layout import DTYPES, TensorSpec
 
@@ -22,6 +25,8 @@ _SAMPLE: Final = 16 * 1024
 _SAMPLES: Final = 4
 
 Words = npt.NDArray[np.unsignedinteger]
+WordsBelow = Callable[[slice], Words]
+"""The words of the base that lie under some of a tensor."""
 
 
 def encode_exact(spec: TensorSpec, data: Bytes, base: Base | None = None, own: UnitDigests | None = None) -> bytes:
@@ -30,20 +35,34 @@ def encode_exact(spec: TensorSpec, data: Bytes, base: Base | None = None, own: U
     Args:
         spec: of the tensor; its offset does not matter.
         data: uint8 [spec.nbytes].
-        base: the same tensor of the base, or its digests; None: nothing is known.
+        base: the same tensor of the base, or its digests; None: nothing is known. One that is read is subtracted, and
+            never in memory as a whole.
         own: the digests of ``data``; None: not known.
+
+    Raises:
+        CheckpointError: the base cannot be read, or is damaged.
     """
     chosen = Selection.build(spec, data, base, own)
-    words, under = chosen.gather(data).view(_words(spec)), None
-    if base is not None and not isinstance(base, UnitDigests):
-        under = chosen.gather(base).view(words.dtype)
-        under = under if _smaller_subtracted(words, under) else None
-    needed = base if chosen.unit or under is not None else None
+    words, below, read = chosen.gather(data).view(_words(spec)), None, xxhash.xxh3_64()
+    if isinstance(base, UnitDigests):
+        below = _words_read(base, words)
+    elif base is not None:
+        below = chosen.gather(base).view(words.dtype).__getitem__
+        plain, less = _sampled(words, below)
+        below = below if less < plain else None
+    needed = base if chosen.unit or below is not None else None
     header = ExactHeader(
         dtype=spec.dtype, shape=spec.shape, digest=own.whole if own else digest(data), unit=chosen.unit,
-        base=digest_of_base(needed), subtracted=under is not None,
+        base=digest_of_base(needed), subtracted=below is not None,
     )  # fmt: skip
-    planes = [plane for part in chunks(len(words), CHUNK) for plane in _planes(words, under, part)]
+    planes = []
+    for part in chunks(len(words), CHUNK):
+        under = None if below is None else below(part)
+        planes += _planes(words[part], under)
+        if under is not None and isinstance(base, UnitDigests):
+            read.update(under.data)
+    if isinstance(base, UnitDigests) and below is not None and read.intdigest() != base.whole:
+        raise CheckpointError(f"tensor {spec.name!r} of the base is damaged on disk")
     return join(header, [*chosen.sections(), *planes])
 
 
@@ -80,21 +99,51 @@ def _words(spec: TensorSpec) -> np.dtype[np.unsignedinteger]:
     return np.dtype(f"u{np.dtype(DTYPES[spec.dtype]).itemsize // (2 if spec.dtype.startswith('complex') else 1)}")
 
 
-def _smaller_subtracted(words: Words, under: Words) -> bool:
-    """Whether differences compress better, by samples spread over the words."""
-    step = max(_SAMPLE, len(words) // _SAMPLES)
-    places = [slice(start, start + _SAMPLE) for start in range(0, len(words), step)]
-    plain, less = (sum(len(p) for at in places for p in _planes(words, base, at)) for base in (None, under))
-    return less < plain
+def _words_read(base: UnitDigests, words: Words) -> WordsBelow | None:
+    read_bytes = base.read
+    if read_bytes is None:
+        return None
+
+    def read(part: slice) -> Words:
+        found = np.empty_like(words[part])
+        read_bytes(part.start * words.itemsize, found.view(np.uint8))
+        return found
+
+    return read
 
 
-def _planes(words: Words, under: Words | None, part: slice) -> list[bytes]:
-    piece, bits = words[part], words.dtype.itemsize * 8
+def sampled_sizes(spec: TensorSpec, data: Bytes, base: UnitDigests) -> tuple[int, int]:
+    """Predicted bytes of a tensor (uint8 [spec.nbytes]) alone, and subtracted from a base that can be read.
+
+    Raises:
+        CheckpointError: the base cannot be read.
+    """
+    words = data.view(_words(spec))
+    below = _words_read(base, words)
+    assert below is not None
+    return _sampled(words, below)
+
+
+def _sampled(words: Words, below: WordsBelow) -> tuple[int, int]:
+    """Bytes of the words, and of their differences to those below, by samples spread over them."""
+    size = min(_SAMPLE, max(_SAMPLE // 4, len(words) // 16))
+    step = max(4 * size, len(words) // _SAMPLES)  # a quarter of the words, and less of large tensors
+    places = [slice(start, min(start + size, len(words))) for start in range(0, len(words), step)]
+    plain = less = count = 0
+    for at in places:
+        count += at.stop - at.start
+        plain += sum(map(len, _planes(words[at], None)))
+        less += sum(map(len, _planes(words[at], below(at))))
+    return plain * len(words) // max(count, 1), less * len(words) // max(count, 1)
+
+
+def _planes(piece: Words, under: Words | None) -> list[bytes]:
+    bits = piece.dtype.itemsize * 8
     if under is None:
         ready = (piece << 1) | (piece >> (bits - 1))
     else:
-        delta = (piece - under[part]).view(f"i{words.dtype.itemsize}")
-        ready = ((delta << 1) ^ (delta >> (bits - 1))).view(words.dtype)
+        delta = (piece - under).view(f"i{piece.dtype.itemsize}")
+        ready = ((delta << 1) ^ (delta >> (bits - 1))).view(piece.dtype)
     return [stored(plane) for plane in ready.view(np.uint8).reshape(len(piece), -1).T]
 
 

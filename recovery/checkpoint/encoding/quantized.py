@@ -12,6 +12,7 @@ rounds alike, so the digest of the decoded values holds everywhere.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import numpy as np
@@ -44,8 +45,8 @@ _LOG_UNIT: Final = 1 << 15
 
 
 def can_quantize(spec: TensorSpec) -> bool:
-    """Whether the tensor holds floats of up to 32 bits."""
-    return spec.dtype in _DTYPES
+    """Whether the tensor holds floats of up to 32 bits, and so many that it pays: step counters stay exact."""
+    return spec.dtype in _DTYPES and math.prod(spec.shape) >= _GROUP
 
 
 def encode_quantized(
@@ -82,6 +83,7 @@ def encode_quantized(
         return None
     header = QuantizedHeader(
         dtype=spec.dtype, shape=spec.shape, sections=(), kind=kind, bits=bits, group=group,
+        error=float(bound.max(initial=0)),
         digest=digest(_bytes(spec, decoded, len(flat))), unit=chosen.unit,
         base=digest_of_base(base if chosen.unit else None),
     )  # fmt: skip

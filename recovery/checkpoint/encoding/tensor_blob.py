@@ -68,6 +68,8 @@ class QuantizedHeader(TensorHeader, frozen=True, tag="quantized", kw_only=True, 
     bits: int
     group: int
     """Values that share parameters."""
+    error: float
+    """The largest error bound of all groups; of ``logarithmic`` ones, relative to the value."""
 
 
 class CastHeader(TensorHeader, frozen=True, tag="cast", kw_only=True, array_like=True):

@@ -6,6 +6,7 @@ or too long.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,10 +30,12 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class UnitDigests:
-    """A tensor of the base by digests alone: 8 bytes a unit instead of its bytes."""
+    """A tensor of the base by digests: 8 bytes a unit instead of its bytes."""
 
     whole: int
     units: npt.NDArray[np.uint64]
+    read: Callable[[int, Bytes], None] | None = None
+    """Reads its bytes from an offset on, without a check; raises ``CheckpointError``. None: nothing is read."""
 
 
 Base = Bytes | UnitDigests
@@ -80,8 +83,10 @@ class Selection:
 
     @classmethod
     def build(cls, spec: TensorSpec, data: Bytes, base: Base | None, own: UnitDigests | None = None) -> Selection:
-        """What differs from the base; all where that is all, or nothing is known of a base."""
-        changed = np.ones(1, np.bool_) if base is None else changed_units(spec, data, base, own)
+        """What differs from the base; all where that is all, the base can be read, or nothing is known of one."""
+        changed = np.ones(1, np.bool_)
+        if base is not None and not (isinstance(base, UnitDigests) and base.read):
+            changed = changed_units(spec, data, base, own)
         return cls(0, changed) if changed.all() else cls(unit_bytes(spec), changed)
 
     @classmethod

@@ -43,8 +43,8 @@ def convert(source: Path, out: Path, to: str, options: WriteOptions) -> LogicalC
     """Check every tensor of ``source``, and write it to ``out`` in the format called ``to``; what was read.
 
     Raises:
-        CheckpointError: ``source`` is damaged or lacks what the format needs, ``out`` exists, or there is no such
-            format. Nothing is left behind.
+        CheckpointError: ``source`` is damaged, quantized without being accepted, or lacks what the format needs,
+            ``out`` exists, or there is no such format. Nothing is left behind.
     """
     if to not in formats():
         raise CheckpointError(f"--to {to!r} must be one of {', '.join(formats())}")
@@ -52,6 +52,10 @@ def convert(source: Path, out: Path, to: str, options: WriteOptions) -> LogicalC
     damage = next(problems(checkpoint), None)
     if damage is not None:
         raise CheckpointError(f"{source} is damaged: {damage}")
+    if checkpoint.quantized and not options.accept_quantized:
+        raise CheckpointError(
+            f"{source} is quantized ({checkpoint.quantized}): convert its near values with --accept-quantized"
+        )
     if to == "mainstay":  # adds a run to a directory of runs
         formats()[to].write(checkpoint, out, options)
         return checkpoint

@@ -23,6 +23,8 @@ class WriteOptions:
     """1, 2, or 3: DeepSpeed's own files for ``dp`` ranks. 0: its universal format, which any number of ranks loads."""
     shard_bytes: int = 5 << 30
     """Largest safetensors file; Hugging Face's own limit is 5 GB."""
+    accept_quantized: bool = False
+    """Convert near values too."""
 
 
 @dataclass(frozen=True, slots=True)

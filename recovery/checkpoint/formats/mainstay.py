@@ -90,7 +90,8 @@ def read(path: Path) -> LogicalCheckpoint:
             box = Box(piece.slice.offsets, piece.shape, reader, f"rank {part.rank}", verify)
         tensors[name] = LogicalTensor(name, piece.dtype, piece.slice.global_shape, (*boxes, box))
     shape = {"dp": manifest.dp, "pp": manifest.pp, "tp": manifest.tp}
-    checkpoint = LogicalCheckpoint(path, "mainstay", tensors, {"step": manifest.epoch, _SHAPE: shape})
+    near = "" if manifest.quantized is msgspec.UNSET else str(manifest.quantized)
+    checkpoint = LogicalCheckpoint(path, "mainstay", tensors, {"step": manifest.epoch, _SHAPE: shape}, near)
     _add_scalars(checkpoint, sorted(part.rank for part in parts))
     return checkpoint
 
@@ -117,7 +118,8 @@ def _find(path: Path) -> tuple[RunDirectory, Manifest]:
 
 def _encoded_box(part: CheckpointPart, entry: TensorEntry, decoded: Callable[[], Array]) -> Box:
     base = f" to {step_name(part.base[0])}" if part.base is not msgspec.UNSET else ""
-    place = f"rank {part.rank}, of which {part.encoded} bytes are on disk as differences{base}"
+    how = f"as differences{base}" if part.quantized is msgspec.UNSET else "quantized"
+    place = f"rank {part.rank}, of which {part.encoded} bytes are on disk {how}"
     return Box(entry.slice.offsets, entry.shape, lambda region: np.array(decoded()[region]), place, decoded)
 
 

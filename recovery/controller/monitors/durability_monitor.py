@@ -253,7 +253,8 @@ class DurabilityMonitor:
         if look is None:
             return None
         kept, figure = look.held, look.figure
-        disk = max((e for e in (kept.disk, job.begun_at or None) if e is not None), default=None)
+        own = kept.disk if job.options.recovers_from_disk else None
+        disk = max((e for e in (own, job.begun_at or None) if e is not None), default=None)
         nodes = [rank.node for rank in job.members.ranks]
         survival = None if figure is None else figure.survival
         return {

@@ -268,7 +268,7 @@ class PlannerInputBuilder:
     def _disk(self, bad: set[BadSource]) -> tuple[HeldCheckpoint, ...]:
         held = [
             HeldCheckpoint(rank=entry.rank, epoch=entry.epoch, node=node.name)
-            for node in self._job.members.alive()
+            for node in (self._job.members.alive() if self._job.options.recovers_from_disk else ())
             for entry in (node.inventory.disk if node.inventory else ())
             if self._job.history.holds(entry.epoch, entry.generation)
         ]

@@ -94,7 +94,7 @@ class StrategyController:
         if victims:
             standbys = len({shape.place(rank)[:2] for rank in inputs.case(set(victims)).warm})
         kept, scheme = self._durability.kept, job.options.protection
-        disk = job.begun_at or None
+        disk, own = job.begun_at or None, kept.disk if kept and job.options.recovers_from_disk else None
         return JobFacts(
             shape=shape,
             nodes=tuple(rank.node for rank in job.members.ranks),
@@ -110,7 +110,7 @@ class StrategyController:
                 protected=None if kept is None else kept.protected,
                 tolerance=scheme.tolerance,
                 copies=scheme.kind is SchemeKind.COPIES,
-                disk=disk if kept is None else max((e for e in (kept.disk, disk) if e is not None), default=None),
+                disk=max((e for e in (own, disk) if e is not None), default=None),
             ),
             standbys=standbys,
             spares=spares,

@@ -20,6 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from mainstay.probes.ids import uuid7
 from mainstay.recovery.checkpoint.catalog import find
 from mainstay.recovery.checkpoint.manifest import CheckpointError
@@ -201,6 +203,8 @@ class ReshapeController:
             source = find(directory, self._job.state.run)
             if epoch is not None and source.manifest.epoch != epoch:
                 return f"step {epoch} is not whole in {directory}, which all nodes must share"
+            if source.manifest.quantized is not msgspec.UNSET:
+                return f"step {source.manifest.epoch} is quantized: a job that runs continues only from the same bits"
             for rank in range(shape.world_size):
                 sources(source.manifest, shape, rank)
         except CheckpointError as error:

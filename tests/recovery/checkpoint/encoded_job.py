@@ -50,7 +50,8 @@ def slot_of(layout: Layout, rank: int, epoch: int) -> Bytes:
 class EncodedJob:
     """``dp`` ranks of one node, and the writer of this node."""
 
-    def __init__(self, home: Path, *, dp: int = 2, keep: int = 2) -> None:
+    def __init__(self, home: Path, *, dp: int = 2, keep: int = 2, encoding: StepEncoding = "exact") -> None:
+        self.encoding = encoding
         self.directory, self.run_id, self.dp, self.keep = home / "checkpoints", RUN, dp, keep
         self._memory = home / "memory"
         self._memory.mkdir(exist_ok=True)
@@ -75,14 +76,17 @@ class EncodedJob:
         return SlotOrder(arena=str(path), rank=rank, epoch=epoch)
 
     def order(
-        self, slots: tuple[SlotOrder, ...], generation: int = 1, returns: tuple[Return, ...] = (),
-        encoding: StepEncoding = "exact",
+        self, slots: tuple[SlotOrder, ...], generation: int = 1, returns: tuple[Return, ...] = (), *,
+        final: bool = False,
     ) -> WriteRequest:  # fmt: skip
         config = DiskConfig(
-            run=self.run_id, generation=generation, every=1, dp=self.dp, pp=1, tp=1, returns=returns, encoding=encoding
-        )
+            run=self.run_id, generation=generation, every=1, dp=self.dp, pp=1, tp=1, returns=returns,
+            encoding=self.encoding,
+        )  # fmt: skip
         keep = RetentionPolicy(last=self.keep)
-        return WriteRequest(directory=str(self.directory), job="job", config=config, keep=keep, slots=slots)
+        return WriteRequest(
+            directory=str(self.directory), job="job", config=config, keep=keep, slots=slots, final=final
+        )
 
     def write(self, order: WriteRequest) -> None:
         result = self.writer.carry_out(order)

@@ -15,6 +15,7 @@ import pytest
 
 from mainstay.recovery.checkpoint import encoded_writer, open_checkpoint
 from mainstay.recovery.checkpoint.catalog import bases_of, find
+from mainstay.recovery.checkpoint.encoding import exact
 from mainstay.recovery.checkpoint.manifest import MANIFEST, METADATA, CheckpointError, encoded_name
 from tests.recovery.checkpoint.encoded_job import ROWS, EncodedJob, arrays
 
@@ -59,20 +60,92 @@ def test_a_new_process_begins_with_a_full_step(job: EncodedJob, tmp_path: Path) 
     assert again.holds(4)
 
 
-def test_what_changes_as_a_whole_stands_alone(job: EncodedJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dense model: nothing is gained from a base, but something from the encoding."""
-    dense = {"param.w": np.random.default_rng(1).normal(0, 1, (200, 64)).astype(np.float32)}
+def dense(change: float) -> Callable[[int, int], dict[str, np.ndarray]]:
+    """All values change: each step by ``change`` of a value more, in relation to the first."""
 
-    def changed(_rank: int, epoch: int) -> dict[str, np.ndarray]:
-        return {"param.w": (dense["param.w"] + np.float32(epoch)).astype(np.float32)}
+    def arrays_of(_rank: int, epoch: int) -> dict[str, np.ndarray]:
+        first = np.random.default_rng(1).normal(0, 1, (400, 64))
+        noise = np.random.default_rng([1, epoch]).normal(0, 1, first.shape)
+        return {"param.w": (first * (1 + change * epoch * noise)).astype(np.float32), "param.b": np.ones(99, np.int64)}
 
-    monkeypatch.setattr("tests.recovery.checkpoint.encoded_job.arrays", changed)
-    for epoch in (1, 2, 3):
-        manifest = job.whole(epoch)
-    assert bases_of(manifest) == []
-    assert job.run.part(3, 0, 1).is_encoded
-    assert on_disk(job, 3) < 0.9 * job.layout.nbytes * 2 or on_disk(job, 3) < on_disk(job, 1)
-    assert job.run.steps() == [2, 3]
+    return arrays_of
+
+
+@pytest.fixture
+def dense_job(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EncodedJob:
+    """``request.param``: what a step changes of each value."""
+    monkeypatch.setattr("tests.recovery.checkpoint.encoded_job.arrays", dense(request.param))
+    return EncodedJob(tmp_path)
+
+
+@pytest.mark.parametrize("dense_job", [1.0], indirect=True)
+def test_what_changes_as_a_whole_stands_alone(dense_job: EncodedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is gained from a base, but something from the encoding."""
+    monkeypatch.setattr(encoded_writer, "MAX_LINKS", 3)
+    for epoch in range(1, 6):
+        assert bases_of(dense_job.whole(epoch)) == []
+        assert dense_job.holds(epoch)
+        if 1 < epoch < 5:
+            assert on_disk(dense_job, epoch) < 0.95 * dense_job.layout.nbytes * 2
+            assert dense_job.run.steps() == [epoch - 1, epoch]
+    assert [dense_job.run.part(epoch, 0, 1).is_encoded for epoch in (4, 5)] == [
+        True,
+        False,
+    ]  # to see if a base pays by now
+
+
+@pytest.mark.parametrize("dense_job", [1e-5], indirect=True)
+def test_a_dense_step_is_subtracted_from_the_last_full_one(dense_job: EncodedJob) -> None:
+    fulls, sizes = [], []
+    for epoch in range(1, 30):
+        bases = bases_of(dense_job.whole(epoch))
+        assert dense_job.holds(epoch)
+        fulls += [] if bases else [epoch]
+        assert bases in ([], fulls[-1:])
+        sizes.append(on_disk(dense_job, epoch))
+    assert sizes[1] < 0.7 * sizes[0]
+    assert sizes[2] > sizes[1], "the base ages"
+    assert 1 < len(fulls) < 10
+    assert sum(sizes) < 0.8 * len(sizes) * sizes[0]
+
+
+@pytest.mark.parametrize("dense_job", [1e-5], indirect=True)
+def test_a_base_that_cannot_be_read_costs_no_step(dense_job: EncodedJob, caplog: pytest.LogCaptureFixture) -> None:
+    dense_job.whole(1)
+    part = dense_job.run.part(1, 0, 1)
+    file, (entry,) = dense_job.run.step(1) / part.file, [entry for entry in part.tensors if entry.name == "param.w"]
+    whole = file.read_bytes()
+    file.write_bytes(whole[: entry.at] + bytes([whole[entry.at] ^ 1]) + whole[entry.at + 1 :])
+    assert bases_of(dense_job.whole(2)) == [1]  # of rank 1 alone
+    assert dense_job.run.part(2, 0, 1).is_encoded
+    assert dense_job.run.part(2, 0, 1).base is msgspec.UNSET
+    assert dense_job.holds(2)
+    (dense_job.run.step(1) / dense_job.run.part(1, 1, 1).file).unlink()
+    dense_job.whole(3)
+    assert dense_job.run.part(3, 1, 1).base is msgspec.UNSET
+    said = [record.getMessage() for record in caplog.records]
+    assert "step 2 is written without its base: tensor 'param.w' of the base is damaged on disk" in said[0]
+    assert "__1_1.distcp: No such file or directory" in said[1]
+    assert dense_job.holds(3)
+
+
+@pytest.mark.parametrize("dense_job", [1e-5], indirect=True)
+def test_a_stored_base_is_never_in_memory_as_a_whole(dense_job: EncodedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "CHUNK", 1000)
+    monkeypatch.setattr(exact, "_SAMPLE", 1000)
+    largest, read = 0, os.preadv
+
+    def counted(fd: int, buffers: list[memoryview], offset: int) -> int:
+        nonlocal largest
+        largest = max(largest, sum(map(len, buffers)))
+        return read(fd, buffers, offset)
+
+    dense_job.whole(1)
+    monkeypatch.setattr(os, "preadv", counted)
+    dense_job.write(dense_job.order((dense_job.step(0, 2), dense_job.step(1, 2))))
+    monkeypatch.undo()
+    assert 0 < largest <= 4000
+    assert dense_job.run.part(2, 0, 1).base == (1, 1)
 
 
 def test_what_no_encoding_makes_smaller_is_written_in_full(job: EncodedJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +155,7 @@ def test_what_no_encoding_makes_smaller_is_written_in_full(job: EncodedJob, monk
     monkeypatch.setattr("tests.recovery.checkpoint.encoded_job.arrays", noise)
     for epoch in (1, 2, 3):
         job.whole(epoch)
-    assert [job.run.part(epoch, 0, 1).is_encoded for epoch in (2, 3)] == [True, False]
+    assert [job.run.part(epoch, 0, 1).is_encoded for epoch in (2, 3)] == [False, False]
 
 
 def test_a_chain_is_no_longer_than_a_restore_may_take(job: EncodedJob, monkeypatch: pytest.MonkeyPatch) -> None:

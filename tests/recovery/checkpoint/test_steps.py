@@ -178,7 +178,7 @@ def test_every_flipped_bit_of_a_tensor_is_found(ranks: Callable[..., Any]) -> No
             with pytest.raises(CheckpointError, match=f"tensor '{tensor.name}' has digest"):
                 verify_part(job.run, part)
     path.write_bytes(whole[: part.tensors[-1].at + 3])
-    with pytest.raises(CheckpointError, match=r"ends within tensor 'mainstay\.blob'"):
+    with pytest.raises(CheckpointError, match="ends before byte"):
         verify_part(job.run, part)
 
 

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from mainstay.recovery.checkpoint.catalog import PartFile
-from mainstay.recovery.checkpoint.manifest import (
-    CheckpointError,
-)
+from mainstay.recovery.checkpoint.manifest import CheckpointError, QuantizationBound
 from mainstay.recovery.controller.checkpointing import newest_common
+from mainstay.recovery.controller.workflows.reshape_controller import ReshapeController
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.messages import Saved
@@ -302,6 +301,59 @@ def test_auto_begins_anew_where_there_is_nothing(
             assert "nothing to resume" in caplog.text
         with pytest.raises(CheckpointError, match=r"--resume latest: .* is not a directory"):
             type(world)(dataclasses.replace(disk, resume="latest"))
+
+    play(scenario())
+
+
+def test_a_quantized_step_is_continued_from_only_if_that_is_accepted(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    bound = QuantizationBound(bits=8, absolute=0.25, relative=0.03)
+    earlier_step(disk.checkpoint_dir or Path(), 40, quantized=bound)
+
+    async def scenario() -> None:
+        async with running(dataclasses.replace(disk, resume="latest", accept_quantized=True), steps=0) as world:
+            assert world.coordinator.job.begun_at == 40
+            assert f"resuming after step 40 of run {EARLIER}, from near values: {bound}" in caplog.text
+        near = r"is quantized \(8 bits a value, with errors of at most 0.25, or 0.03 of the value\)"
+        for wanted in ("latest", "auto", EARLIER):
+            said = f"--resume {wanted}: step 40 of run {EARLIER} {near}: .* --accept-quantized"
+            with pytest.raises(CheckpointError, match=said):
+                type(world)(dataclasses.replace(disk, resume=wanted))
+
+    play(scenario())
+
+
+def test_a_job_that_runs_never_goes_back_to_near_values(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with running(dataclasses.replace(disk, checkpoint_encoding="8bit"), steps=7) as world:
+            for node in world.nodes:
+                node.disk = [PartFile(rank=rank, epoch=5, nbytes=100, generation=1) for rank in range(4)]
+                node.slots.clear()
+            for rank in range(4):
+                world.node_of(rank).kill(rank)
+            await world.until(lambda: world.nodes[0].stopped)
+            assert not [e for e in world.events("recovery_planned") if e["data"]["plan"]["chosen"] == "disk_restart"]
+            assert "--resume --accept-quantized continues from a quantized step" in caplog.text
+            assert world.coordinator.job.state.phase == "failed"
+
+    play(scenario())
+
+
+def test_another_shape_does_not_begin_with_near_values(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    async def scenario() -> None:
+        async with running(dataclasses.replace(disk, checkpoint_encoding="4bit"), steps=7) as world:
+            job = world.coordinator.job
+            nobody: Any = None
+            reshaping = ReshapeController(job, world.coordinator.checkpoints, participation=nobody, requests=nobody)
+            near = QuantizationBound(bits=4, absolute=0.25, relative=0.03)
+            earlier_step(disk.checkpoint_dir or Path(), 5, quantized=near, run_id=job.state.run)
+            assert reshaping.adopt(MeshShape(dp=2, pp=2)).startswith("step 5 is quantized")
+            assert job.source is None
 
     play(scenario())
 

@@ -150,7 +150,12 @@ DISK = ["--checkpoint-dir", "d", "--checkpoint-interval", "10", "--checkpoint-pa
             ["--checkpoint-encoding", "exact", "--checkpoint-replicas", "1", "S"],
             "--checkpoint-encoding exact needs --checkpoint-replicas 0 and no --checkpoint-parity",
         ),
+        (
+            ["--checkpoint-encoding", "8bit", "--checkpoint-replicas", "1", "S"],
+            "--checkpoint-encoding 8bit needs --checkpoint-replicas 0 and no --checkpoint-parity",
+        ),
         (["--checkpoint-encoding", "small", "S"], "invalid choice: 'small'"),
+        (["--checkpoint-dir", "d", "--accept-quantized", "S"], "--accept-quantized needs --resume"),
         (["--node-mtbf-hours", "0", "S"], "--node-mtbf-hours must be above 0"),
         (["--parity-interval", "-3", "S"], "must not be negative"),
         (["--node-timeout", "0", "S"], "timeouts must be above 0 s"),

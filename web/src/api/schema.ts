@@ -6362,6 +6362,18 @@ export interface components {
             mode: "dry_run" | "automatic";
         };
         /**
+         * ReportedBound
+         * @description How far the values of a quantized step may be from those that were saved.
+         */
+        ReportedBound: {
+            /** Absolute */
+            absolute: number;
+            /** Bits */
+            bits: number;
+            /** Relative */
+            relative: number;
+        };
+        /**
          * ReportedStep
          * @description One step of the run.
          */
@@ -6384,6 +6396,7 @@ export interface components {
             previous: number | null;
             /** Problem */
             problem: string;
+            quantized?: components["schemas"]["ReportedBound"] | null;
             /** Ranks */
             ranks: number;
             /** Read Bytes */

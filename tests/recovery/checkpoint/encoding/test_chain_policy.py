@@ -16,6 +16,7 @@ from mainstay.recovery.checkpoint.encoding.chain_policy import (
     Policy,
     chain_of,
     choose_base,
+    pays_full,
 )
 
 FULL = 1000
@@ -104,6 +105,12 @@ def test_measured_is_near_the_best_sequence_and_within_the_limit(
     others: tuple[Policy, ...] = ("one_shot", "consecutive", "intermittent")
     for policy in others:
         assert found <= price(run(policy, sizes, cost, 400), cost) * 1.02
+
+
+def test_another_full_step_pays_where_its_cycle_cost_less_than_steps_alone() -> None:
+    cycle = [Link(0, 1000), Link(1, 600, 0), Link(2, 700, 0)]  # 766.7 a step
+    assert [pays_full(cycle, alone) for alone in (766, 767)] == [False, True]
+    assert not pays_full(cycle[:1], 1001), "nothing is known of steps against it"
 
 
 def test_policies_use_their_bases() -> None:

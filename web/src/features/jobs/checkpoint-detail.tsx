@@ -12,6 +12,7 @@ import {
   sizeText,
   stepsText,
   survivesText,
+  valuesText,
 } from "./checkpoint-model";
 
 /** All that is known of one step. */
@@ -38,6 +39,7 @@ function factsOf(step: CheckpointStep): Fact[] {
     { name: "Complete", value: step.time === null ? "no" : <Age at={step.time} /> },
     { name: "Size on disk", value: `${sizeText(step)}, ${plural(step.ranks, "rank")}` },
     { name: "State size", value: step.full_bytes === null ? "unknown" : bytes(step.full_bytes) },
+    { name: "Values", value: valuesText(step) },
     { name: "Level", value: levelText(step) },
     { name: "Held by", value: nodesText(step) },
     { name: "Pinned", value: step.pinned ? "yes: no retention policy removes it" : "no" },

@@ -10,6 +10,7 @@ import {
   restoreText,
   sizeText,
   survivesText,
+  valuesText,
 } from "./checkpoint-model";
 
 const step: CheckpointStep = {
@@ -55,6 +56,14 @@ describe("a step", () => {
     expect(sizeText(step)).toBe("1.00 MiB");
     expect(sizeText({ ...step, full_bytes: 1 << 22 })).toBe("1.00 MiB (25%)");
     expect(sizeText({ ...step, full_bytes: null })).toBe("1.00 MiB");
+  });
+  it("says how far quantized values may be from those that were saved", () => {
+    const bound = { bits: 8, absolute: 0.0012, relative: 0.021 };
+    expect(valuesText({ ...step, quantized: bound })).toBe(
+      "quantized to 8 bits, with errors of at most 0.0012, or 2.1% of the value",
+    );
+    expect(valuesText({ ...step, quantized: null })).toBe("the bits that were saved");
+    expect(valuesText({ ...step, state: "incomplete" })).toBe("unknown");
   });
   it("shows unknown values as unknown", () => {
     const unknown = { ...step, restore_seconds: null, seconds_lost: null, survives: "" };

@@ -29,6 +29,14 @@ export function sizeText(step: CheckpointStep): string {
   return bytes(step.disk_bytes) + (share < 0.995 ? ` (${percent(share, 0)})` : "");
 }
 
+/** Return how far the values of the step may be from those that were saved. */
+export function valuesText(step: CheckpointStep): string {
+  const bound = step.quantized;
+  if (!bound) return step.state === "complete" ? "the bits that were saved" : "unknown";
+  const errors = `${bound.absolute.toPrecision(2)}, or ${percent(bound.relative, 1)} of the value`;
+  return `quantized to ${plural(bound.bits, "bit")}, with errors of at most ${errors}`;
+}
+
 export const restoreText = (step: CheckpointStep): string =>
   step.restore_seconds === null ? "unknown" : duration(step.restore_seconds);
 

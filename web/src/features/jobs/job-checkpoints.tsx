@@ -40,6 +40,7 @@ const columns: Column<CheckpointStep>[] = column.columns([
     cell: ({ row }) => (
       <span className="flex items-center gap-2">
         <StatePill look={statusStyleOf(checkpointStep, row.original.state)} quiet />
+        {row.original.quantized && <span className="text-ink-3 text-xs">quantized</span>}
         {row.original.pinned && <span className="text-ink-3 text-xs">pinned</span>}
       </span>
     ),
