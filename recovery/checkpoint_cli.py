@@ -25,7 +25,8 @@ from mainstay.recovery.checkpoint.formats import WriteOptions, convert
 from mainstay.recovery.checkpoint.formats.mainstay import named_part
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.logical import LogicalTensor, problems, region_of, values_of
-from mainstay.recovery.checkpoint.manifest import CheckpointError, QuantizationBound
+from mainstay.recovery.checkpoint.manifest import CheckpointError
+from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 from mainstay.recovery.checkpoint.summary import RunReader, link
 from mainstay.recovery.checkpoint_levels_cli import download, pin, rebuild, unpin, upload, uploaded_rows
 from mainstay.recovery.memory.errors import ArenaError

@@ -61,6 +61,8 @@ def _set_pinned(directory: Path, wanted: str, step: int | None, *, pinned: bool)
 def upload(directory: Path, url: str) -> int:
     """Upload all complete steps of a directory that are not uploaded yet; nothing is deleted there.
 
+    From a node's own disk, upload its parts of the newest step: the step is complete once all nodes have done so.
+
     Args:
         directory: Read checkpoints from this directory.
         url: Upload to this place: ``s3://BUCKET/PREFIX?endpoint=URL`` or a directory.

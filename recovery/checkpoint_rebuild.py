@@ -24,7 +24,6 @@ from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointError,
     CheckpointPart,
-    DiskConfig,
     Manifest,
     holds,
     remove_file,
@@ -65,20 +64,11 @@ def rebuild_step(directory: Path, run: str = LATEST, step: int | None = None) ->
     for found in reversed([each for each in runs(directory) if run in {LATEST, each.id}]):
         for epoch in reversed([each for each in found.steps() if step in {None, each}]):
             try:
-                return _StepRebuild(_target(found), epoch).carry_out()
+                return _StepRebuild(save.target_of(found), epoch).carry_out()
             except CheckpointError as error:
                 problems.append(str(error))
     wanted = f"{directory} has no step {'of any number' if step is None else step} of run {run}"
     raise CheckpointError(problems[0] if problems else wanted)
-
-
-def _target(run: RunDirectory) -> save.WriteTarget:
-    info = run.info()
-    config = DiskConfig(
-        run=info.run, generation=info.generation, every=0, dp=info.dp, pp=info.pp, tp=info.tp,
-        depths=info.depths or (), returns=info.returns,
-    )  # fmt: skip
-    return save.WriteTarget(run.path.parent, info.job, config)
 
 
 @dataclass(slots=True)

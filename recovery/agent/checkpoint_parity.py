@@ -65,7 +65,7 @@ class CheckpointParity:
                     or mark in self._written
                 ):
                     continue
-                order = SlotOrder(arena=str(arena.path), rank=rank, epoch=record.epoch)
+                order = SlotOrder(arena=str(arena.path), rank=rank, epoch=record.epoch, copy=key is None)
                 try:
                     order = order if key is None else self._of_rows(key, order)
                 except (AgentError, ArenaError, ValueError) as error:

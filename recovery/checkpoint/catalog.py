@@ -35,6 +35,7 @@ from mainstay.recovery.checkpoint.manifest import (
     step_name,
 )
 from mainstay.recovery.checkpoint.retention import CompleteStep, RetentionPolicy, steps_to_keep
+from mainstay.recovery.checkpoint.upload_state import UPLOAD, UPLOAD_STALE_SECONDS, UploadState
 
 _STEP: Final = re.compile(r"^step-(\d{8,18})$")
 _PART: Final = re.compile(r"^rank-(\d{1,9})\.g(\d{1,18})\.json$")
@@ -46,21 +47,6 @@ DOWNLOADS: Final = ".download"
 """Beside the runs: a directory of steps from the upload level, of which only the parts are here that were needed."""
 PINNED: Final = "pinned"
 """An empty file in a step that no retention policy removes."""
-UPLOAD: Final = ".upload.json"
-"""In a step: its ``UploadState``. Who uploads the step touches it at least each minute."""
-UPLOAD_STALE_SECONDS: Final = 600.0
-"""Without a touch, whoever uploaded was killed: a request gives up much earlier."""
-
-
-class UploadState(msgspec.Struct, frozen=True):
-    """Who uploads a step, or has uploaded it."""
-
-    url: str
-    node: str
-    check: str = ""
-    """Of the manifest that is there; empty: none yet."""
-    seconds: float = 0.0
-    """That the upload took; 0: none yet, or an older release made it."""
 
 
 class PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -238,10 +224,30 @@ class RunDirectory:
             OSError: a manifest cannot be read at present.
         """
         steps = self.steps()
-        whole = [state for epoch in steps if (state := self.complete_step(epoch)) is not None]
-        counted = whole or [self._unknown_step(epoch) for epoch in steps if self.parts(epoch)]
+        counted = self.counted_steps()
         keep, limit = steps_to_keep(counted, policy), counted[-policy.last].epoch if len(counted) > policy.last else 0
         return [epoch for epoch in steps if epoch < limit and epoch not in keep]
+
+    def counted_steps(self) -> list[CompleteStep]:
+        """Complete steps, in order; steps with parts where none is complete, as on a disk of the node's own.
+
+        Raises:
+            OSError: a manifest cannot be read at present.
+        """
+        steps = self.steps()
+        whole = [state for epoch in steps if (state := self.complete_step(epoch)) is not None]
+        return whole or self._steps_of_parts(steps)
+
+    def _steps_of_parts(self, steps: list[int]) -> list[CompleteStep]:
+        """What is older than a step that is complete at the upload level waits for no upload any more."""
+        states = {epoch: self.upload_state(epoch) for epoch in steps if self.parts(epoch)}
+        done = max((epoch for epoch, state in states.items() if state is not None and state.check), default=-1)
+        return [
+            msgspec.structs.replace(
+                self._unknown_step(epoch), uploaded=epoch <= done, uploading=epoch > done and self.is_uploading(epoch)
+            )
+            for epoch in states
+        ]
 
     def complete_step(self, epoch: int) -> CompleteStep | None:
         """``epoch`` as retention sees it; None: it is not complete.
@@ -289,6 +295,7 @@ class RunDirectory:
                 remove_step(self.step(epoch))
             if gone and not self._is_of_parts(epoch, [part for part in parts if part not in gone]):
                 remove_file(self.step(epoch) / MANIFEST)  # whoever completes the step writes another
+                remove_file(self.step(epoch) / UPLOAD)
             for part in gone:
                 remove_file(self.step(epoch) / part_name(part.rank, part.generation))
                 remove_file(self.step(epoch) / data_name(part.rank, part.generation))

@@ -52,7 +52,8 @@ from mainstay.recovery.checkpoint.manifest import (
     holds,
     remove_file,
 )
-from mainstay.recovery.checkpoint.save import SlotDigest, WriteTarget
+from mainstay.recovery.checkpoint.save import WriteTarget
+from mainstay.recovery.checkpoint.slot_tensors import SlotDigest, slices_of
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import Bytes, digest
 from mainstay.recovery.memory.errors import CorruptArenaError
@@ -243,7 +244,7 @@ def _write_slot(
     save.make_room(step, name, 0)
     remove_file(step / data_name(rank, record.generation))  # of a process that was killed before it wrote its part
     data = arena.slot_bytes(record.slot)[: record.nbytes]
-    whole, places, entries = SlotDigest(data), save.slices_of(layout, data), list[TensorEntry]()
+    whole, places, entries = SlotDigest(data), slices_of(layout, data), list[TensorEntry]()
     bits = QUANTIZED.get(target.config.encoding)
     quantization = None if bits is None else Quantization(bits)
 

@@ -13,7 +13,7 @@ import os
 import re
 import secrets
 import tempfile
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,10 +23,12 @@ import msgspec
 import xxhash
 
 from mainstay.probes.durable_files import sync_directory, write_durably
+from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.catalog import (
     DOWNLOADS,
     LATEST,
     PINNED,
+    PartFile,
     ResumeSource,
     RunDirectory,
     bases_of,
@@ -37,6 +39,9 @@ from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointError,
     Manifest,
+    PartEntry,
+    data_name,
+    part_name,
     read_checked,
     remove_file,
     step_name,
@@ -51,16 +56,20 @@ REQUESTS_AT_ONCE: Final = 8
 _RUN_INFO: Final = re.compile(r"^run\.g\d{1,18}\.json$")
 _NAME: Final = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")
 
-_PART_FILE: Final = re.compile(r"^(?:__|rank-)(\d{1,9})(?:_|\.g)(\d{1,18})(?!\d)")
-
+_PART_FILES: Final = re.compile(r"^files-(\d{1,9})\.g(\d{1,18})\.([0-9a-f]{16})\.json$")
 
 PartName = tuple[int, int]
 """Rank and generation of a part; generation 0: the one that the manifest names."""
 
 
-def files_name(manifest: Manifest) -> str:
-    """The object that lists the files of a manifest."""
-    return f"files-{manifest.check}.json"
+def files_name(rank: int, generation: int, check: str) -> str:
+    """The object that lists the files of a part whose checksum is ``check``."""
+    return f"files-{rank}.g{generation}.{check}.json"
+
+
+def object_name(name: str, check: str) -> str:
+    """The object that holds the file ``name`` of a part. None is ever replaced by one with other bytes."""
+    return f"{name}.{check}"
 
 
 @contextlib.contextmanager
@@ -162,23 +171,29 @@ class UploadLevel:
         step = run.step(manifest.epoch)
         step.mkdir(parents=True, exist_ok=True)
         with _lock(step):
-            for name, stored in self._files(manifest, place).items():
-                if wanted is None or part_of(name) in wanted:
-                    count += self._fetch_file(f"{place}/{name}", step / name, stored)
+            for entry in manifest.parts:
+                if wanted is None or (entry.rank, entry.generation) in wanted:
+                    for name, stored in self._files(entry, place).items():
+                        count += self._fetch_file(f"{place}/{object_name(name, entry.check)}", step / name, stored)
             for info in source.run.path.glob("run.g*.json"):
                 if not (run.path / info.name).exists():
                     write_durably(run.path / info.name, info.read_bytes())
+            if wanted is None:
+                parts = [run.part(manifest.epoch, entry.rank, entry.generation) for entry in manifest.parts]
+                save.write_metadata(run, manifest.epoch, parts)
+                if (source.run.step(manifest.epoch) / PINNED).exists():
+                    (step / PINNED).touch()
             if wanted is None or directory.name == DOWNLOADS:
                 write_durably(step / MANIFEST, (source.run.step(manifest.epoch) / MANIFEST).read_bytes())
         return count
 
-    def _files(self, manifest: Manifest, place: str) -> dict[str, StoredFile]:
-        path = f"{place}/{files_name(manifest)}"
+    def _files(self, entry: PartEntry, place: str) -> dict[str, StoredFile]:
+        path = f"{place}/{files_name(entry.rank, entry.generation, entry.check)}"
         try:
             files = msgspec.json.decode(self.storage.read(path), type=dict[str, StoredFile])
         except msgspec.MsgspecError as error:
             raise CheckpointError(f"{self.storage.url}: {path} is damaged: {error}") from error
-        bad = [name for name in files if name != ".metadata" and not _NAME.match(name)]
+        bad = [name for name in files if not _NAME.match(name)]
         if bad:
             raise CheckpointError(f"{self.storage.url}: {path} lists {bad[0]!r}, which is no file of a step")
         return files
@@ -222,30 +237,73 @@ class UploadLevel:
                 self.storage.put_bytes(f"{run.id}/{path.name}", content)
                 self._sent[f"{run.id}/{path.name}"] = content
 
-    def prune(self, local: RunDirectory, policy: RetentionPolicy) -> list[Manifest]:
+    def parts(self, run_id: str, epoch: int) -> tuple[dict[PartName, str], bool]:
+        """Parts of a step whose files are all there, with their checksums; and whether a manifest is."""
+        names = self.storage.children(f"{run_id}/{step_name(epoch)}")[1]
+        found = sorted(match.groups() for name in names if (match := _PART_FILES.match(name)))
+        return {(int(rank), int(generation)): check for rank, generation, check in found}, MANIFEST in names
+
+    def commit(self, run_id: str, epoch: int, parts: Mapping[PartName, str], *, partial: bool) -> bytes | None:
+        """The manifest of a step, if ``parts`` are enough for ``save.commit``; None: not (yet).
+
+        Args:
+            run_id: of the run. It is read after ``parts``: what the job went back from is sent before what it did then.
+            epoch: the step.
+            parts: as ``parts`` gave them.
+            partial: see ``save.commit``.
+
+        Raises:
+            StorageError: also if the parts cannot be those of one step.
+        """
+        run = self.open_run(run_id)
+        step, place = run.step(epoch), f"{run_id}/{step_name(epoch)}"
+        remove_step(step)
+        step.mkdir()
+
+        def read(part: PartFile) -> None:
+            name, data = part_name(part.rank, part.generation), data_name(part.rank, part.generation)
+            check = parts[part.rank, part.generation]
+            (step / name).write_bytes(self.storage.read(f"{place}/{object_name(name, check)}"))
+            (step / data).touch()  # its name is enough
+
+        try:
+            target = save.target_of(run)
+            chosen = save.complete_parts(target.config, part_files(epoch, parts), partial=partial)
+            if chosen is None or any(part.generation > target.config.generation for part in chosen.values()):
+                return None
+            with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+                list(pool.map(read, chosen.values()))
+            made = save.commit(target, epoch, partial=partial)
+        except CheckpointError as error:
+            raise StorageError(f"{self.storage.url}: {error}") from error
+        return None if made is None else (step / MANIFEST).read_bytes()
+
+    def prune(self, local: RunDirectory, policy: RetentionPolicy | None) -> list[Manifest]:
         """Delete steps of a run that ``policy`` does not keep (see ``RunDirectory.prune``); complete ones that stay.
+
+        None keeps all.
 
         A step that is in the local directory and is not uploaded may be on its way: it stays.
         """
         run = self.open_run(local.id)
         self.read_manifests(run, run.steps())
-        for epoch in run.removable(policy):
-            state = local.complete_step(epoch)
-            if not local.step(epoch).exists() or (state is not None and state.uploaded):
+        here = {state.epoch: state.uploaded for state in local.counted_steps()}
+        for epoch in run.removable(policy) if policy else []:
+            if here.get(epoch, not local.step(epoch).exists()):
                 self._delete_step(f"{run.id}/{step_name(epoch)}")
                 remove_step(run.step(epoch))
         return list(run.complete())
 
     def _delete_step(self, place: str) -> None:
-        """Its manifest first: at no time may a step claim to be whole and not be."""
+        """Its manifest first: at no time may a step claim to be whole and not be. A slow node may write one again."""
         self.storage.delete([f"{place}/{MANIFEST}"])
         self.storage.delete_below(place)
+        self.storage.delete([f"{place}/{MANIFEST}"])
 
 
-def part_of(name: str) -> PartName | None:
-    """Rank and generation of the part that a file of a step belongs to; None: to the step as a whole."""
-    match = _PART_FILE.match(name)
-    return None if match is None else (int(match[1]), int(match[2]))
+def part_files(epoch: int, parts: Collection[PartName]) -> list[PartFile]:
+    """``parts`` of a step, in order, as ``RunDirectory.parts`` gives those that are here."""
+    return [PartFile(rank, epoch, 0, generation) for rank, generation in sorted(parts)]
 
 
 def digest_of(path: Path) -> str:

@@ -15,13 +15,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 
 from mainstay.probes.durable_files import write_durably
+from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 from mainstay.recovery.memory.digest import digest
 from mainstay.recovery.memory.global_slices import SLICES, GlobalSlice, whole
 from mainstay.recovery.memory.layout import Layout
@@ -47,30 +47,6 @@ Return = tuple[int, int]
 
 class CheckpointError(ValueError):
     """A file of the disk level is missing, damaged or does not fit; one line that names it."""
-
-
-class QuantizationBound(msgspec.Struct, frozen=True):
-    """How far quantized values may be from those that were saved."""
-
-    bits: int
-    """Of a value."""
-    absolute: float
-    """The largest error, of tensors that have negative values."""
-    relative: float
-    """The largest error in relation to the value, of tensors that have none."""
-
-    def __str__(self) -> str:
-        return (
-            f"{self.bits} bits a value, with errors of at most {self.absolute:.2g}, or {self.relative:.2g} of the value"
-        )
-
-    @classmethod
-    def of_all(cls, bounds: Iterable[QuantizationBound | msgspec.UnsetType]) -> QuantizationBound | msgspec.UnsetType:
-        """The bound that holds for all; not there: none of them is quantized."""
-        found = [bound for bound in bounds if bound is not msgspec.UNSET]
-        if not found:
-            return msgspec.UNSET
-        return cls(min(b.bits for b in found), max(b.absolute for b in found), max(b.relative for b in found))
 
 
 class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -146,7 +122,9 @@ class RunInfo(_Checked, frozen=True, kw_only=True):
     resumed: tuple[str, int] | None = None
     """(run, epoch) from which it continued."""
     upload_every: int | msgspec.UnsetType = msgspec.UNSET
-    """See ``DiskConfig``."""
+    """See ``DiskConfig``, as of the next two."""
+    away: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
+    replicated: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def shape(self) -> MeshShape:
@@ -215,6 +193,11 @@ class CheckpointPart(_Checked, frozen=True, kw_only=True):
     @property
     def is_encoded(self) -> bool:
         return self.encoded is not msgspec.UNSET
+
+    @property
+    def file_bytes(self) -> int:
+        """Of its file: what is written last there is the layout."""
+        return self.encoded or self.described.archive_at + self.described.archive_bytes
 
     @property
     def listed(self) -> tuple[TensorEntry, ...]:

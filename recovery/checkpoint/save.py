@@ -10,21 +10,19 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import numpy as np
-import xxhash
 
 from mainstay.probes.durable_files import sync_directory, write_durably
 from mainstay.recovery.checkpoint import dcp
 from mainstay.recovery.checkpoint.catalog import PartFile, RunDirectory
 from mainstay.recovery.checkpoint.direct_file import DirectFile
 from mainstay.recovery.checkpoint.division import is_covered, weights_of
-from mainstay.recovery.checkpoint.load import layout_text, needed_steps
+from mainstay.recovery.checkpoint.load import needed_steps
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     METADATA,
@@ -34,7 +32,6 @@ from mainstay.recovery.checkpoint.manifest import (
     DiskConfig,
     Manifest,
     PartEntry,
-    QuantizationBound,
     Return,
     RunInfo,
     TensorEntry,
@@ -48,14 +45,14 @@ from mainstay.recovery.checkpoint.manifest import (
     run_name,
     write_checked,
 )
-from mainstay.recovery.checkpoint.torchfile import Archive
+from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
+from mainstay.recovery.checkpoint.slot_tensors import write_tensors
+from mainstay.recovery.checkpoint.upload_state import CLAIM
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import Bytes
-from mainstay.recovery.memory.global_slices import SLICES, GlobalSlice, decode
-from mainstay.recovery.memory.layout import Layout, TensorSpec
+from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.memory.records import SlotRecord
-from mainstay.recovery.memory.shard import SHARED, cut_rows
-from mainstay.recovery.memory.shard import share as rows_by_tensor
+from mainstay.recovery.memory.shard import SHARED
 
 ALL_BUT_DATA: Final = 4096
 """Bytes to reserve a tensor beyond its own: archive, padding, and its lines in the part."""
@@ -72,6 +69,20 @@ class WriteTarget:
     @property
     def run(self) -> RunDirectory:
         return RunDirectory(self.directory / self.config.run)
+
+
+def target_of(run: RunDirectory) -> WriteTarget:
+    """What the writers of a run were told, as far as the run says it: enough to ``commit`` its steps.
+
+    Raises:
+        CheckpointError: the run does not say it.
+    """
+    info = run.info()
+    config = DiskConfig(
+        run=info.run, generation=info.generation, every=0, dp=info.dp, pp=info.pp, tp=info.tp,
+        depths=info.depths or (), returns=info.returns, away=info.away or (), replicated=info.replicated is True,
+    )  # fmt: skip
+    return WriteTarget(run.path.parent, info.job, config)
 
 
 def begin_step(target: WriteTarget) -> None:
@@ -93,6 +104,8 @@ def begin_step(target: WriteTarget) -> None:
         returns=config.returns,
         resumed=config.resumed,
         upload_every=config.upload_every or msgspec.UNSET,
+        away=config.away or msgspec.UNSET,
+        replicated=config.replicated or msgspec.UNSET,
     )
     write_checked(path / run_name(config.generation), info)
     for generation in range(max(1, config.generation - 8), config.generation - 1):  # one before this stays, in case
@@ -174,7 +187,7 @@ def write_image(
     new = step / f".{name}.{os.getpid()}.new"
     try:
         with DirectFile(new, direct=direct) as file:
-            tensors, described, found, alike = _write_tensors(file, layout, data, share, weights)
+            tensors, described, found, alike = write_tensors(file, layout, data, share, weights)
             if check is not None:
                 check(found)
             file.finish()
@@ -221,96 +234,6 @@ def make_room(step: Path, name: str, nbytes: int) -> None:
         raise OSError(f"{step} needs {nbytes} bytes, {free} are free")
 
 
-def _write_tensors(
-    file: DirectFile, layout: Layout, data: Bytes, share: tuple[int, int] | None, weights: tuple[int, ...]
-) -> tuple[list[TensorEntry], TensorEntry, int | None, int | msgspec.UnsetType]:
-    """The tensors, and behind them the layout, by which our slot can be made again from a state dict alone.
-
-    And the digest of the slot as it was written: tensors, and what lies between them in memory. None for a share, which
-    has the digest of all that replicas hold alike instead.
-    """
-    slot = SlotDigest(data) if share is None else None
-    places = slices_of(layout, data)
-    mine = {} if share is None else rows_by_tensor(layout, *share, weights)
-    entries = []
-    for spec in layout.tensors:
-        place, tensor = places.get(spec.name), data[spec.offset : spec.offset + spec.nbytes]
-        if share is None or not spec.name.startswith(SHARED):
-            entries.append(_write_tensor(file, spec, tensor, place, slot))
-        elif spec.name in mine:
-            part = cut_rows(spec, mine[spec.name], place)
-            piece = replace(spec, shape=part.shape, nbytes=part.stop - part.start)
-            entries.append(_write_tensor(file, piece, tensor[part.start : part.stop], part.place))
-    spec, text = layout_text(layout)
-    described = _write_tensor(file, spec, text, None)
-    if slot is None:
-        return entries, described, None, _alike_digest(layout, data)
-    return entries, described, slot.finish(), msgspec.UNSET
-
-
-def _alike_digest(layout: Layout, data: Bytes) -> int:
-    """Of what data-parallel replicas hold alike: values, and where they lie in the whole model."""
-    found = xxhash.xxh3_64()
-    for spec in layout.tensors:
-        if spec.name.startswith((*SHARED, SLICES)):
-            found.update(data[spec.offset : spec.offset + spec.nbytes].data)
-    return int(found.intdigest())
-
-
-class SlotDigest:
-    """The digest of a slot, out of what is copied from it tensor by tensor."""
-
-    def __init__(self, data: Bytes) -> None:
-        self._data = data
-        self._at = 0
-        self.state = xxhash.xxh3_64()
-
-    def skip(self, at: int, nbytes: int) -> None:
-        """Digest what lies before a tensor at ``at``; its own ``nbytes`` are digested as they are copied."""
-        self.state.update(self._data[self._at : at].data)
-        self._at = at + nbytes
-
-    def finish(self) -> int:
-        self.skip(len(self._data), 0)
-        return int(self.state.intdigest())
-
-
-def slices_of(layout: Layout, data: Bytes) -> dict[str, GlobalSlice]:
-    """Where the cut tensors of a slot lie in the whole model.
-
-    Raises:
-        CheckpointError: the slot says what cannot be.
-    """
-    specs = layout.specs()
-    if SLICES not in specs:
-        return {}
-    try:
-        places = decode(specs[SLICES].view(data).view(np.uint8))
-    except ValueError as error:
-        raise CheckpointError(str(error)) from error
-    wrong = [name for name, place in places.items() if name not in specs or not place.fits(specs[name].shape)]
-    if wrong:
-        raise CheckpointError(f"{SLICES} places {wrong[0]!r} where it cannot lie")
-    return places
-
-
-def _write_tensor(
-    file: DirectFile, spec: TensorSpec, data: Bytes, place: GlobalSlice | None, slot: SlotDigest | None = None
-) -> TensorEntry:
-    file.pad()
-    begin = file.size
-    archive = Archive(spec, begin)
-    file.append_bytes(archive.head())
-    if slot is not None:
-        slot.skip(spec.offset, spec.nbytes)
-        file.digest = slot.state
-    digest = file.append(data)
-    file.digest = None
-    file.append_bytes(archive.tail())
-    nbytes = file.size - begin
-    return TensorEntry(spec.name, spec.dtype, spec.shape, archive.data_at, spec.nbytes, digest, begin, nbytes, place)
-
-
 # The step
 
 
@@ -327,13 +250,15 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
         OSError: the disk refused.
     """
     run, shape = target.run, target.config.shape
-    chosen = newest_parts(run.parts(epoch), target.config.returns)
-    complete = target.config.writers() <= chosen.keys()
-    if not complete and not (partial and target.config.replicated):
-        return None  # what is missing may be experts or shards that no other rank has
+    chosen = complete_parts(target.config, run.parts(epoch), partial=partial)
+    if chosen is None:
+        return None
     if not (partial and target.config.encoding in QUANTIZED) and _committed(run, epoch, chosen):
         return run.manifest(epoch)
+    complete = target.config.writers() <= chosen.keys()
     parts = [run.part(epoch, part.rank, part.generation) for part in chosen.values()]
+    if any(part.shape != shape for part in parts):
+        return None  # the job has another shape since
     useful = [part for members in dcp.roles(parts) if is_covered(run.step(epoch), members) for part in members]
     if len(useful) < len(parts) if complete else not shape.covered({part.rank for part in useful}):
         return None  # a share is nowhere: who was to write it is away
@@ -363,11 +288,38 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
         state_bytes=sum(p.nbytes for p in parts) if encoded else msgspec.UNSET,
         quantized=QuantizationBound.of_all(p.quantized for p in parts),
     )  # fmt: skip
-    if encoded:
+    write_metadata(run, epoch, parts)
+    return write_checked(run.step(epoch) / MANIFEST, manifest)
+
+
+def write_metadata(run: RunDirectory, epoch: int, parts: list[CheckpointPart]) -> None:
+    """Write what ``torch.distributed.checkpoint`` needs to load the step, unless a part is encoded.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    if any(part.is_encoded for part in parts):
         remove_file(run.step(epoch) / METADATA)  # of parts that were given up: dcp.load must find nothing
     else:
         write_durably(run.step(epoch) / METADATA, dcp.metadata(parts))
-    return write_checked(run.step(epoch) / MANIFEST, manifest)
+
+
+def complete_parts(config: DiskConfig, parts: list[PartFile], *, partial: bool = False) -> dict[int, PartFile] | None:
+    """Rank -> its part that counts, if ``parts`` are enough for ``commit`` by their names alone; None: not (yet)."""
+    chosen = newest_parts(parts, config.returns)
+    if config.writers() <= chosen.keys() or (partial and config.replicated and config.shape.covered(set(chosen))):
+        return chosen
+    return None  # what is missing may be experts or shards that no other rank has
+
+
+def leave_upload(step: Path, rank: int, generation: int) -> None:
+    """Have another node upload a part that is still to be written here: this node does so only if that one is late.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    step.mkdir(parents=True, exist_ok=True)
+    (step / CLAIM.format(rank, generation)).touch()
 
 
 def newest_parts(parts: list[PartFile], returns: tuple[Return, ...]) -> dict[int, PartFile]:

@@ -19,7 +19,7 @@ import numpy as np
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.load import part_file
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart
-from mainstay.recovery.checkpoint.save import slices_of
+from mainstay.recovery.checkpoint.slot_tensors import slices_of
 from mainstay.recovery.checkpoint.tensor_index import TensorIndex
 from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.errors import LayoutMismatchError

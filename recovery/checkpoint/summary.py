@@ -27,7 +27,8 @@ from mainstay.recovery.checkpoint.catalog import (
     RunDirectory,
     bases_of,
 )
-from mainstay.recovery.checkpoint.manifest import CheckpointError, Manifest, QuantizationBound
+from mainstay.recovery.checkpoint.manifest import CheckpointError, Manifest
+from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 from mainstay.recovery.protection_scheme import ProtectionScheme, SchemeKind
 
 LISTED: Final = 64
@@ -247,8 +248,15 @@ class RunReader:
             if changed < time.time_ns() - int(SETTLED_SECONDS * 1e9):
                 found[epoch] = (key, step)
         self._read = found
+        there = {step.step: step for step in _uploaded(self._run)}
+        steps = [there[step.step] if step.step in there and self._is_only_there(step) else step for step in steps]
         here = {step.step for step in steps}
-        return [*steps, *(step for step in _uploaded(self._run) if step.step not in here)]
+        return [*steps, *(step for step in there.values() if step.step not in here)]
+
+    def _is_only_there(self, step: CheckpointStep) -> bool:
+        """Whether the upload level alone holds all of the step: nodes have directories of their own."""
+        upload = self._run.upload_state(step.step)
+        return step.state is StepState.INCOMPLETE and upload is not None and upload.check != ""
 
 
 def _changed_at(path: Path) -> int:
@@ -305,8 +313,8 @@ class _Parts:
         if not self.nodes:
             return 0
         twins = {rank: ranks for ranks in job.replicas for rank in ranks}
-        ranks = range(job.world_size)
-        return min((len(set().union(*map(self._of, twins.get(rank, (rank,))))) for rank in ranks), default=0)
+        held = [[self.nodes.get(r, set()) for r in twins.get(rank, (rank,))] for rank in range(job.world_size)]
+        return min((len(set().union(*nodes)) for nodes in held), default=0)
 
     def least(self, job: JobFacts) -> int:
         """The same, where what is lost is decoded from parity; a group counts if rows lie beside each of its parts."""
@@ -317,9 +325,6 @@ class _Parts:
             return fewest
         homes = tuple(home[rank] for rank in range(job.world_size))
         return max(fewest, _least_loss(homes, tuple(job.replicas), tuple(whole), max(whole.values())))
-
-    def _of(self, rank: int) -> set[str]:
-        return self.nodes.get(rank, set())
 
     def all_nodes(self) -> list[str]:
         return sorted(set().union(*self.nodes.values()))

@@ -1,11 +1,12 @@
 """Steps go from the local directory to the upload level: data first, the manifest last, each file checked.
 
 The levels of DeepFreeze (Nicolae et al., CCGrid 2020) and VELOC: ranks write to the fast level and continue; a
-process behind them copies what is complete to the level that outlives the node. It may be killed at any point: what
-is there already is compared and not sent again. Of nodes that share a directory, each uploads other steps.
+process behind them copies what is there to the level that outlives the node. It may be killed at any point: what
+is there already is compared and not sent again. Each node sends parts that its directory has: nodes that share one
+divide a step among themselves. Whoever finds all parts of a step at the upload level writes the manifest.
 
-At the upload level, ``RUN/step-N/files-CHECK.json`` lists the files of the manifest whose checksum is CHECK, with the
-digest of each.
+At the upload level, ``RUN/step-N/files-R.gG.CHECK.json`` lists the files of the part of rank R in generation G whose
+checksum is CHECK, with the digest of each. Each is the object ``NAME.CHECK``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,20 +25,28 @@ from typing import Final
 import msgspec
 
 from mainstay.probes.durable_files import write_durably
-from mainstay.recovery.checkpoint.catalog import UPLOAD, RunDirectory, UploadState, bases_of, runs
-from mainstay.recovery.checkpoint.levels import UploadLevel, files_name, open_level, part_of
+from mainstay.recovery.checkpoint.catalog import (
+    PINNED,
+    GivenUpStepError,
+    IncompleteStepError,
+    RunDirectory,
+    bases_of,
+    runs,
+)
+from mainstay.recovery.checkpoint.levels import PartName, UploadLevel, files_name, object_name, open_level, part_files
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
-    METADATA,
     CheckpointError,
     Manifest,
     RunInfo,
+    part_name,
     problem_line,
     step_name,
 )
 from mainstay.recovery.checkpoint.retention import CompleteStep, RetentionPolicy, steps_to_keep
-from mainstay.recovery.checkpoint.storage import MissingObjectError
+from mainstay.recovery.checkpoint.save import complete_parts, newest_parts, target_of
 from mainstay.recovery.checkpoint.summary import note_uploaded
+from mainstay.recovery.checkpoint.upload_state import CLAIM, UPLOAD, UPLOAD_STALE_SECONDS, UploadState
 
 FILES_AT_ONCE: Final = 4
 """With 4 parts of 8 MiB each under way, that is 128 MiB of memory."""
@@ -45,6 +55,8 @@ NICE: Final = 15
 LOOK_SECONDS: Final = 2.0
 AGAIN_SECONDS: Final = 15.0
 """After a problem: the client has tried for a minute by then."""
+WAIT_SECONDS: Final = 15.0
+"""Between looks at the upload level while steps wait for other nodes: a store asks money for each."""
 END_SECONDS: Final = 600.0
 """To upload what is complete when the job has ended."""
 _TOUCH_SECONDS: Final = 10.0
@@ -71,7 +83,10 @@ class Uploader:
         self._level, self._storage, self._request = level, level.storage, request
         self.directory = request.directory
         self._lock = threading.Lock()
-        self._free_at = self._touched = 0.0
+        self._free_at = 0.0
+        self._touched: dict[Path, float] = {}
+        self._looked: dict[str, tuple[object, float]] = {}
+        """Run -> what waited for other nodes when it was looked at, and when."""
 
     def upload_next(self, *, final: bool = False) -> tuple[str, int] | None:
         """Upload the newest step that waits; its run and number, or None if there is none for this node.
@@ -82,90 +97,201 @@ class Uploader:
         Raises:
             OSError: the directory cannot be read, or the store refused (``StorageError``).
         """
-        for run, epoch in self._waiting(final=final):
+        for run, epoch, ended in self._waiting(final=final):
             with contextlib.suppress(CheckpointError, FileNotFoundError):  # given up, or removed, while it was read
-                if self.upload_step(run, epoch):
+                mine = self.upload_step(run, epoch, ended=ended)
+                if mine is not None:
                     if self._request.policy is not None:
-                        note_uploaded(run, self._level.prune(run, self._request.policy))
+                        note_uploaded(run, self._level.prune(run, self._request.policy if mine else None))
                     return run.id, epoch
         return None
 
-    def _waiting(self, *, final: bool) -> Iterator[tuple[RunDirectory, int]]:
-        """Complete steps that the policy keeps, that are due, and that are not there, the newest first.
+    def _waiting(self, *, final: bool) -> Iterator[tuple[RunDirectory, int, bool]]:
+        """Steps that are to go up, the newest first, and whether no more parts of them will come.
 
         Of the run before this one, only the last: a process that was killed may have left it.
         """
-        job, policy, directory = self._request.job, self._request.policy, Path(self.directory)
+        job, directory = self._request.job, Path(self.directory)
         known = [(run, _info(run)) for run in reversed(runs(directory))] if directory.is_dir() else []
         found = [(run, info) for run, info in known if not job or (info is not None and info.job == job)]
         for number, (run, info) in enumerate(found[:2] if job else found):
             self._level.put_run_info(run)  # also to report what the job has gone back from
-            states = [state for epoch in run.steps() if (state := run.complete_step(epoch)) is not None]
-            keep = steps_to_keep(states, policy) if policy else {state.epoch for state in states}
-            every = 0 if final or number or not job or info is None else info.upload_every or 0
-            for state in reversed(states[-1:] if job and number else states):
-                if state.epoch in keep and not state.uploaded and _is_due(state, states, every):
-                    yield run, state.epoch
+            ended = final or number > 0 or not job
+            states = run.counted_steps()
+            look = (ended, [(state.epoch, state.time, run.parts(state.epoch)) for state in states])
+            known_look, at = self._looked.get(run.id, (None, 0.0))
+            if look == known_look and time.monotonic() - at < WAIT_SECONDS:
+                continue
+            every = 0 if ended or info is None else info.upload_every or 0
+            if states and not (run.step(states[-1].epoch) / MANIFEST).exists():
+                generation = 0 if ended or info is None else info.generation
+                epochs = self._waiting_parts(run, states, every, generation)
+            else:
+                epochs = self._waiting_steps(states[-1:] if job and number else states, states, every)
+            for epoch in epochs:
+                yield run, epoch, ended
+            self._looked[run.id] = (look, time.monotonic())
 
-    def upload_step(self, run: RunDirectory, epoch: int) -> bool:
-        """Upload what is not there yet of a complete step, after the steps that it refers to; False: another node does.
+    def _waiting_steps(
+        self, offered: Sequence[CompleteStep], states: Sequence[CompleteStep], every: int
+    ) -> Iterator[int]:
+        """Of ``offered``, complete steps that the policy keeps, are due, and are not there, the newest first."""
+        policy = self._request.policy
+        keep = steps_to_keep(states, policy) if policy else {state.epoch for state in states}
+        for state in reversed(offered):
+            if state.epoch in keep and not state.uploaded and _is_due(state, states, every):
+                yield state.epoch
+
+    def _waiting_parts(
+        self, run: RunDirectory, states: Sequence[CompleteStep], every: int, generation: int
+    ) -> Iterator[int]:
+        """Steps of a directory in which none is complete, as on a disk of the node's own.
+
+        A step is complete there when all nodes have sent their parts of it, so all nodes take the same: a node follows
+        those that have begun a newer one. It begins with one itself when its last one is complete there, or may never
+        be, because the job has formed again. It does not go back to an older one, which nodes that are faster may
+        remove, until the run has ended (``generation`` 0).
+        """
+        waiting = [state.epoch for state in states if not state.uploaded]
+        begun = set(self._storage.children(run.id)[0]) if waiting else set()
+        there = [epoch for epoch in waiting if step_name(epoch) in begun]
+        if not generation:
+            yield from sorted({*there, *waiting[-1:]}, reverse=True)
+            return
+        last = max((state.epoch for state in states if run.upload_state(state.epoch) is not None), default=None)
+        current = next((epoch for epoch in reversed(there) if last is None or epoch >= last), None)
+        if current is not None:
+            yield current
+        due = waiting and waiting[-1] != current and (last is None or waiting[-1] - last >= every)
+        if due and (current is None or all(part.generation < generation for part in run.parts(current))):
+            yield waiting[-1]
+
+    def upload_step(self, run: RunDirectory, epoch: int, *, ended: bool = False) -> bool | None:
+        """Upload the parts of a step that are not there yet, after the steps that it refers to.
+
+        Args:
+            run: the run of the step.
+            epoch: its number.
+            ended: no more parts of it will come.
+
+        Returns:
+            Whether this node has made the step complete there; None: it is not, other nodes still have to send parts.
 
         Raises:
-            CheckpointError: the step is not complete, or was given up or replaced meanwhile.
+            CheckpointError: the step was given up or replaced meanwhile, or refers to one that is not complete.
             OSError: a file cannot be read, or the store refused (``StorageError``).
         """
-        manifest, step, place = run.manifest(epoch), run.step(epoch), f"{run.id}/{step_name(epoch)}"
-        found = run.upload_state(epoch)
-        if found is not None and found.node != self._request.node and run.is_uploading(epoch):
-            return False
-        for base in bases_of(manifest):
+        manifest, step = _manifest(run, epoch), run.step(epoch)
+        for base in bases_of(manifest) if manifest else ():
             state = run.complete_step(base)
             if state is None:
                 raise CheckpointError(f"{step} refers to step {base}, which is not complete")
-            if not state.uploaded and not self.upload_step(run, base):
-                return False
+            if not state.uploaded and self.upload_step(run, base) is None:
+                return None
         begun = time.monotonic()
-        self._note(step, "")
-        raw = (step / MANIFEST).read_bytes()
-        with contextlib.suppress(MissingObjectError):
-            if self._storage.read(f"{place}/{MANIFEST}") != raw:  # files of one name would change under it
-                self._storage.delete([f"{place}/{MANIFEST}"])
-        names = step_files(step, manifest)
+        chosen = manifest.parts if manifest else newest_parts(run.parts(epoch), run.returns()).values()
+        own = [(part.rank, part.generation) for part in chosen]
+        if not own:
+            raise GivenUpStepError(f"{step} has no part that counts")
+        there, _ = self._level.parts(run.id, epoch)
+        missing = [part for part in own if part not in there]
+        if missing or run.upload_state(epoch) is None:
+            self._level.put_run_info(run)  # before parts that were made after the job went back
+            self._note(step, "")
+        at = zlib.crc32(self._request.node.encode()) % (len(missing) or 1)  # nodes that share the directory begin apart
         with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-            send = lambda name: self._storage.put_file(f"{place}/{name}", step / name, lambda n: self._wait(step, n))  # noqa: E731
-            files = dict(zip(names, pool.map(send, names), strict=True))
-        if run.manifest(epoch).check != manifest.check:
+            list(pool.map(lambda part: self._send(run, epoch, part), missing[at:] + missing[:at]))
+        return self._complete(run, epoch, own, ended=ended, begun=begun)
+
+    def _send(self, run: RunDirectory, epoch: int, name: PartName) -> None:
+        """Upload a part, unless another node does: its data, its description, and then the list of both."""
+        step, place = run.step(epoch), f"{run.id}/{step_name(epoch)}"
+        claim = step / CLAIM.format(*name)
+        if not self._claim(claim):
+            return
+        part, files = run.part(epoch, *name), {}
+        for file in (part.file, part_name(*name)):
+            path = f"{place}/{object_name(file, part.check)}"
+            files[file] = self._storage.put_file(path, step / file, lambda nbytes: self._wait(claim, nbytes))
+        if run.part(epoch, *name).check != part.check or files[part.file].nbytes != part.file_bytes:
             raise CheckpointError(f"{step} was replaced while it was uploaded")
-        self._storage.put_bytes(f"{place}/{files_name(manifest)}", msgspec.json.encode(files))
-        self._storage.put_bytes(f"{place}/{MANIFEST}", raw)
-        self._note(step, manifest.check, time.monotonic() - begun)
+        self._storage.put_bytes(f"{place}/{files_name(*name, part.check)}", msgspec.json.encode(files))
+
+    def _claim(self, path: Path) -> bool:
+        """Whether this node is to send the part. Two that take over from one that was killed send the same."""
+        with contextlib.suppress(FileExistsError), path.open("x") as file:
+            file.write(self._request.node)
+            return True
+        if path.read_text() != self._request.node and time.time() - path.stat().st_mtime < UPLOAD_STALE_SECONDS:
+            return False
+        path.write_text(self._request.node)
         return True
+
+    def _complete(
+        self, run: RunDirectory, epoch: int, own: list[PartName], *, ended: bool, begun: float
+    ) -> bool | None:
+        """Write the manifest if all parts are there; see ``upload_step``. One that lacks parts of this node goes."""
+        there, named = self._level.parts(run.id, epoch)
+        path, made, seconds = f"{run.id}/{step_name(epoch)}/{MANIFEST}", None, None
+        with contextlib.suppress(msgspec.MsgspecError):  # a damaged one is replaced
+            made = msgspec.json.decode(self._storage.read(path), type=Manifest) if named else None
+        if made is None or not {*own} <= {(part.rank, part.generation) for part in made.parts}:
+            raw = self._make_manifest(run, epoch, there, partial=ended and not named)
+            if raw is None:
+                return None
+            made, seconds = msgspec.json.decode(raw, type=Manifest), time.monotonic() - begun
+            self._storage.put_bytes(path, raw)
+            if (run.step(epoch) / PINNED).exists():
+                self._storage.put_bytes(path.replace(MANIFEST, PINNED), b"")
+            if not _checks(made).items() <= self._level.parts(run.id, epoch)[0].items():
+                self._storage.delete([path])  # other nodes were faster by several steps, and removed this one
+                return None
+        self._note(run.step(epoch), (_manifest(run, epoch) or made).check, seconds or 0.0)
+        return seconds is not None
+
+    def _make_manifest(
+        self, run: RunDirectory, epoch: int, there: dict[PartName, str], *, partial: bool
+    ) -> bytes | None:
+        """The manifest of the local directory, if the parts that are there are those of just this one.
+
+        Nodes with directories of their own have none, or one each, as at the end with replicas: then of all parts.
+        """
+        manifest, raw = _manifest(run, epoch), None
+        checks = _checks(manifest) if manifest else {}
+        same, partial = bool(checks) and checks.items() <= there.items(), partial and manifest is None
+        others = not same or {rank for rank, _ in there} > {rank for rank, _ in checks}
+        if others and complete_parts(target_of(run).config, part_files(epoch, there), partial=partial) is not None:
+            raw = self._level.commit(run.id, epoch, there, partial=partial)
+        if raw is None and same:
+            raw = (run.step(epoch) / MANIFEST).read_bytes()
+        return raw
 
     def _note(self, step: Path, check: str, seconds: float = 0.0) -> None:
         state = UploadState(self._storage.url, self._request.node, check, seconds)
         write_durably(step / UPLOAD, msgspec.json.encode(state))
 
-    def _wait(self, step: Path, nbytes: int) -> None:
-        """Return when ``nbytes`` may be sent, and show that the upload of ``step`` is alive."""
+    def _wait(self, claim: Path, nbytes: int) -> None:
+        """Return when ``nbytes`` may be sent, and show that the upload of a part and its step is alive."""
         with self._lock:
             now = time.monotonic()
             start = max(now, self._free_at)
             self._free_at = start + (nbytes / self._request.rate if self._request.rate else 0.0)
-            if now - self._touched > _TOUCH_SECONDS:
-                self._touched = now
+            if now - self._touched.get(claim, 0.0) > _TOUCH_SECONDS:
+                self._touched[claim] = now
                 with contextlib.suppress(OSError):
-                    os.utime(step / UPLOAD)
+                    os.utime(claim)
+                    os.utime(claim.with_name(UPLOAD))
         time.sleep(start - now)
 
 
-def step_files(step: Path, manifest: Manifest) -> list[str]:
-    """Files of a complete step but its manifest: those of its parts, and those of the step as a whole.
+def _manifest(run: RunDirectory, epoch: int) -> Manifest | None:
+    with contextlib.suppress(IncompleteStepError):
+        return run.manifest(epoch)
+    return None
 
-    Parts that the manifest does not name are of a generation that counts no more.
-    """
-    parts = {None, *((part.rank, part.generation) for part in manifest.parts)}
-    names = {path.name for path in step.iterdir() if path.name == METADATA or not path.name.startswith(".")}
-    return sorted(name for name in names - {MANIFEST} if part_of(name) in parts)
+
+def _checks(manifest: Manifest) -> dict[PartName, str]:
+    return {(part.rank, part.generation): part.check for part in manifest.parts}
 
 
 def _is_due(state: CompleteStep, states: Sequence[CompleteStep], every: int) -> bool:

@@ -50,6 +50,8 @@ class SlotOrder(msgspec.Struct, frozen=True, kw_only=True):
     generation: int = 0
     layouts: dict[int, str] | None = None
     """Of parity rows: see ``CheckpointPart.layouts``; ``generation`` is that of their group."""
+    copy: bool = False
+    """The rank is on another node, which uploads its part."""
 
 
 class SlotResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,6 +129,8 @@ class Writer:
                 return SlotResult(nbytes=part.nbytes)
             if save.written(target, record, slot.rank, final=order.final):
                 return SlotResult()
+            if slot.copy:
+                save.leave_upload(target.run.step(slot.epoch), slot.rank, record.generation)
             if order.config.encoding == "full" or (order.final and order.config.encoding in QUANTIZED):
                 part = save.write_part(arena, record, target, direct=direct, final=order.final)
             else:

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from bench.lib_job import ANY_SHAPE
-from mainstay.recovery.checkpoint.catalog import DOWNLOADS, find
+from mainstay.recovery.checkpoint.catalog import DOWNLOADS, find, runs
 from mainstay.recovery.checkpoint.levels import open_level
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.checkpoint.storage import StorageError
 from tests.fork_server.processes import Warm
 from tests.recovery.checkpoint.object_store import FaultProxy, s3_server
 from tests.recovery.checkpoint.upload_place import until
-from tests.scenarios.pace import FEW
+from tests.scenarios.pace import FEW, paced
 from tests.scenarios.whole_model import parameters
 
 pytestmark = [
@@ -74,6 +74,35 @@ def test_two_nodes_continue_from_the_bucket(warm: Warm, tmp_path: Path, bucket: 
     (started,) = second.events("job_started")
     assert started["data"]["run"] == find(checkpoints).manifest.run
     until(lambda: newest(bucket.url) == 14)
+
+
+def test_nodes_with_a_disk_each_continue_from_the_bucket(warm: Warm, tmp_path: Path, bucket: FaultProxy) -> None:
+    """No disk ever holds a complete step, and all are lost."""
+    words = ["--steps", "60", "--dp", "1", "--pp", "2", *SMALL]
+    disks = [tmp_path / f"disk-{number}" for number in range(2)]
+    own = {number: ["--checkpoint-dir", str(disk)] for number, disk in enumerate(disks)}
+    options = ["--checkpoint-interval", "3", "--checkpoint-upload", bucket.url]
+    slow = paced(tmp_path / "first", 400)
+    first = warm.job(directory=tmp_path / "first", arguments=[*words, *slow], per_node=1, options=options, own=own)
+    with first:
+        first.until(lambda: newest(bucket.url) > 0, 120.0, "a step in the bucket")  # while training continues
+        for launcher in reversed(first.launchers):
+            launcher.send_signal(signal.SIGTERM)
+        assert first.wait(60.0) == [143, 143], first.tail()
+    saves = [run.steps()[-1] for disk in disks for run in runs(disk)]
+    assert saves[0] == saves[1]
+    assert not [step for disk in disks for run in runs(disk) for step in run.complete()]
+    until(lambda: newest(bucket.url) == saves[0])  # the processes that upload outlive the job
+    for disk in disks:
+        shutil.rmtree(disk)
+    more = [*words, "--save", str(tmp_path / "saved")]
+    options = [*options, "--resume", "latest"]
+    with warm.job(directory=tmp_path / "second", arguments=more, per_node=1, options=options, own=own) as second:
+        assert second.wait() == [0, 0], second.tail()
+    assert f"resuming after step {saves[0]} of run" in second.log(0).read_text()
+    warm.run_plain(tmp_path / "plain", [*words, "--save", str(tmp_path / "undisturbed")], ranks=2)
+    assert saved(tmp_path / "saved") == saved(tmp_path / "undisturbed")
+    until(lambda: newest(bucket.url) == 60)
 
 
 def test_another_number_of_stages_continues_from_the_bucket(warm: Warm, tmp_path: Path, bucket: FaultProxy) -> None:

@@ -25,7 +25,8 @@ from mainstay.recovery.checkpoint.encoding.quantized import (
 )
 from mainstay.recovery.checkpoint.encoding.tensor_blob import CastHeader, Header, QuantizedHeader, join, split
 from mainstay.recovery.checkpoint.encoding.units import Base, UnitDigests, unit_bytes, unit_digests
-from mainstay.recovery.checkpoint.manifest import MAX_JSON_BYTES, CheckpointError, QuantizationBound, remove_file
+from mainstay.recovery.checkpoint.manifest import MAX_JSON_BYTES, CheckpointError, remove_file
+from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 from mainstay.recovery.memory.digest import Bytes, digest
 from mainstay.recovery.memory.layout import Layout, TensorSpec
 from mainstay.recovery.memory.model_names import MODEL

@@ -19,7 +19,13 @@ from mainstay.recovery.checkpoint import open_checkpoint
 from mainstay.recovery.checkpoint.catalog import find
 from mainstay.recovery.checkpoint.encoding.encoded_slot import read_index
 from mainstay.recovery.checkpoint.load import part_file
-from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError, QuantizationBound, part_name, write_checked
+from mainstay.recovery.checkpoint.manifest import (
+    MANIFEST,
+    CheckpointError,
+    part_name,
+    write_checked,
+)
+from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 from mainstay.recovery.checkpoint.summary import read_step
 from tests.recovery.checkpoint.encoded_job import EncodedJob, arrays
 

@@ -16,9 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mainstay.recovery.checkpoint import catalog, save
-from mainstay.recovery.checkpoint.catalog import PINNED, UPLOAD, UploadState
+from mainstay.recovery.checkpoint.catalog import PINNED
 from mainstay.recovery.checkpoint.manifest import MANIFEST, Manifest
 from mainstay.recovery.checkpoint.retention import CompleteStep, RetentionPolicy, steps_to_keep
+from mainstay.recovery.checkpoint.upload_state import UPLOAD, UploadState
 
 policies = st.builds(
     RetentionPolicy,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mainstay.recovery.checkpoint import catalog, levels, save, upload
-from mainstay.recovery.checkpoint.catalog import DOWNLOADS, PINNED, UPLOAD, RunDirectory, UploadState
+from mainstay.recovery.checkpoint.catalog import DOWNLOADS, PINNED, RunDirectory
 from mainstay.recovery.checkpoint.levels import fetch_parts, files_name, find_nearest, open_level
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError
@@ -21,6 +21,7 @@ from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.slot_reader import read_slot
 from mainstay.recovery.checkpoint.storage import CheckpointStorage, StorageError
 from mainstay.recovery.checkpoint.upload import Uploader
+from mainstay.recovery.checkpoint.upload_state import CLAIM, UPLOAD
 from tests.recovery.checkpoint.object_store import FaultProxy
 from tests.recovery.checkpoint.upload_place import Place
 
@@ -40,7 +41,7 @@ def test_steps_go_up_newest_first_and_come_back_to_the_bit(bucket: Place, tmp_pa
     assert bucket.upload() == []
     bucket.check(tmp_path / "back", 30)
     for path in bucket.job.run.step(30).iterdir():
-        if path.name != UPLOAD:
+        if not path.name.startswith(".upload"):
             assert (
                 tmp_path / "back" / bucket.job.run_id / "step-00000030" / path.name
             ).read_bytes() == path.read_bytes()
@@ -187,14 +188,14 @@ def test_killed_at_any_moment_what_claims_to_be_complete_is_and_nothing_is_lost(
 
 
 def test_a_step_that_is_removed_or_replaced_on_its_way_leaves_none_there(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = place.job
     job.whole(10)
     put_file = CheckpointStorage.put_file
 
     def put(storage: CheckpointStorage, path: str, file: Path, *more: Any) -> Any:
-        if file.name == ".metadata":
+        if file.name == "rank-0.g1.json":
             action()
         return put_file(storage, path, file, *more)
 
@@ -203,10 +204,46 @@ def test_a_step_that_is_removed_or_replaced_on_its_way_leaves_none_there(
     assert place.upload() == []
     assert place.complete() == []
     job.whole(20)
-    action = lambda: job.whole(20, 2, ((10, 2),))  # noqa: E731
-    with open_level(place.url) as level, pytest.raises(CheckpointError, match="was replaced"):
+    action = lambda: job.run.prune(RetentionPolicy(), ((10, 2),))  # noqa: E731 - the job goes back
+    with open_level(place.url) as level, pytest.raises((CheckpointError, FileNotFoundError)):
         Uploader(level, place.request()).upload_step(job.run, 20)
     assert place.complete() == []
+    action = lambda: None  # noqa: E731
+    job.whole(20, 2, ((10, 2),))
+    assert place.upload() == [20]
+    place.check(tmp_path / "back", 20)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_part_that_is_written_again_on_its_way_does_not_count_as_it_was(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """A share becomes a whole state in the last save, under the same name. ``killed``: before that is reported."""
+    job, put_file = place.job, CheckpointStorage.put_file
+    shares = save.WriteTarget(job.directory, "job", msgspec.structs.replace(job.target().config, copies=1))
+    save.begin_step(shares)
+    for rank in range(2):
+        job.write(rank, 10, shares)
+
+    def write_again() -> None:
+        save.write_part(job.arenas[0], job.arenas[0].find(10), shares, final=True)
+
+    def put(storage: CheckpointStorage, path: str, file: Path, *more: Any) -> Any:
+        if file.name == "__0_1.distcp":
+            report = job.run.step(10) / "rank-0.g1.json"
+            before = report.read_bytes()
+            write_again()
+            report.write_bytes(before if killed else report.read_bytes())
+        return put_file(storage, path, file, *more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointStorage, "put_file", put)
+        with open_level(place.url) as level, pytest.raises(CheckpointError, match="was replaced"):
+            Uploader(level, place.request()).upload_step(job.run, 10)
+    assert place.complete() == []
+    write_again()
+    assert place.upload() == [10]
+    place.check(tmp_path / "back", 10)
 
 
 def test_a_step_that_the_job_has_gone_back_from_does_not_count_there(place: Place) -> None:
@@ -221,14 +258,15 @@ def test_a_step_that_the_job_has_gone_back_from_does_not_count_there(place: Plac
     assert find_nearest(job.directory.parent / "empty", place.url).manifest.epoch == 10
 
 
-def test_two_nodes_upload_different_steps(place: Place) -> None:
+def test_nodes_that_share_a_directory_divide_a_step(place: Place, tmp_path: Path) -> None:
     for epoch in (10, 20):
         place.job.whole(epoch)
-    state = UploadState(place.url, "other")
-    (place.job.run.step(20) / UPLOAD).write_bytes(msgspec.json.encode(state))  # it began just now
+    claim = place.job.run.step(20) / CLAIM.format(1, 1)
+    claim.write_text("other")  # it began just now
     assert place.upload() == [10]
-    os.utime(place.job.run.step(20) / UPLOAD, (0, 0))  # it was killed long ago
+    os.utime(claim, (0, 0))  # it was killed long ago
     assert place.upload() == [20]
+    place.check(tmp_path / "back", 20)
 
 
 def test_removal_there_spares_what_is_pinned_or_on_its_way(place: Place) -> None:
@@ -347,11 +385,11 @@ def test_a_full_disk_keeps_what_was_complete(place: Place, tmp_path: Path, monke
 def test_a_list_of_files_that_leads_elsewhere_is_refused(place: Place, tmp_path: Path) -> None:
     manifest = place.job.whole(10)
     place.upload()
-    path = Path(place.url) / place.job.run_id / "step-00000010" / files_name(manifest)
+    path = Path(place.url) / place.job.run_id / "step-00000010" / files_name(0, 1, manifest.parts[0].check)
     files = msgspec.json.decode(path.read_bytes())
     for content, words in (
         (b"{", "is damaged"),
-        (msgspec.json.encode(files | {"../x": files[".metadata"]}), "is no file"),
+        (msgspec.json.encode(files | {"../x": files["__0_1.distcp"]}), "is no file"),
     ):
         path.write_bytes(content)
         with pytest.raises(CheckpointError, match=words):

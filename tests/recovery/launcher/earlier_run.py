@@ -10,12 +10,12 @@ from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     Manifest,
     PartEntry,
-    QuantizationBound,
     RunInfo,
     run_name,
     step_name,
     write_checked,
 )
+from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 
 EARLIER = "01997c4e-8f00-7000-8000-000000000001"
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from mainstay.recovery.checkpoint.catalog import PartFile
-from mainstay.recovery.checkpoint.manifest import CheckpointError, QuantizationBound
+from mainstay.recovery.checkpoint.manifest import CheckpointError
+from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 from mainstay.recovery.controller.checkpointing import newest_common
 from mainstay.recovery.controller.workflows.reshape_controller import ReshapeController
 from mainstay.recovery.mesh_shape import MeshShape

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainstay.recovery.checkpoint.catalog import UPLOAD, UploadState
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointPart,
@@ -23,6 +22,7 @@ from mainstay.recovery.checkpoint.manifest import (
     step_name,
     write_checked,
 )
+from mainstay.recovery.checkpoint.upload_state import UPLOAD, UploadState
 from mainstay.recovery.controller.monitors.interval_tuning import SavePace
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.worker_messages import StepRecord
