@@ -185,7 +185,7 @@ def restoring(memory: Path, disk: Path, nbytes: int) -> list[Row]:
         meter: Any = agent.meter
         meter.add_transfer = lambda _, n, __, counts=counts: counts.append(n)
         reader = CheckpointReader(agent)
-        outs = [np.zeros(each, np.uint8) for _ in node.arenas]  # touched, as slots are
+        outs = [np.full(each, 1, np.uint8) for _ in node.arenas]  # touched, as slots are; zeros are not
         forget_cached(run_path)
         alone.append(seconds(lambda outs=outs: _each_its_own(node, outs)))  # type: ignore[misc]
         forget_cached(run_path)

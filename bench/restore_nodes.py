@@ -3,8 +3,8 @@
 Four agent processes of one replica each read a step of whole parts from one device, with its pages dropped: with one
 read between them, and each its own part, in turn. Then four launchers of one rank each resume a job from a step, with
 agents that read while ranks start and without, in turn; the latter is the same program without the coordinator's
-order. Both as fast as the device is, and limited to what storage gives that all nodes share, where the kernel can.
-``--mib N`` sets the size of a replica.
+order. The first also from a step whose tensors two tensor-parallel ranks have saved. All as fast as the device is, and
+limited to what storage gives that all nodes share, where the kernel can. ``--mib N`` sets the size of a replica.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from bench.lib_cut_step import CutStep
 from bench.lib_device import forget_cached, limited_reads
 from bench.lib_job import Job
+from bench.lib_slots import read_slot
 from bench.lib_source import ArraySource
 from bench.protocol_fuzz import pid_of
 from bench.report import RESULTS, Row, publish
@@ -36,6 +39,7 @@ from mainstay.recovery.checkpoint.catalog import find
 from mainstay.recovery.checkpoint.manifest import DiskConfig
 from mainstay.recovery.controller.event_recording import read_recording
 from mainstay.recovery.controller.state.events import RankMessageReceived
+from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.protocol.worker_messages import Attached, Resumed
 
@@ -45,6 +49,8 @@ EACH: Final = 8 * MIB
 RUN, EPOCH = "run-1", 1
 ROUNDS: Final = 5
 STEPS: Final = 4
+MakeOrder = Callable[[int, Group], LoadDisk]
+"""Rank and group -> what its agent is asked for."""
 SHARED_RATE: Final = 200_000_000
 """Bytes a second that the nodes read from shared storage between them."""
 WITHOUT_PREFETCH: Final = """
@@ -81,7 +87,12 @@ def read_bytes(pids: Sequence[int]) -> Counter[str]:
     return found
 
 
-def load(memory: Path, disk: Path, layout: Layout, *, shared: bool) -> tuple[float, int, int]:
+def whole_order(disk: Path) -> MakeOrder:
+    """Of a step of replicas."""
+    return lambda rank, group: LoadDisk(rank=rank, epoch=EPOCH, directory=str(disk), run=RUN, group=group)
+
+
+def load(memory: Path, disk: Path, layout: Layout, make: MakeOrder, *, shared: bool) -> tuple[float, int, int]:
     """Seconds until four agents have the step, bytes that they read, and those that the device gave for it."""
     with agents(NODES, memory, "--scrub-interval", "0") as found, ThreadPoolExecutor(NODES) as pool:
         clients = [client for _, client in found]
@@ -93,13 +104,7 @@ def load(memory: Path, disk: Path, layout: Layout, *, shared: bool) -> tuple[flo
             client.open_arena(rank, layout)
         forget_cached(disk)
         before, begun = read_bytes(pids), time.perf_counter()
-        loading = [
-            pool.submit(
-                client.load,
-                LoadDisk(rank=rank, epoch=EPOCH, directory=str(disk), run=RUN, group=group if shared else ()),
-            )
-            for rank, client in enumerate(clients)
-        ]
+        loading = [pool.submit(client.load, make(rank, group if shared else ())) for rank, client in enumerate(clients)]
         for future in loading:
             future.result()
         seconds, read = time.perf_counter() - begun, read_bytes(pids) - before
@@ -113,7 +118,7 @@ def between_nodes(memory: Path, disk: Path, nbytes: int, storage: str) -> list[R
     for turn in range(2 * ROUNDS):
         shared, root = turn % 2 == 0, memory / f"turn-{turn}"
         root.mkdir()
-        taken[shared].append(load(root, disk, layout, shared=shared))
+        taken[shared].append(load(root, disk, layout, whole_order(disk), shared=shared))
         shutil.rmtree(root)
     (seconds, read, device), (own_seconds, own_read, _) = [
         [statistics.median(column) for column in zip(*taken[shared], strict=True)] for shared in (True, False)
@@ -135,6 +140,33 @@ def between_nodes(memory: Path, disk: Path, nbytes: int, storage: str) -> list[R
             note=f"{where}; one machine has all ends of the encrypted transfers; "
             f"rounds: {', '.join(f'{one:.2f}' for one in ratios)}",
         ),
+    ]  # fmt: skip
+
+
+def in_another_shape(memory: Path, disk: Path, nbytes: int, storage: str) -> list[Row]:
+    """Four agents with the whole model, of which each of two tensor-parallel ranks has saved a half."""
+    random = np.random.default_rng(0)
+    tensors = {f"param.{i}": random.integers(0, 256, (16, EACH // 16), np.uint8) for i in range(nbytes // EACH)}
+    step = CutStep(disk, RUN, EPOCH, tensors)
+    step.write()
+    shares, equal = [], []
+    for turn in range(ROUNDS):
+        root = memory / f"shape-{turn}"
+        root.mkdir()
+        shares.append(load(root, disk, step.layout, step.order, shared=True)[1] / step.layout.nbytes)
+        for path in root.rglob("rank-*.arena"):
+            with closing(Arena.attach(path)) as arena:
+                equal.append(step.same(read_slot(arena, EPOCH)))
+        shutil.rmtree(root)
+    share, same = statistics.median(shares), len(equal) == ROUNDS * NODES and all(equal)
+    return [
+        Row(
+            claim="bytes that nodes read from disk to restore replicas in another shape (tp=2 to tp=1)",
+            figure=round(share, 3), unit="x one replica", target="<= 1.05, tensors equal to the bit",
+            holds=share <= 1.05 and same, kind="live", n=ROUNDS,
+            note=f"{NODES} agents with a replica of {step.layout.nbytes / 2**30:.2f} GiB each; {storage}; tensors "
+            f"{'equal' if same else 'not equal'}",
+        )
     ]  # fmt: skip
 
 
@@ -211,7 +243,7 @@ def first_step(memory: Path, disk: Path, nbytes: int, storage: str) -> list[Row]
 
 def measure(nbytes: int, storage: str) -> list[Row]:
     rows = []
-    for part in (between_nodes, first_step):
+    for part in (between_nodes, in_another_shape, first_step):
         memory = Path(tempfile.mkdtemp(prefix="mainstay-bench-", dir="/dev/shm"))
         disk = Path(tempfile.mkdtemp(prefix="mainstay-bench-"))
         try:

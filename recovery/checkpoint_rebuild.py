@@ -114,16 +114,15 @@ class _StepRebuild:
         for rank, file in self.files.items():
             try:
                 part = self.run.part(self.epoch, rank, file.generation)
-                self.digests[rank] = digest(self._read_slot(part))
+                self.digests[rank] = self._read_slot(part)[1]
                 self.parts[rank] = part
             except (CheckpointError, ArenaError) as error:
                 log.warning("rank %d has no part: %s", rank, error)
 
-    def _read_slot(self, part: CheckpointPart) -> Bytes:
+    def _read_slot(self, part: CheckpointPart) -> tuple[Bytes, int]:
         layout = part.layout()
         slot: Bytes = np.empty(layout.nbytes, np.uint8)
-        read_slot(self.run, part, layout, slot)
-        return slot
+        return slot, read_slot(self.run, part, layout, slot)
 
     # Parity
 
@@ -155,7 +154,7 @@ class _StepRebuild:
         except CheckpointError as error:
             raise CheckpointError(f"parity group {[member.rank for member in members]}: {error}") from error
         for source, of_source in groupby(terms, key=lambda term: term.source):
-            slot = self._read_slot(self.parts[members[source].rank]) if source in held else np.empty(0, np.uint8)
+            slot = self._read_slot(self.parts[members[source].rank])[0] if source in held else np.empty(0, np.uint8)
             kept = self._read_rows(rows[source]) if source in rows else {}
             for term in of_source:
                 if source in geometry.parity_places(term.word):

@@ -15,7 +15,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Final
@@ -33,7 +33,7 @@ from mainstay.recovery.agent.peer_messages import (
     CheckpointTensors,
     ReadCheckpointTensors,
 )
-from mainstay.recovery.checkpoint.slot_reader import Origin
+from mainstay.recovery.checkpoint.slot_reader import Origin, ReadAll
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import Bytes, digest
 from mainstay.recovery.memory.layout import TensorSpec
@@ -70,6 +70,7 @@ class CheckpointExchange:
         self._arena, self._slot = weakref.ref(arena), slot  # an arena that was replaced gives its memory back
         self._specs = arena.layout.specs()
         self._origins: dict[str, int] = {}
+        self._mine: set[str] = set()
         self._ready: dict[str, int] = {}
         """Name -> digest of the tensor in the slot."""
         self._over = False
@@ -81,33 +82,33 @@ class CheckpointExchange:
         self,
         tensors: Sequence[TensorSpec],
         origins: Mapping[str, Origin],
-        read: Callable[[Iterable[TensorSpec]], Iterator[int]],
-    ) -> int:
+        read: ReadAll,
+    ) -> Mapping[str, int]:
         """Fill ``tensors`` of the slot: those that are this node's to read by ``read``, and what the others lack.
 
         Returns:
-            Bytes from disk.
+            Name -> digest.
         """
         with self._changed:
             self._origins = {name: digest(msgspec.msgpack.encode(origin)) for name, origin in origins.items()}
+            shares = list(zip(self._group, divide(tensors, len(self._group)), strict=True))
+            mine = next((share for member, share in shares if member.node == self._node.settings.node), [])
+            self._mine = {spec.name for spec in mine}
             self._changed.notify_all()
-        shares = list(zip(self._group, divide(tensors, len(self._group)), strict=True))
-        mine = next((share for member, share in shares if member.node == self._node.settings.node), [])
         others = [(member, share) for member, share in shares if share is not mine]
         with ThreadPoolExecutor(STREAMS, thread_name_prefix="checkpoint-exchange") as pool:
             try:
                 tasks = [pool.submit(self._fetch, member, share) for member, share in others]
-                nbytes = self._read(mine, read)
-                return nbytes + self._read(chain.from_iterable(task.result() for task in tasks), read)
+                self._read(mine, read)
+                self._read(chain.from_iterable(task.result() for task in tasks), read)
+                return self._ready
             finally:
                 self.finish()
 
-    def _read(self, specs: Iterable[TensorSpec], read: Callable[[Iterable[TensorSpec]], Iterator[int]]) -> int:
-        nbytes, wanted = 0, list(specs)
-        for spec, count in zip(wanted, read(wanted), strict=True):
-            nbytes += count
-            self._put(spec.name, digest(self._tensor(spec.name)))
-        return nbytes
+    def _read(self, specs: Iterable[TensorSpec], read: ReadAll) -> None:
+        wanted = list(specs)
+        for spec, found in zip(wanted, read(wanted), strict=True):
+            self._put(spec.name, found)
 
     def finish(self) -> None:
         """No more tensors come: read whole, or given up."""
@@ -171,7 +172,9 @@ class CheckpointExchange:
     def _state(self, name: str, origin: int) -> int:
         if (self._origins or self._over) and self._origins.get(name) != origin:
             return ABSENT
-        return self._ready.get(name, ABSENT if self._over else PENDING)
+        # Ranks of unlike layouts divide unlike, and must not wait for each other.
+        waits = not self._over and (name in self._mine or not self._origins)
+        return self._ready.get(name, PENDING if waits else ABSENT)
 
     def serve(self, caller: AgentConnection, request: ReadCheckpointTensors) -> None:
         """Header, bytes, tail. Whoever asks compares digests: a slot that was overwritten since shows there."""

@@ -22,9 +22,11 @@ from mainstay.recovery.agent.node import AgentConnection, AgentNode
 from mainstay.recovery.agent.peer_messages import PENDING, CheckpointStep, ReadCheckpointTensors
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart
-from mainstay.recovery.checkpoint.slot_reader import Origin, Reuse, SlotReader, slot_layout
-from mainstay.recovery.memory.digest import Bytes, digest
+from mainstay.recovery.checkpoint.reshape import GatherReader
+from mainstay.recovery.checkpoint.slot_reader import Origin, PartReader, Reuse, SlotReader, slot_layout
+from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.errors import ArenaError
+from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.memory.records import SlotRecord
 
 
@@ -37,6 +39,8 @@ class _Loaded:
     """Rank and generation."""
     digest: int
     origins: Mapping[str, Origin]
+    digests: Mapping[str, int]
+    """Of each tensor."""
 
 
 class CheckpointReader:
@@ -61,7 +65,9 @@ class CheckpointReader:
         """
         begun, store, part = time.perf_counter(), self._node.store, _part(order)
         source = RunDirectory(Path(order.directory) / order.run)
-        step = CheckpointStep(run=order.run, epoch=order.epoch, cut=part.shape.cut(part.rank))
+        gather = order.gather
+        cut = (gather.stages, gather.replica) if gather else part.shape.cut(part.rank)
+        step = CheckpointStep(run=order.run, epoch=order.epoch, cut=cut)
         if order.open:
             self._open(order, source, part)
         with self._locks[step], store.lock(order.rank):
@@ -71,7 +77,7 @@ class CheckpointReader:
             if record is None:
                 # Generations of another run say nothing here.
                 since = part.generation if order.run == run else generation
-                reader = SlotReader(source, part, store.arena(order.rank).layout)
+                reader = _reader(order, source, part, store.arena(order.rank).layout)
                 record = self._read(order, reader, step, (generation, since))
             return Fetched(nbytes=record.nbytes, seconds=time.perf_counter() - begun, digest=record.digest)
 
@@ -93,14 +99,15 @@ class CheckpointReader:
             raise CorruptError(str(error)) from error
 
     def _find(self, rank: int, step: CheckpointStep, part: CheckpointPart | None = None) -> SlotRecord | None:
-        """The slot that was read from ``part`` (None: any) of ``step``, as long as it is the one that was read."""
+        """The slot that was read from ``part`` of ``step``, digested again; without ``part`` from any, and not."""
         loaded = self._loaded.get(rank)
         if loaded is None or loaded.step != step or (part and loaded.part != (part.rank, part.generation)):
             return None
         try:
             arena = self._node.store.arena(rank)
             record = arena.find(step.epoch)
-            arena.check(record)
+            if part:
+                arena.check(record)
         except (ArenaError, NoSuchSlotError):
             return None  # overwritten since: the disk has it
         return record if record.digest == loaded.digest else None
@@ -119,7 +126,7 @@ class CheckpointReader:
                 self._exchanges[step] = exchange
                 self._begun.notify_all()
         try:
-            reader.read(out, _reuse(replicas), exchange.read if exchange else None)
+            found = reader.read(out, _reuse(replicas), exchange.read if exchange else None)
         except CheckpointError as error:
             raise CorruptError(str(error)) from error
         finally:
@@ -129,15 +136,13 @@ class CheckpointReader:
             raise NoSuchSlotError(f"rank {order.rank} has other tensors than its part of step {order.epoch}")
         moved = arena.layout.nbytes if exchange else reader.nbytes
         self._node.meter.add_transfer("disk_read", moved, time.perf_counter() - begun)
-        # Every tensor has been checked.
-        record = store.accept(order.rank, slot, order.epoch, committed, digest(out))
-        self._loaded[order.rank] = _Loaded(
-            step, (reader.part.rank, reader.part.generation), record.digest, reader.origins
-        )
+        record = store.accept(order.rank, slot, order.epoch, committed, found, digested=True)
+        of = (reader.part.rank, reader.part.generation)
+        self._loaded[order.rank] = _Loaded(step, of, record.digest, reader.origins, reader.digests)
         return record
 
     def _replicas(self, rank: int, step: CheckpointStep) -> list[_Replica]:
-        """Tensors of the step that other ranks' slots on this node have."""
+        """Tensors of the step that other ranks' slots on this node have; whoever copies one compares digests."""
         found: list[_Replica] = []
         for peer, loaded in list(self._loaded.items()):
             record = None if peer == rank else self._find(peer, step)
@@ -145,15 +150,29 @@ class CheckpointReader:
                 arena = self._node.store.arena(peer)
                 slot = arena.slot_bytes(record.slot)
                 tensors = {t.name: slot[t.offset : t.offset + t.nbytes] for t in arena.layout.tensors}
-                found.append((loaded.origins, tensors))
+                found.append((loaded, tensors))
         return found
 
 
-_Replica = tuple[Mapping[str, Origin], Mapping[str, Bytes]]
+_Replica = tuple[_Loaded, Mapping[str, Bytes]]
 
 
 def _reuse(replicas: list[_Replica]) -> Reuse:
-    return lambda name, origin: next((tensors[name] for known, tensors in replicas if known.get(name) == origin), None)
+    def find(name: str, origin: Origin) -> tuple[Bytes, int] | None:
+        alike = ((have[name], loaded.digests[name]) for loaded, have in replicas if loaded.origins.get(name) == origin)
+        return next(alike, None)
+
+    return find
+
+
+def _reader(order: LoadDisk, run: RunDirectory, part: CheckpointPart, layout: Layout) -> SlotReader:
+    gather = order.gather
+    if gather is None:
+        return PartReader(run, part, layout)
+    try:
+        return GatherReader(run, order.epoch, gather.parts, layout, gather.slices, stages=gather.stages)
+    except CheckpointError as error:
+        raise CorruptError(str(error)) from error
 
 
 def _part(order: LoadDisk) -> CheckpointPart:

@@ -43,6 +43,7 @@ _MAX_LISTED: Final = 4096
 _MAX_PARITY_LISTED: Final = 1024
 """Each names up to 64 ranks."""
 _MAX_RANKS: Final = 1_000_000
+_MANIFEST: Final = "checkpoint step"
 
 
 class WriterGoneError(OSError):
@@ -211,7 +212,7 @@ class CheckpointWriter(PeriodicThread):
             if any(record.committed and record.epoch == order.epoch for record in arena.records())
         ]
         self._persist(config, there, order.epoch, final=True)
-        problems = [self._store.degraded.get(_subject(rank), "") for rank, _ in there]
+        problems = [self._store.degraded.get(subject, "") for subject in (*(_subject(r) for r, _ in there), _MANIFEST)]
         if any(problems):
             raise NoSuchSlotError("; ".join(problem for problem in problems if problem))
 
@@ -306,6 +307,10 @@ class CheckpointWriter(PeriodicThread):
             outcome = self._ask(request)
             slots = outcome.slots or tuple(SlotResult(problem=outcome.problem) for _ in orders)
             problems |= {rank: slot.problem for rank, slot in zip(orders, slots, strict=True)}
+            if outcome.slots and outcome.problem:
+                self._store.degraded[_MANIFEST] = outcome.problem
+            else:
+                self._store.degraded.pop(_MANIFEST, None)
             nbytes = sum(slot.nbytes for slot in slots)
             if nbytes:
                 self._node.meter.add_transfer("disk_write", nbytes, outcome.seconds)

@@ -36,6 +36,7 @@ from mainstay.recovery.agent.peer_messages import (
 )
 from mainstay.recovery.checkpoint.catalog import ParityFile, PartFile
 from mainstay.recovery.checkpoint.manifest import DiskConfig
+from mainstay.recovery.memory.global_slices import GlobalSlice
 
 NEWEST: Final = -1
 """As ``Fetch.epoch``."""
@@ -160,6 +161,16 @@ class Rebuild(WireMessage, frozen=True):
     group: Group
 
 
+class GatherParts(WireStruct, frozen=True):
+    """A slot that is put together from parts of another shape; see ``checkpoint.reshape.GatherReader``."""
+
+    parts: tuple[tuple[int, int], ...]
+    slices: dict[str, GlobalSlice]
+    stages: int
+    replica: int
+    """The first of the ranks that need the same."""
+
+
 class LoadDisk(WireMessage, frozen=True):
     """Read a part of ``directory/run`` into ``rank``'s arena here."""
 
@@ -175,6 +186,8 @@ class LoadDisk(WireMessage, frozen=True):
     """One rank of each node that reads the same, to divide it; empty: this node reads all."""
     open: bool = False
     """Make the arena first, as the part was laid out: the rank's process is still to come."""
+    gather: GatherParts | None = None
+    """None: the slot is the part, or replicas' shares of it."""
 
 
 class ConfigureDisk(WireMessage, frozen=True):

@@ -217,8 +217,9 @@ class AgentService:
                 raise
             logger.warning("%s; the upload level has a copy", error)
         part = (request.rank if request.from_rank is None else request.from_rank, request.generation)
+        parts = request.gather.parts if request.gather else [part]
         try:
-            fetch_parts(Path(request.directory), self.settings.upload.url, request.run, request.epoch, [part])
+            fetch_parts(Path(request.directory), self.settings.upload.url, request.run, request.epoch, parts)
         except (CheckpointError, OSError) as problem:
             raise NoSuchSlotError(str(problem)) from problem
         return self._reader.load(request, caller.generation, run)
@@ -233,7 +234,8 @@ class AgentService:
             if not isinstance(thread, Verifier | Scrubber | ExtraCopyManager):
                 thread.wake()
 
-    def _open_arena(self, request: OpenArena, _caller: AgentConnection) -> WireMessage:
+    def _open_arena(self, request: OpenArena, caller: AgentConnection) -> WireMessage:
+        self.store.opened[request.rank] = caller.generation
         info = self.store.open(request.rank, Layout.from_json(request.layout))
         self._encoder.pin()
         return info

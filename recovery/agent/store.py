@@ -73,6 +73,8 @@ class ArenaStore:
         """How often the job has gone back. Only grows, before the slots go."""
         self.verdicts_damaged = 0
         """Slots digested again because the record of their digest was damaged; for the scrubber to tell."""
+        self.opened: dict[int, int] = {}
+        """Rank -> generation in which its own process last opened its arena."""
         self._arenas: dict[int, Arena] = {}
         self._locks: dict[int, threading.RLock] = {}
         self._lock = threading.RLock()
@@ -218,8 +220,10 @@ class ArenaStore:
         own = {(rank, r.epoch) for rank, arena in self.all() for r in arena.records() if r.committed}
         yield from (info for info in self.copies.infos() if (info.rank, info.epoch) not in own)
 
-    def accept(self, rank: int, slot: int, epoch: int, generation: int, expected: int) -> SlotRecord:
-        """Commit and verify a slot that the agent itself has filled.
+    def accept(
+        self, rank: int, slot: int, epoch: int, generation: int, expected: int, *, digested: bool = False
+    ) -> SlotRecord:
+        """Commit and verify a slot that the agent itself has filled; ``digested``: ``expected`` is what it has found.
 
         It was written in ``generation``, which may be fenced by now; its bytes are as good as ever, so it is committed
         for the lowest generation alive.
@@ -227,12 +231,14 @@ class ArenaStore:
         Raises:
             CorruptError: the bytes do not have the digest that they should; the slot is invalid again.
         """
-        return self._check_in(self.arena(rank), slot, epoch, generation, expected)
+        return self._check_in(self.arena(rank), slot, epoch, generation, expected, digested=digested)
 
-    def _check_in(self, arena: Arena, slot: int, epoch: int, generation: int, expected: int) -> SlotRecord:
+    def _check_in(
+        self, arena: Arena, slot: int, epoch: int, generation: int, expected: int, *, digested: bool = False
+    ) -> SlotRecord:
         arena.commit(slot, epoch, max(generation, self.config.fence))
         try:
-            record = arena.verify(arena.record(slot))
+            record = arena.verify(arena.record(slot), expected if digested else None)
             if record.digest != expected:
                 raise CorruptArenaError(f"digest {record.digest:016x} instead of {expected:016x}")
         except ArenaError as error:

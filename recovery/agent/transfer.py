@@ -106,10 +106,14 @@ def fetch(node: AgentNode, order: Fetch, generation: int) -> Fetched:
 
 
 def _prepare(node: AgentNode, order: Fetch, generation: int) -> None:
-    """An arena for a rank that will live here; its pages are touched now and not when everybody waits for it."""
+    """An arena for a rank that will live here; its pages are touched now and not when everybody waits for it.
+
+    One that the rank left behind in an earlier generation is replaced; not that of a rank that has come meanwhile.
+    """
     with node.peer(order.endpoint, generation) as peer:
         layout = peer.call(ReadLayout(rank=order.from_rank), LayoutText).layout
-    node.store.open(order.rank, Layout.from_json(layout))
+    left = node.store.opened.get(order.rank, 0) < generation
+    node.store.open(order.rank, Layout.from_json(layout), replace=left)
 
 
 def _newest(peer: Peer, rank: int) -> int:

@@ -7,6 +7,7 @@ because each run has a directory of its own, named after an id that sorts by the
 from __future__ import annotations
 
 import contextlib
+import logging
 import re
 import shutil
 import time
@@ -36,6 +37,8 @@ from mainstay.recovery.checkpoint.manifest import (
 )
 from mainstay.recovery.checkpoint.retention import CompleteStep, RetentionPolicy, steps_to_keep
 from mainstay.recovery.checkpoint.upload_state import UPLOAD, UPLOAD_STALE_SECONDS, UploadState
+
+log = logging.getLogger("mainstay.checkpoint")
 
 _STEP: Final = re.compile(r"^step-(\d{8,18})$")
 _PART: Final = re.compile(r"^rank-(\d{1,9})\.g(\d{1,18})\.json$")
@@ -196,12 +199,14 @@ class RunDirectory:
         return sorted((int(match[1]), int(match[2])) for match in found if match)
 
     def complete(self) -> Iterator[Manifest]:
-        """Manifests of the steps that are whole and hold, newest first."""
+        """Manifests of the steps that are whole and hold, newest first; a warning names each that cannot be read."""
         for epoch in reversed(self.steps()):
             try:
                 yield self.manifest(epoch)
-            except CheckpointError:
+            except (IncompleteStepError, GivenUpStepError):
                 continue
+            except CheckpointError as error:
+                log.warning("step %d of run %s is passed over, older steps are looked for: %s", epoch, self.id, error)
 
     # What may go
 
@@ -387,7 +392,10 @@ def _numbered(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, 
 def _entries(directory: Path) -> list[Path]:
     try:
         return list(directory.iterdir())
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        log.warning("%s is passed over: %s", directory, error.strerror)
         return []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
@@ -13,12 +13,14 @@ import numpy as np
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.logical import read_at
 from mainstay.recovery.checkpoint.manifest import LAYOUT, CheckpointError, CheckpointPart, TensorEntry, step_name
-from mainstay.recovery.memory.digest import Bytes, digest
+from mainstay.recovery.memory.digest import Bytes, digest_of
 from mainstay.recovery.memory.layout import Layout, TensorSpec
 
 if TYPE_CHECKING:
     from mainstay.recovery.checkpoint.encoding.encoded_slot import FullSlot, SlotId
 
+IN_CACHE: Final = 2 * 1024 * 1024
+"""Read or copied at a time: digested before it leaves the processor's cache."""
 ReadTensor = Callable[[TensorEntry, Bytes], None]
 """Reads a tensor into a uint8 [entry.nbytes], and checks it."""
 ReadBytes = Callable[[TensorEntry, int, Bytes], None]
@@ -60,8 +62,14 @@ def full_part(run: RunDirectory, part: CheckpointPart) -> Iterator[ReadBytes]:
 def _read_tensor(read_bytes: ReadBytes, entry: TensorEntry, out: Bytes, path: Path) -> None:
     if len(out) != entry.nbytes:
         raise CheckpointError(f"{path}: tensor {entry.name!r} has {entry.nbytes} bytes instead of {len(out)}")
-    read_bytes(entry, 0, out)
-    found = digest(out)
+
+    def chunks() -> Iterator[Bytes]:
+        for start in range(0, len(out), IN_CACHE):
+            chunk = out[start : start + IN_CACHE]
+            read_bytes(entry, start, chunk)
+            yield chunk
+
+    found = digest_of(chunks())
     if found != entry.digest:
         raise CheckpointError(f"{path}: tensor {entry.name!r} has digest {found:016x}, not {entry.digest:016x}")
 

@@ -11,7 +11,8 @@ same depth): random numbers, extras. Scalars of optimizers are assigned by param
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -20,12 +21,13 @@ import numpy.typing as npt
 
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.dcp import BLOB
-from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, Manifest
+from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, Manifest, TensorEntry
+from mainstay.recovery.checkpoint.slot_reader import Exchange, Origin, Reuse, SlotReader
 from mainstay.recovery.checkpoint.tensor_index import TensorIndex
 from mainstay.recovery.memory import varlen_buffer
-from mainstay.recovery.memory.digest import Bytes
-from mainstay.recovery.memory.global_slices import SLICES, Slices, encode, whole
-from mainstay.recovery.memory.layout import DTYPES, Layout, TensorSpec
+from mainstay.recovery.memory.digest import Bytes, digest
+from mainstay.recovery.memory.global_slices import SLICES, GlobalSlice, Slices, encode, whole
+from mainstay.recovery.memory.layout import Layout, TensorSpec
 from mainstay.recovery.memory.model_names import MARK, MODEL
 from mainstay.recovery.memory.shard import SHARD
 from mainstay.recovery.mesh_shape import MeshShape
@@ -38,7 +40,7 @@ PartOf = tuple[int, int]
 def sources(manifest: Manifest, shape: MeshShape, rank: int) -> tuple[PartOf, ...]:
     """The parts out of which ``rank`` of a job of ``shape`` takes its state: the one whose own things it takes first.
 
-    A single one, to be taken whole, where pipeline sizes agree; else one of each stage (see ``gather``).
+    A single one, to be taken whole, where pipeline sizes agree; else one of each stage (see ``GatherReader``).
 
     Raises:
         CheckpointError: the step does not fit a job of this shape; one line that says why.
@@ -95,32 +97,17 @@ def _made_with(manifest: Manifest, shape: MeshShape, why: str) -> str:
 def gather(
     run: RunDirectory, epoch: int, parts: Sequence[PartOf], layout: Layout, slices: Slices, *, stages: int
 ) -> Arrays:
-    """Every tensor of a slot with ``layout``, read and checked.
-
-    Args:
-        run: that wrote the step.
-        epoch: which step.
-        parts: as ``sources`` gives them.
-        layout: of this rank.
-        slices: where its tensors lie in those of the whole model, if they are cut.
-        stages: of this job; with a single one, names are the model's in any case.
+    """Every tensor of a slot with ``layout``, read and checked; see ``GatherReader``.
 
     Returns:
         name -> array, in numpy's types (``memory.layout.DTYPES``).
 
     Raises:
-        CheckpointError: a tensor is missing, has another shape, differs between stages or does not match its digest.
+        CheckpointError: as ``GatherReader`` says.
     """
-    if stages > 1 and MARK not in layout.specs():
-        raise CheckpointError(
-            f"{run.step(epoch)} was saved with other pipeline stages, and this script's names are each stage's own: "
-            "give mainstay.attach names="
-        )
-    made = [run.part(epoch, rank, generation) for rank, generation in parts]
-    try:
-        return _Gathering(run, made, layout, slices).arrays()
-    except CheckpointError as error:
-        raise CheckpointError(f"{run.step(epoch)}: {error}") from error
+    slot = np.empty(layout.nbytes, np.uint8)
+    GatherReader(run, epoch, parts, layout, slices, stages=stages).read(slot)
+    return layout.views(slot)
 
 
 def substitute_part(manifest: Manifest, shape: MeshShape, rank: int) -> tuple[int, int]:
@@ -164,46 +151,98 @@ def _cuts(shape: MeshShape) -> str:
     return f"{stages} tp={shape.tp}"
 
 
-class _Gathering:
-    def __init__(self, run: RunDirectory, parts: Sequence[CheckpointPart], layout: Layout, slices: Slices) -> None:
-        self._run = run
-        self._parts = parts
-        self._layout = layout
-        self._slices = slices
-        self._own = {entry.name: (parts[0], entry) for entry in parts[0].tensors}
-        self._index = TensorIndex(run, parts)
+class GatherReader(SlotReader):
+    """Puts a slot together out of parts of a step that was saved in another shape."""
+
+    def __init__(
+        self, run: RunDirectory, epoch: int, parts: Sequence[PartOf], layout: Layout, slices: Slices, *, stages: int
+    ) -> None:
+        """Look through the parts, and put together what is no tensor.
+
+        Args:
+            run: that wrote the step.
+            epoch: which step.
+            parts: as ``sources`` gives them.
+            layout: of this rank.
+            slices: where its tensors lie in those of the whole model, if they are cut.
+            stages: of this job; with a single one, names are the model's in any case.
+
+        Raises:
+            CheckpointError: a tensor is missing, has another shape, differs between stages or does not match its
+                digest; so does ``read``.
+        """
+        self._run, self._step, self._slices = run, run.step(epoch), slices
+        if stages > 1 and MARK not in layout.specs():
+            raise CheckpointError(
+                f"{self._step} was saved with other pipeline stages, and this script's names are each stage's own: "
+                "give mainstay.attach names="
+            )
+        self._parts = [run.part(epoch, rank, generation) for rank, generation in parts]
+        super().__init__(self._parts[0], layout)
+        self._own = {entry.name: entry for entry in self.part.tensors}
+        with self._named_step():
+            self._index = TensorIndex(run, self._parts)
+            self._made = dict(self._make())
+
+    @contextmanager
+    def _named_step(self) -> Iterator[None]:
+        try:
+            yield
+        except CheckpointError as error:
+            raise CheckpointError(f"{self._step}: {error}") from error
 
     def _where(self, part: CheckpointPart) -> str:
-        return str(self._run.step(part.epoch) / part.file)
+        return str(self._step / part.file)
 
-    def arrays(self) -> Arrays:
-        known = {name.removeprefix("param.") for name in self._layout.specs() if name.startswith("param.")}
-        found: Arrays = {}
-        for spec in self._layout.tensors:
+    def _make(self) -> Iterator[tuple[str, Bytes]]:
+        """What is in no part as this rank needs it; checks the names of the rest."""
+        known = {name.removeprefix("param.") for name in self.layout.specs() if name.startswith("param.")}
+        for spec in self.layout.tensors:
             if spec.name == MARK:
-                found[spec.name] = np.ones(1, np.uint8)
+                yield spec.name, np.ones(1, np.uint8)
             elif spec.name == SLICES:
-                found[spec.name] = encode(self._slices)
+                yield spec.name, encode(self._slices)
             elif spec.name == BLOB:
-                found[spec.name] = self._scalars(spec, known)
+                yield spec.name, self._scalars(spec, known)
             else:
                 _require_parameter(spec.name, known)
-                found[spec.name] = self._read(spec)
-        return found
 
-    def _read(self, spec: TensorSpec) -> npt.NDArray[np.generic]:
+    def read(self, out: Bytes, reuse: Reuse | None = None, exchange: Exchange | None = None) -> int:
+        with self._named_step():
+            return super().read(out, reuse, exchange)
+
+    def origin(self, spec: TensorSpec) -> Origin:
+        if spec.name in self._made:
+            return ((whole(spec.shape), digest(self._made[spec.name])),)
         if spec.name.startswith(MODEL):
-            out = np.empty(spec.shape, np.dtype(DTYPES[spec.dtype]))
-            self._index.read(spec.name, spec.dtype, self._slices.get(spec.name) or whole(spec.shape), out)
-            return out
+            place = self._place(spec)
+            box = GlobalSlice(spec.shape, place.offsets), 0  # of the same pieces, ranks may need other boxes
+            return (box, *self._index.origin(spec.name))
+        entry = self._entry(spec)
+        return ((entry.slice, entry.digest),)
+
+    def read_tensor(self, spec: TensorSpec, slot: Bytes) -> int:
+        if spec.name in self._made:
+            slot[spec.offset : spec.offset + spec.nbytes] = self._made[spec.name]
+            return digest(self._made[spec.name])
+        if spec.name.startswith(MODEL):
+            return self._index.read(spec.name, spec.dtype, self._place(spec), spec.view(slot))
+        entry = self._entry(spec)
+        spec.view(slot)[...] = self._index.array(self.part, entry)
+        return entry.digest
+
+    def _place(self, spec: TensorSpec) -> GlobalSlice:
+        return self._slices.get(spec.name) or whole(spec.shape)
+
+    def _entry(self, spec: TensorSpec) -> TensorEntry:
         if spec.name not in self._own:
             raise CheckpointError(f"the step has no tensor {spec.name!r}, which this rank needs")
-        part, entry = self._own[spec.name]
+        entry = self._own[spec.name]
         if (entry.dtype, entry.shape) != (spec.dtype, spec.shape):
             raise CheckpointError(
                 f"{spec.name!r} is {entry.dtype}{list(entry.shape)} there, {spec.dtype}{list(spec.shape)} here"
             )
-        return self._index.array(part, entry)
+        return entry
 
     # Scalars, as plain msgpack: what is inside does not matter here
 
@@ -211,7 +250,7 @@ class _Gathering:
         said = [(part, self._blob(part)) for part in self._parts]
         merged = dict(said[0][1])
         merged["extra"] = self._alike(said, "extra", "what was given to attach as extra")
-        mine = [tensor.name for tensor in self._layout.tensors if tensor.name.startswith("optim.")]
+        mine = [tensor.name for tensor in self.layout.tensors if tensor.name.startswith("optim.")]
         kept = [(part, blob["optimizer"]) for part, blob in said if "optimizer" in blob]
         if kept:
             absent = _absent(kept)

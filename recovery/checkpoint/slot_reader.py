@@ -3,25 +3,26 @@
 Tensors are read by several threads, each checked against its digest. A tensor that a replica beside this rank has
 already read is copied from its slot instead: stored pieces with equal digests hold equal bytes, so that one device
 serves all replicas of a node with one read (MegaScale's "one reader a data-parallel group", NSDI 2024, section 4.4,
-within a node).
+within a node). Memory is as slow as a fast disk, so that nothing passes over it more often than it must: what is read
+or copied is digested while it is in the processor's cache.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
 import numpy as np
 
 from mainstay.recovery.checkpoint.catalog import RunDirectory
-from mainstay.recovery.checkpoint.load import part_file
+from mainstay.recovery.checkpoint.load import IN_CACHE, part_file
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart
 from mainstay.recovery.checkpoint.slot_tensors import slices_of
 from mainstay.recovery.checkpoint.tensor_index import TensorIndex
-from mainstay.recovery.memory.digest import Bytes
+from mainstay.recovery.memory.digest import Bytes, digest, digest_of
 from mainstay.recovery.memory.errors import LayoutMismatchError
 from mainstay.recovery.memory.global_slices import SLICES, GlobalSlice, whole
 from mainstay.recovery.memory.layout import Layout, TensorSpec
@@ -32,15 +33,78 @@ READERS: Final = 4
 
 Origin = tuple[tuple[GlobalSlice, int], ...]
 """Place and digest of the stored pieces that a tensor is made of: equal origins, equal bytes."""
-Reuse = Callable[[str, Origin], Bytes | None]
-"""Name and origin of a tensor -> its bytes, if they are in memory already."""
+Reuse = Callable[[str, Origin], tuple[Bytes, int] | None]
+"""Name and origin of a tensor -> its bytes, if they are in memory already, and the digest that they should have."""
 ReadAll = Callable[[Iterable[TensorSpec]], Iterator[int]]
-"""Reads tensors into the slot; of each, in order, the bytes that came from disk."""
-Exchange = Callable[[Sequence[TensorSpec], Mapping[str, Origin], ReadAll], int]
-"""Fills tensors of known origins, with as few as possible from disk; the bytes of these."""
+"""Reads tensors into the slot; the digest of each, in order."""
+Exchange = Callable[[Sequence[TensorSpec], Mapping[str, Origin], ReadAll], Mapping[str, int]]
+"""Fills tensors of known origins, with as few as possible from disk; name -> digest."""
 
 
-class SlotReader:
+class SlotReader(ABC):
+    """Fills a slot with ``layout``, for a rank in the place of the one that wrote ``part``."""
+
+    def __init__(self, part: CheckpointPart, layout: Layout) -> None:
+        self.part, self.layout = part, layout
+        self.origins: dict[str, Origin] = {}
+        self.digests: dict[str, int] = {}
+        """Of each tensor that was read."""
+        self._counts: list[int] = []
+
+    @property
+    def nbytes(self) -> int:
+        """Read from disk so far."""
+        return sum(self._counts)
+
+    @abstractmethod
+    def origin(self, spec: TensorSpec) -> Origin:
+        """Where a tensor comes from."""
+
+    @abstractmethod
+    def read_tensor(self, spec: TensorSpec, slot: Bytes) -> int:
+        """Fill a tensor of ``slot`` (uint8) from disk, checked; its digest. Called from several threads.
+
+        Raises:
+            CheckpointError: a file is missing, short, or a stored piece does not match its digest.
+        """
+
+    def read(self, out: Bytes, reuse: Reuse | None = None, exchange: Exchange | None = None) -> int:
+        """Fill ``out`` (uint8, the bytes of a slot); with ``exchange``, not all of it from disk.
+
+        Returns:
+            Digest of ``out``.
+
+        Raises:
+            CheckpointError: as ``read_tensor``; ``out`` is worthless.
+        """
+        _clear_between(self.layout, out)
+        self.origins = {spec.name: self.origin(spec) for spec in self.layout.tensors}
+
+        def bring(spec: TensorSpec) -> int:
+            tensor = out[spec.offset : spec.offset + spec.nbytes]
+            known = None if reuse is None else reuse(spec.name, self.origins[spec.name])
+            if known is not None and _copy(known[0], tensor) == known[1]:
+                return known[1]
+            self._counts.append(spec.nbytes)
+            return self.read_tensor(spec, out)
+
+        with ThreadPoolExecutor(READERS, thread_name_prefix="checkpoint-read") as pool:
+            if exchange is not None:
+                self.digests |= exchange(self.layout.tensors, self.origins, partial(pool.map, bring))
+                return digest(out)
+            return digest_of(self._in_order(out, pool.map(bring, self.layout.tensors)))
+
+    def _in_order(self, out: Bytes, digests: Iterator[int]) -> Iterator[Bytes]:
+        """The slot piece by piece, while later tensors are still being read."""
+        at = 0
+        for spec, found in zip(self.layout.tensors, digests, strict=True):
+            self.digests[spec.name] = found
+            yield out[at : spec.offset + spec.nbytes]
+            at = spec.offset + spec.nbytes
+        yield out[at:]
+
+
+class PartReader(SlotReader):
     """Reads the slot that ``part`` is all of, or a share of."""
 
     def __init__(self, run: RunDirectory, part: CheckpointPart, layout: Layout) -> None:
@@ -50,20 +114,17 @@ class SlotReader:
             LayoutMismatchError: the part holds other tensors; names the first where it can.
             CheckpointError: the step is not whole, or one of the shares is missing.
         """
+        super().__init__(part, layout)
         where = run.step(part.epoch) / part.file
         if part.is_share:
             if part.layout_digest != layout.digest:
                 raise LayoutMismatchError(f"{where} holds other tensors than this rank has")
         else:
             layout.require_same(part.layout(), str(where))
-        self._run, self.part, self.layout = run, part, layout
+        self._run = run
         self._own = {entry.name: entry for entry in part.tensors}
         self._index = self._join() if part.is_share else None
-        self._places: dict[str, GlobalSlice] = {}
-        self.origins: dict[str, Origin] = {}
-        """Of each tensor that was read."""
-        self.nbytes = 0
-        """Read from disk so far."""
+        self._places = self._find_places()
 
     def _join(self) -> TensorIndex:
         """Of the shares of all replicas."""
@@ -72,53 +133,47 @@ class SlotReader:
         peers = [peer for peer in part.shape.dp_peers(part.rank) if peer in kept and peer != part.rank]
         return TensorIndex(self._run, [part, *(self._run.part(part.epoch, peer, kept[peer]) for peer in peers)])
 
-    def read(self, out: Bytes, reuse: Reuse | None = None, exchange: Exchange | None = None) -> None:
-        """Fill ``out`` (uint8, the bytes of a slot); with ``exchange``, not all of it from disk.
+    def _find_places(self) -> Mapping[str, GlobalSlice]:
+        """Of the tensors that shares are put together to."""
+        spec = self.layout.specs().get(SLICES)
+        if self._index is None or spec is None:
+            return {}
+        slot = np.zeros(self.layout.nbytes, np.uint8)  # of which no more than this tensor takes memory
+        with part_file(self._run, self.part) as read:
+            read(self._own[SLICES], slot[spec.offset : spec.offset + spec.nbytes])
+        return slices_of(self.layout, slot)
 
-        Raises:
-            CheckpointError: a file is missing, short, or a tensor does not match its digest; ``out`` is worthless.
-        """
-        _clear_between(self.layout, out)
-        with ExitStack() as stack, ThreadPoolExecutor(READERS, thread_name_prefix="checkpoint-read") as pool:
-            read_entry = stack.enter_context(part_file(self._run, self.part))
+    def read(self, out: Bytes, reuse: Reuse | None = None, exchange: Exchange | None = None) -> int:
+        with part_file(self._run, self.part) as self._read_entry:
+            return super().read(out, reuse, exchange)
 
-            def bring(spec: TensorSpec) -> int:
-                tensor = out[spec.offset : spec.offset + spec.nbytes]
-                known = None if reuse is None else reuse(spec.name, self.origins[spec.name])
-                if known is not None:
-                    np.copyto(tensor, known)
-                    return 0
-                if self._is_shared(spec.name):
-                    assert self._index is not None
-                    self._index.read(spec.name, spec.dtype, self._place(spec), spec.view(out))
-                else:
-                    read_entry(self._own[spec.name], tensor)
-                return spec.nbytes
+    def read_tensor(self, spec: TensorSpec, slot: Bytes) -> int:
+        if self._index is not None and spec.name.startswith(SHARED):
+            place = self._places.get(spec.name) or whole(spec.shape)
+            return self._index.read(spec.name, spec.dtype, place, spec.view(slot))
+        entry = self._own[spec.name]
+        self._read_entry(entry, slot[spec.offset : spec.offset + spec.nbytes])
+        return entry.digest
 
-            first = [spec for spec in self.layout.tensors if spec.name == SLICES]
-            for spec in first:  # the others' places depend on it
-                self.origins[SLICES] = ((self._own[SLICES].slice, self._own[SLICES].digest),)
-                self.nbytes += bring(spec)
-            self._places = slices_of(self.layout, out)
-            others = [spec for spec in self.layout.tensors if spec.name != SLICES]
-            self.origins |= {spec.name: self._origin(spec) for spec in others}
-            read_all = partial(pool.map, bring)
-            self.nbytes += exchange(others, self.origins, read_all) if exchange else sum(read_all(others))
-
-    def _is_shared(self, name: str) -> bool:
-        return self._index is not None and name.startswith(SHARED)
-
-    def _place(self, spec: TensorSpec) -> GlobalSlice:
-        return self._places.get(spec.name) or whole(spec.shape)
-
-    def _origin(self, spec: TensorSpec) -> Origin:
-        if self._is_shared(spec.name):
-            assert self._index is not None
+    def origin(self, spec: TensorSpec) -> Origin:
+        if self._index is not None and spec.name.startswith(SHARED):
             return self._index.origin(spec.name)
         if spec.name not in self._own:
             raise CheckpointError(f"{self._run.step(self.part.epoch) / self.part.file} has no tensor {spec.name!r}")
         entry = self._own[spec.name]
-        return ((self._place(spec), entry.digest),)
+        return ((entry.slice, entry.digest),)
+
+
+def _copy(source: Bytes, out: Bytes) -> int:
+    """Copy, and digest what was copied while the processor's cache still has it."""
+
+    def copied() -> Iterator[Bytes]:
+        for start in range(0, len(out), IN_CACHE):
+            piece = out[start : start + IN_CACHE]
+            np.copyto(piece, source[start : start + IN_CACHE])
+            yield piece
+
+    return digest_of(copied())
 
 
 def _clear_between(layout: Layout, out: Bytes) -> None:
@@ -145,10 +200,10 @@ def slot_layout(run: RunDirectory, part: CheckpointPart) -> Layout:
     return layout
 
 
-def read_slot(run: RunDirectory, part: CheckpointPart, layout: Layout, out: Bytes) -> None:
-    """Read the slot of ``part`` into ``out`` (uint8, the bytes of a slot with ``layout``).
+def read_slot(run: RunDirectory, part: CheckpointPart, layout: Layout, out: Bytes) -> int:
+    """Read the slot of ``part`` into ``out`` (uint8, the bytes of a slot with ``layout``); its digest.
 
     Raises:
-        LayoutMismatchError, CheckpointError: see ``SlotReader``.
+        LayoutMismatchError, CheckpointError: see ``PartReader``.
     """
-    SlotReader(run, part, layout).read(out)
+    return PartReader(run, part, layout).read(out)

@@ -17,6 +17,7 @@ from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.load import ReadTensor, encoded_part, part_file
 from mainstay.recovery.checkpoint.logical import lengths, overlap
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, TensorEntry
+from mainstay.recovery.memory.digest import Bytes, digest
 from mainstay.recovery.memory.global_slices import GlobalSlice
 from mainstay.recovery.memory.layout import DTYPES
 from mainstay.recovery.memory.model_names import MODEL
@@ -51,8 +52,11 @@ class TensorIndex:
     def _where(self, part: CheckpointPart) -> str:
         return str(self._run.step(part.epoch) / part.file)
 
-    def read(self, name: str, dtype: str, wanted: GlobalSlice, out: npt.NDArray[np.generic]) -> None:
-        """Fill ``out`` (numpy's type of ``dtype``, the sizes of the box) with the box of ``name`` at ``wanted``.
+    def read(self, name: str, dtype: str, wanted: GlobalSlice, out: npt.NDArray[np.generic]) -> int:
+        """Fill ``out`` (numpy's type of ``dtype``, contiguous) with the box of ``name`` at ``wanted`` that is as large.
+
+        Returns:
+            Digest of the bytes of ``out``.
 
         Raises:
             CheckpointError: no part has the tensor, it has another type or shape there, pieces are missing, or one does
@@ -74,11 +78,18 @@ class TensorIndex:
         single = next((one for one in met if lengths(one[2][1]) == out.shape), None)
         filled = np.zeros(out.shape, bool) if single is None and len(met) > 1 else None
         for part, entry, (source, target) in [single] if single else met:
-            out[target] = self.array(part, entry)[source]
+            box = out[target] if target else out
+            if box.shape == entry.shape and box.flags.c_contiguous:
+                self._read(part, entry, _raw(box))
+                if single:
+                    return entry.digest
+            else:
+                box[...] = self.array(part, entry)[source]
             if filled is not None:
                 filled[target] = True
         if not (single or out.size == 0 or (filled is not None and filled.all())):
             raise CheckpointError(f"the step lacks pieces of {name!r}, which this rank needs")
+        return digest(_raw(out))
 
     def origin(self, name: str) -> tuple[tuple[GlobalSlice, int], ...]:
         """Place and digest of every stored piece of ``name``."""
@@ -91,9 +102,12 @@ class TensorIndex:
             CheckpointError: it does not match its digest.
         """
         raw = np.empty(entry.nbytes, np.uint8)
-        with self._open(part) as read:
-            read(entry, raw)
+        self._read(part, entry, raw)
         return raw.view(np.dtype(DTYPES[entry.dtype])).reshape(entry.shape)
+
+    def _read(self, part: CheckpointPart, entry: TensorEntry, out: Bytes) -> None:
+        with self._open(part) as read:
+            read(entry, out)
 
     def _open(self, part: CheckpointPart) -> AbstractContextManager[ReadTensor]:
         """The file of a part; of an encoded one, all files that it needs are found once."""
@@ -107,3 +121,7 @@ class TensorIndex:
 def _peers(a: CheckpointPart, b: CheckpointPart) -> bool:
     """Whether two parts are data-parallel replicas' of the same stage and slice."""
     return a.rank != b.rank and a.shape.cut(a.rank) == b.shape.cut(b.rank)
+
+
+def _raw(array: npt.NDArray[np.generic]) -> Bytes:
+    return array.reshape(-1).view(np.uint8)

@@ -37,6 +37,8 @@ NICE: Final = 10
 
 WRITERS: Final = max(2, min(8, (os.cpu_count() or 1) // 8))
 """Files written at a time. Two keep one device busy; nodes with many cores have many devices."""
+COMMIT_PAUSES: Final = (0.2, 1.0)
+"""Seconds before a manifest that the disk refused is written again: no other process does."""
 MEMORY_BYTES: Final = WRITERS * BUFFER_BYTES + 16 * 1024 * 1024
 """Most memory that writing takes beside an idle process: the buffers of each file, and what Python itself needs."""
 
@@ -78,7 +80,7 @@ class WriteRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class WriteResult(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
-    """Why nothing was written; empty is good."""
+    """Why nothing was written, or, with ``slots``, why the step is not complete; empty is good."""
     slots: tuple[SlotResult, ...] = ()
     """In the order of the request."""
     seconds: float = 0.0
@@ -112,10 +114,9 @@ class Writer:
         seconds = time.perf_counter() - begun
         if not any(result.encoded for result in results):
             self._mode.measure(sum(result.nbytes for result in results), seconds, direct=direct)
-        for epoch in sorted({slot.epoch for slot in order.slots}):
-            save.commit(target, epoch, partial=order.final)
+        problems = [_commit(target, epoch, order) for epoch in sorted({slot.epoch for slot in order.slots})]
         target.run.prune(order.keep, order.config.returns)
-        return WriteResult(slots=results, seconds=seconds)
+        return WriteResult(problem="; ".join(filter(None, problems)), slots=results, seconds=seconds)
 
     def _write_slot(self, slot: SlotOrder, order: WriteRequest, *, direct: bool) -> SlotResult:
         target = WriteTarget(Path(order.directory), order.job, order.config)
@@ -156,6 +157,22 @@ class Writer:
                 known[1].close()
             self._arenas[path] = known = (inode, Arena.attach(Path(path)))
         return known[1]
+
+
+def _commit(target: WriteTarget, epoch: int, order: WriteRequest) -> str:
+    """Complete a step whose parts are all there, in several tries; why it is not complete, or nothing."""
+    problem = ""
+    for pause in (0.0, *COMMIT_PAUSES):
+        time.sleep(pause)
+        try:
+            save.commit(target, epoch, partial=order.final)
+        except (CheckpointError, OSError) as error:
+            problem = problem_line(error, order.directory)
+            if not isinstance(error.__cause__ or error, OSError):
+                break
+        else:
+            return ""
+    return f"step {epoch} is not complete, although parts of it are written: its manifest is not: {problem}"
 
 
 def main() -> int:

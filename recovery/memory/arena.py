@@ -252,13 +252,16 @@ class Arena:
         self.write_cell(cell, agent=False)
         return self.record(slot)
 
-    def verify(self, record: SlotRecord) -> SlotRecord:
+    def verify(self, record: SlotRecord, found: int | None = None) -> SlotRecord:
         """Digest the bytes of a COPIED slot and write the agent's cell: VERIFIED. The agent's alone.
+
+        ``found`` is the digest that the agent has taken while it filled the slot; None: it must be taken now.
 
         Raises:
             TornSlotError: the slot was written meanwhile.
         """
-        found = digest(self.slot_bytes(record.slot)[: record.nbytes])
+        if found is None:
+            found = digest(self.slot_bytes(record.slot)[: record.nbytes])
         if not self.unchanged(record):
             raise TornSlotError(f"rank {self.header.rank}: slot {record.slot} changed while it was digested")
         cell = Cell(

@@ -6,7 +6,7 @@ that a process that has none does not import ``torch.distributed.tensor`` (a qua
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -75,6 +75,12 @@ def replicas(tensors: list[torch.Tensor]) -> list[int]:
             same = holders if same is None else same & holders
     mine = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     return sorted((same or set()) - {mine})
+
+
+def is_cut_among(tensors: Iterable[torch.Tensor], ranks: Collection[int]) -> bool:
+    """Whether some of ``ranks`` (global) hold other parts of a ``DTensor`` than this one, as with FSDP2 and HSDP."""
+    cut: list[Any] = [tensor for tensor in tensors if is_distributed(tensor)]
+    return any({*ranks} & {*tensor.device_mesh.mesh.flatten().tolist()} > _holders(tensor) & {*ranks} for tensor in cut)
 
 
 def _holders(tensor: Any) -> set[int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from mainstay.probes.core_types import StepPhase
-from mainstay.recovery.agent.messages import GroupMember, LoadDisk
+from mainstay.recovery.agent.messages import GatherParts, GroupMember, LoadDisk
 from mainstay.recovery.protocol.step_replay_messages import StepReplayRepeat, StepReplayRequest
 from mainstay.recovery.recovery_plan import RestoreSource
 from mainstay.recovery.work_assignment import WorkAssignment
@@ -260,6 +260,8 @@ class RestoreOrder(WorkerMessage, frozen=True):
     """``host:port`` of the agent that holds ``from_rank``'s slot."""
     group: tuple[GroupMember, ...] = ()
     """Of its parity; or, from disk, one rank of each node that reads the same."""
+    cut: bool = False
+    """The step on disk is cut among data-parallel ranks: ``group`` reads the same only if its ranks are not."""
     directory: str | None = None
     run: str = ""
     """Which run in ``directory``, whose rank ``from_rank`` (None: the same)."""
@@ -272,7 +274,7 @@ class RestoreOrder(WorkerMessage, frozen=True):
     shards: tuple[Shard, ...] = ()
     """The other replicas, where each saves only its part."""
 
-    def disk_request(self, rank: int, *, open_first: bool = False) -> LoadDisk:
+    def disk_request(self, rank: int, *, open_first: bool = False, gather: GatherParts | None = None) -> LoadDisk:
         """What the agent of ``rank`` is asked for, where the source is the disk; see ``AgentClient.load``."""
         return LoadDisk(
             rank=rank,
@@ -281,8 +283,9 @@ class RestoreOrder(WorkerMessage, frozen=True):
             run=self.run,
             from_rank=self.from_rank,
             generation=self.part,
-            group=self.group,
+            group=() if self.cut and gather is None else self.group,
             open=open_first,
+            gather=gather,
         )
 
 

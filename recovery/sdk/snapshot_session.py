@@ -12,11 +12,13 @@ from pathlib import Path
 
 from mainstay.recovery.agent.client import AgentClient
 from mainstay.recovery.agent.errors import AgentError
+from mainstay.recovery.agent.messages import GatherParts
 from mainstay.recovery.agent.peer import Credentials
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.levels import fetch_parts
 from mainstay.recovery.checkpoint.reshape import PartOf, gather
 from mainstay.recovery.job_tls import JobTls
+from mainstay.recovery.memory import dtensor
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.errors import ArenaError, FencedError, SlotMissingError
 from mainstay.recovery.memory.layout import Layout
@@ -258,12 +260,26 @@ class SnapshotSession:
         return ((own.rank, own.generation), *(others if manifest.sliced or manifest.needs_all else ()))
 
     def _reshape(self, order: RestoreOrder, parts: Sequence[PartOf]) -> int:
-        """From parts that were saved in another shape to the live tensors, past the agent. Bytes moved."""
+        """From parts that were saved in another shape to the live tensors. Bytes moved.
+
+        Through the agent, which shares the reading with replicas; past it where these need something else each, or a
+        slot is not the whole state.
+        """
+        if self._writer is not None and self.sharded is None and self._are_alike():
+            first, slices = min(self._replicas, default=self._rank), dict(self._whole.slices)
+            how = GatherParts(parts=tuple(parts), slices=slices, stages=self._stages, replica=first)
+            self.agent.load(order.disk_request(self._rank, gather=how))
+            return self._load(order)
         assert order.directory is not None
         run = RunDirectory(Path(order.directory) / order.run)
         arrays = gather(run, order.epoch, parts, self._whole.layout, self._whole.slices, stages=self._stages)
         self._whole.load(arrays)
         return sum(array.nbytes for array in arrays.values())
+
+    def _are_alike(self) -> bool:
+        """Whether replicas hold the same: with FSDP2, each has other rows."""
+        whole = self._whole
+        return not (isinstance(whole, TrainerState) and dtensor.is_cut_among(whole.model.parameters(), self._replicas))
 
     def _load(self, order: RestoreOrder) -> int:
         """From this rank's slot to the live tensors; where each replica saves a part, with theirs. Bytes moved."""

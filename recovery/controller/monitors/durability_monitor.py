@@ -214,7 +214,7 @@ class DurabilityMonitor:
             return
         inventories = {node: told for node, told in answers.items() if told is not None}
         layout = self._layout()
-        kept = build_inventory(layout, inventories)
+        kept = await loop.run_in_executor(pool, build_inventory, layout, inventories)
         figure = None if kept.holding is None else await loop.run_in_executor(pool, durability, kept.holding)
         self.inventories = inventories
         self.note_damage(inventories)

@@ -6,11 +6,13 @@ makes the figure unknown, never good.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from mainstay.recovery.agent.messages import Inventory
+from mainstay.recovery.checkpoint.catalog import PartFile
 from mainstay.recovery.durability import HeldSnapshots
 from mainstay.recovery.placement import holders
 from mainstay.recovery.protection_scheme import ProtectionScheme, SchemeKind
@@ -102,15 +104,12 @@ def _extra(
     job: JobLayout, at: Mapping[str, Mapping[int, Collection[int]]], newest: Mapping[int, int]
 ) -> dict[int, frozenset[str]]:
     """Rank -> other nodes with a copy of a step that all ranks still have."""
-    found = {
-        rank: frozenset(
-            node
-            for node, slots in at.items()
-            if node != home and node in job.loss and max(slots.get(rank, ()), default=-1) >= newest[rank] - BEHIND
-        )
-        for rank, home in job.serving
-    }
-    return {rank: nodes for rank, nodes in found.items() if nodes}
+    found = defaultdict[int, set[str]](set)
+    for node in at.keys() & job.loss.keys():
+        for rank, epochs in at[node].items():
+            if rank in newest and node != job.home[rank] and max(epochs) >= newest[rank] - BEHIND:
+                found[rank].add(node)
+    return {rank: frozenset(nodes) for rank, nodes in found.items()}
 
 
 def _protected(
@@ -146,8 +145,13 @@ def _of_group(
 
 def _on_disk(job: JobLayout, inventories: Mapping[str, Inventory]) -> frozenset[int]:
     """A replica's part serves its equals."""
-    twins = {rank: ranks for ranks in job.replicas for rank in ranks}
-    parts = {(part.rank, part.epoch) for inventory in inventories.values() for part in inventory.disk}
-    epochs = {epoch for _, epoch in parts}
-    ranks = range(len(job.home))
-    return frozenset(e for e in epochs if all(any((t, e) in parts for t in twins.get(r, (r,))) for r in ranks))
+    held = defaultdict[int, set[int]](set)
+    last: tuple[PartFile, ...] = ()
+    for inventory in inventories.values():
+        if inventory.disk != last:  # nodes that share a directory see the same
+            for part in inventory.disk:
+                held[part.epoch].add(part.rank)
+        last = inventory.disk
+    single = {*range(len(job.home))}.difference(*job.replicas)
+    sets = [*job.replicas, *((rank,) for rank in single)]
+    return frozenset(epoch for epoch, ranks in held.items() if not any(ranks.isdisjoint(some) for some in sets))

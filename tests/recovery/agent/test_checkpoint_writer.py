@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from mainstay.recovery.agent.node import AgentNode, AgentSettings
 from mainstay.recovery.agent.parity_store import ParityStore
 from mainstay.recovery.agent.store import ArenaStore
 from mainstay.recovery.checkpoint.catalog import RunDirectory
-from mainstay.recovery.checkpoint.manifest import DiskConfig
+from mainstay.recovery.checkpoint.manifest import MANIFEST, DiskConfig
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.writer import Writer, WriteRequest, WriteResult
 from mainstay.recovery.job_certificates import Authority, job_tls
@@ -138,6 +140,32 @@ def test_the_last_save_writes_what_is_no_disk_epoch(bench: Bench) -> None:
     bench.step(14, 1, 9)
     with pytest.raises(NoSuchSlotError, match="epoch 14 was not written"):
         bench.writer.save(SaveCheckpoint(epoch=14))
+
+
+def test_a_step_whose_manifest_the_disk_refuses_is_completed_later_or_said_not_to_be(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    obstacles = [bench.files / RUN / f"step-000000{epoch}" / MANIFEST for epoch in (13, 14)]
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if seconds:
+            shutil.rmtree(obstacles[0], ignore_errors=True)
+
+    monkeypatch.setattr(time, "sleep", pause)
+    for epoch, obstacle in zip((13, 14), obstacles, strict=True):
+        obstacle.mkdir(parents=True)
+        bench.step(epoch, 1, 9)
+    bench.writer.save(SaveCheckpoint(epoch=13))
+    assert RunDirectory(bench.files / RUN).manifest(13).epoch == 13
+    assert len(pauses) == 2
+    with pytest.raises(NoSuchSlotError, match=r"step 14 is not complete, although parts of it are written.*directory"):
+        bench.writer.save(SaveCheckpoint(epoch=14))
+    assert len(pauses) == 5
+    obstacles[1].rmdir()
+    bench.writer.save(SaveCheckpoint(epoch=14))
+    assert not bench.store.degraded
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,19 @@ def test_a_slot_is_fetched_bit_equal(agents, ranks, contents):
     assert {s.epoch for s in b.client().inventory().slots} == {5, 6}
 
 
+def test_an_arena_is_made_first_but_not_in_place_of_one_that_a_rank_has_come_to(agents, ranks, contents):
+    a, b = agents("a"), agents("b")
+    source, other = ranks(0, a, sizes=(5000,)), ranks(0, b, sizes=(70,))
+    source.step(5)
+    other.step(3)
+    with pytest.raises(RefusedError, match="other tensors"):  # of this generation
+        b.client().fetch(0, 5, 0, a.endpoint, open_first=True)
+    _check(other.arena, 3, contents(0, 3, other.sizes))
+    assert {slot.epoch for slot in b.client().inventory().slots} == {3}
+    b.client(generation=2).fetch(0, 5, 0, a.endpoint, open_first=True)  # left behind, before the job moved on
+    assert {slot.epoch for slot in b.client().inventory().slots} == {5}
+
+
 def test_what_cannot_be_fetched_is_refused_and_what_was_there_stays(agents, ranks):
     a, b = agents("a"), agents("b")
     source, target = ranks(0, a), ranks(2, b)

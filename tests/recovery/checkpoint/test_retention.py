@@ -161,3 +161,21 @@ def test_a_step_that_is_half_removed_does_not_claim_to_be_whole(
     monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)  # killed before it
     job.run.prune(RetentionPolicy(last=1), ())
     assert [manifest.epoch for manifest in job.run.complete()] == [20]
+
+
+def test_an_older_step_than_one_that_cannot_be_read_is_not_taken_silently(
+    ranks: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    job = ranks(dp=1)
+    for epoch in (10, 20):
+        job.whole(epoch)
+    job.run.step(30).mkdir()  # not complete: that is usual
+    assert catalog.find(job.run.path.parent).manifest.epoch == 20
+    assert not caplog.records
+    (job.run.step(20) / MANIFEST).unlink()
+    (job.run.step(20) / MANIFEST).mkdir()
+    assert catalog.find(job.run.path.parent).manifest.epoch == 10
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "step 20 of run" in record.getMessage()
+    assert "Is a directory" in record.getMessage()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mainstay.recovery.agent.messages import GatherParts
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.messages import AgentUp
 from tests.recovery.launcher.earlier_run import EARLIER, earlier_step
@@ -90,7 +91,7 @@ def test_the_shape_is_taken_to_be_that_of_the_step(
             await world.until(lambda: len(world.starts) == 4)
             await world.until(lambda: len(prefetches(world)) == expected)
             alike = step.get("replicated", True)
-            assert all(bool(order.group) == alike for order in prefetches(world).values())
+            assert all(bool(order.disk_request(rank).group) == alike for rank, order in prefetches(world).items())
 
     play(scenario())
 
@@ -103,5 +104,18 @@ def test_ranks_that_restore_from_memory_are_not_waited_for(
             manager = world.coordinator.checkpoints
             assert [member.rank for member in manager.order(0, 40, {0, 1, 2, 3}).group] == [0, 2]
             assert manager.order(0, 40, {0, 1}).group == ()
+
+    play(scenario())
+
+
+def test_a_step_of_another_shape_is_divided_by_replicas_that_gather_it(
+    running: Callable[..., Any], resuming: Callable[..., RunOptions], play: Callable[..., None]
+) -> None:
+    async def scenario() -> None:
+        async with running(resuming(dp=4, pp=1), steps=0) as world:
+            order = world.coordinator.checkpoints.first(1)
+            assert order.parts  # two stages here, one there
+            gather = GatherParts(parts=order.parts, slices={}, stages=2, replica=1)
+            assert [member.rank for member in order.disk_request(1, gather=gather).group] == [1, 3]
 
     play(scenario())

@@ -58,6 +58,21 @@ def test_all_tensors_have_to_have_the_same_replica() -> None:
     assert dtensor.replicas([torch.ones(1)]) == []
 
 
+@pytest.mark.parametrize(
+    ("placements", "ranks", "cut"),
+    [
+        ((Replicate(), Shard(0)), [1, 3, 5], False),  # HSDP: replicas of its groups
+        ((Replicate(), Shard(0)), [2, 3], True),
+        ((Shard(0), Replicate()), [1, 3, 5], True),  # FSDP2
+        ((Shard(0), Replicate()), [3, 9], False),  # tensor parallelism: the replica is in another mesh
+    ],
+)
+def test_what_is_cut_among_ranks(placements: tuple[Any, ...], ranks: list[int], *, cut: bool) -> None:
+    tensors: Any = [torch.ones(2), Distributed(Mesh([1, 1]), *placements)]
+    assert dtensor.is_cut_among(tensors, ranks) is cut
+    assert not dtensor.is_cut_among(tensors[:1], ranks)
+
+
 def test_an_ordinary_tensor_is_its_own_part() -> None:
     plain, spread = torch.ones(3), Distributed(Mesh([0, 0]), Replicate(), Shard(0))
     whole: Any = spread
