@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from bench.report import Row, publish, target_file
 from mainstay.recovery.agent.messages import Inventory, SlotInfo, TransferRates
-from mainstay.recovery.checkpoint.catalog import PartFile
+from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.controller.coordinator import Coordinator
 from mainstay.recovery.controller.event_recording import EventRecorder
 from mainstay.recovery.controller.launcher_connection import LauncherConnection

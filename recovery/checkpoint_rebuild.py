@@ -18,7 +18,8 @@ import numpy as np
 from mainstay.recovery.agent.parity import Geometry
 from mainstay.recovery.agent.parity_store import META, ParityMember, RowDescription, read_description, row_name
 from mainstay.recovery.checkpoint import save
-from mainstay.recovery.checkpoint.catalog import LATEST, PartFile, RunDirectory, runs
+from mainstay.recovery.checkpoint.catalog import LATEST, RunDirectory, runs
+from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.checkpoint.load import part_file
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,

@@ -19,7 +19,8 @@ from mainstay.recovery.agent.node import AgentNode
 from mainstay.recovery.agent.parity import Geometry
 from mainstay.recovery.agent.parity_store import META, ParityMember, ParityRowKey, read_description
 from mainstay.recovery.agent.peer_messages import LayoutText, ReadLayout
-from mainstay.recovery.checkpoint.catalog import ParityFile, RunDirectory
+from mainstay.recovery.checkpoint.catalog import RunDirectory
+from mainstay.recovery.checkpoint.listed_files import ParityFile
 from mainstay.recovery.checkpoint.load import part_file
 from mainstay.recovery.checkpoint.manifest import CheckpointError, Return, holds
 from mainstay.recovery.checkpoint.writer import SlotOrder

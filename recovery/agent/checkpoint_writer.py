@@ -24,7 +24,8 @@ from mainstay.recovery.agent.errors import NoSuchSlotError
 from mainstay.recovery.agent.messages import ConfigureDisk, SaveCheckpoint
 from mainstay.recovery.agent.node import AgentNode
 from mainstay.recovery.agent.periodic_thread import PeriodicThread
-from mainstay.recovery.checkpoint.catalog import ParityFile, PartFile, RunDirectory
+from mainstay.recovery.checkpoint.catalog import RunDirectory
+from mainstay.recovery.checkpoint.listed_files import ParityFile, PartFile
 from mainstay.recovery.checkpoint.manifest import MANIFEST, DiskConfig, holds
 from mainstay.recovery.checkpoint.writer import SlotOrder, SlotResult, WriteRequest, WriteResult
 from mainstay.recovery.memory.arena import Arena

@@ -34,7 +34,7 @@ from mainstay.recovery.agent.peer_messages import (
     WireMessage,
     WireStruct,
 )
-from mainstay.recovery.checkpoint.catalog import ParityFile, PartFile
+from mainstay.recovery.checkpoint.listed_files import ParityFile, PartFile
 from mainstay.recovery.checkpoint.manifest import DiskConfig
 from mainstay.recovery.memory.global_slices import GlobalSlice
 

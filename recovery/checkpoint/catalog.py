@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from mainstay.probes.durable_files import sync_directory
+from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointError,
@@ -50,29 +51,6 @@ DOWNLOADS: Final = ".download"
 """Beside the runs: a directory of steps from the upload level, of which only the parts are here that were needed."""
 PINNED: Final = "pinned"
 """An empty file in a step that no retention policy removes."""
-
-
-class PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part that is durable, as its name says; what it holds is checked when it is read."""
-
-    rank: int
-    epoch: int
-    nbytes: int
-    """Of its data file."""
-    generation: int
-    """In which the slot was committed: tells a future that was given up from the steps made again."""
-
-
-class ParityFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Parity rows that are durable; what they hold is checked when they are decoded from."""
-
-    rank: int
-    """That keeps them."""
-    epoch: int
-    ranks: tuple[int, ...]
-    """Members of the group, in the order of their places."""
-    parity: int
-    """Rows a codeword: members that may be lost."""
 
 
 class IncompleteStepError(CheckpointError):

@@ -28,13 +28,13 @@ from mainstay.recovery.checkpoint.catalog import (
     DOWNLOADS,
     LATEST,
     PINNED,
-    PartFile,
     ResumeSource,
     RunDirectory,
     bases_of,
     find,
     remove_step,
 )
+from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointError,

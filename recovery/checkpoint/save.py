@@ -19,9 +19,10 @@ import msgspec
 
 from mainstay.probes.durable_files import sync_directory, write_durably
 from mainstay.recovery.checkpoint import dcp
-from mainstay.recovery.checkpoint.catalog import PartFile, RunDirectory
+from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.direct_file import DirectFile
 from mainstay.recovery.checkpoint.division import is_covered, weights_of
+from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.checkpoint.load import needed_steps
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,

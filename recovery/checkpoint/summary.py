@@ -22,11 +22,10 @@ from mainstay.recovery.checkpoint.catalog import (
     PINNED,
     GivenUpStepError,
     IncompleteStepError,
-    ParityFile,
-    PartFile,
     RunDirectory,
     bases_of,
 )
+from mainstay.recovery.checkpoint.listed_files import ParityFile, PartFile
 from mainstay.recovery.checkpoint.manifest import CheckpointError, Manifest
 from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 from mainstay.recovery.protection_scheme import ProtectionScheme, SchemeKind

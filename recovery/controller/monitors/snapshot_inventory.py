@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mainstay.recovery.agent.messages import Inventory
-from mainstay.recovery.checkpoint.catalog import PartFile
+from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.durability import HeldSnapshots
 from mainstay.recovery.placement import holders
 from mainstay.recovery.protection_scheme import ProtectionScheme, SchemeKind

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from mainstay.recovery.checkpoint import save
-from mainstay.recovery.checkpoint.catalog import ParityFile, PartFile
+from mainstay.recovery.checkpoint.listed_files import ParityFile, PartFile
 from mainstay.recovery.checkpoint.manifest import MANIFEST, data_name
 from mainstay.recovery.checkpoint.summary import (
     LISTED,

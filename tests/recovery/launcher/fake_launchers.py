@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from mainstay.recovery.agent.messages import NEWEST, Inventory, SlotInfo, TransferRates
-from mainstay.recovery.checkpoint.catalog import PartFile
+from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.checkpoint.manifest import DiskConfig
 from mainstay.recovery.controller.coordinator import Coordinator
 from mainstay.recovery.controller.event_recording import EventRecorder

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.checkpoint.catalog import PartFile
+from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 from mainstay.recovery.controller.checkpointing import newest_common

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from mainstay.recovery.agent.messages import Inventory, ParityInfo, ScrubState, SlotInfo, TransferRates
-from mainstay.recovery.checkpoint.catalog import PartFile
+from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
 from mainstay.recovery.controller.monitors.snapshot_inventory import JobLayout, build_inventory
 from mainstay.recovery.durability import durability

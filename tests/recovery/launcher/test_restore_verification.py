@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.checkpoint.catalog import PartFile
+from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.controller.failure import ReplayTrigger
 from mainstay.recovery.options import NumericAnomalyPolicy, RunOptions
 from mainstay.recovery.protocol.worker_messages import RestoreOrder

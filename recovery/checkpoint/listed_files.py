@@ -1,0 +1,28 @@
+"""What the names of durable files in a step directory say, as agents list them."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part that is durable, as its name says; what it holds is checked when it is read."""
+
+    rank: int
+    epoch: int
+    nbytes: int
+    """Of its data file."""
+    generation: int
+    """In which the slot was committed: tells a future that was given up from the steps made again."""
+
+
+class ParityFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Parity rows that are durable; what they hold is checked when they are decoded from."""
+
+    rank: int
+    """That keeps them."""
+    epoch: int
+    ranks: tuple[int, ...]
+    """Members of the group, in the order of their places."""
+    parity: int
+    """Rows a codeword: members that may be lost."""
