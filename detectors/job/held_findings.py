@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 
 from mainstay.detectors.base import EventDetector
 from mainstay.detectors.finding import Entity, Finding
-from mainstay.probes.core_types import Event
+from mainstay.probes.core_types import Event, EventKind
 from mainstay.probes.recent import Recent
 
 
@@ -22,6 +23,15 @@ class HeldFindings(EventDetector):
         for finding in findings:
             if finding.kind in self.kinds and finding.detector == self.name:
                 self._open[finding.key] = finding
+
+    def _handle(self, event: Event) -> list[Finding]:
+        if event.kind is EventKind.JOB_FINISHED:
+            return self._close(event, "The job ended.")
+        return self._judge(event)
+
+    @abstractmethod
+    def _judge(self, event: Event) -> list[Finding]:
+        """What another event says."""
 
     def _hold(self, finding: Finding) -> list[Finding]:
         """Say it, unless it holds already."""

@@ -33,12 +33,10 @@ class SpeedCheckDetector(HeldFindings):
 
     config: Config
 
-    def _handle(self, event: Event) -> list[Finding]:
-        if event.kind is EventKind.JOB_FINISHED:
-            return self._close(event, "The job ended.")
-        return [finding for entry in entries_of(event.data.get("ranks")) for finding in self._judge(event, entry)]
+    def _judge(self, event: Event) -> list[Finding]:
+        return [finding for entry in entries_of(event.data.get("ranks")) for finding in self._judge_rank(event, entry)]
 
-    def _judge(self, event: Event, entry: dict[str, Any]) -> list[Finding]:
+    def _judge_rank(self, event: Event, entry: dict[str, Any]) -> list[Finding]:
         rank, node, ratios = count_of(entry.get("rank")), text(entry.get("node")), entry.get("ratios")
         if event.job is None or rank is None or node is None or not isinstance(ratios, dict):
             return []

@@ -33,11 +33,6 @@ class StepReplayDetector(HeldFindings):
 
     config: Config
 
-    def _handle(self, event: Event) -> list[Finding]:
-        if event.kind is EventKind.JOB_FINISHED:
-            return self._close(event, "The job ended.")
-        return self._judge(event)
-
     def _judge(self, event: Event) -> list[Finding]:
         culprits = [c for c in entries_of(event.data.get("culprits")) if count_of(c.get("rank")) is not None]
         if event.data.get("outcome") != "found" or event.job is None:

@@ -18,24 +18,17 @@ from mainstay.detectors.localize.topology import OWN, Component, FabricComponent
 
 SHOWN = 8
 """Measurements that a culprit's evidence lists: the slowest."""
-_ORDER = (
-    FabricComponentKind.SWITCH,
-    FabricComponentKind.UPLINK,
-    FabricComponentKind.CABLE,
-    FabricComponentKind.NODE,
-    FabricComponentKind.NIC,
-    FabricComponentKind.GPU,
-    FabricComponentKind.PATH,
-)
 _ADVICE = {
+    FabricComponentKind.SWITCH: "look at the switch",
+    FabricComponentKind.UPLINK: "look at the switch's upward ports and cables",
+    FabricComponentKind.CABLE: "plug in again or swap the cable between them",
+    FabricComponentKind.NODE: "take it out and run a full check",
     FabricComponentKind.NIC: "swap its cable first, then the NIC",
     FabricComponentKind.GPU: "check its PCIe link and the GPU",
-    FabricComponentKind.NODE: "take it out and run a full check",
-    FabricComponentKind.CABLE: "plug in again or swap the cable between them",
-    FabricComponentKind.UPLINK: "look at the switch's upward ports and cables",
-    FabricComponentKind.SWITCH: "look at the switch",
     FabricComponentKind.PATH: "look at the ports and cables between them",
 }
+_ORDER = tuple(_ADVICE)
+"""Of pieces that cannot be told apart, the one that comes first here gives the name."""
 
 
 def build_verdict(state: LocalizationState, status: LocalizationStatus, wanted: set[str]) -> LocalizationVerdict:

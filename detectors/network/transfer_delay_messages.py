@@ -10,17 +10,11 @@ from mainstay.detectors.network.fabric import ComponentKind, Fabric, FaultHypoth
 from mainstay.detectors.series import draw_series
 from mainstay.probes.core_types import RecommendedAction, Severity
 
-_PORTS = {ComponentKind.SENDER: "sends", ComponentKind.RECEIVER: "receives", ComponentKind.PORT: "sends and receives"}
-_NODES = {
-    ComponentKind.NODE_SENDER: "sends",
-    ComponentKind.NODE_RECEIVER: "receives",
-    ComponentKind.NODE: "sends and receives",
-}
-_LOCALS = {
-    ComponentKind.LOCAL_SENDER: "sends",
-    ComponentKind.LOCAL_RECEIVER: "receives",
-    ComponentKind.LOCAL: "sends and receives",
-}
+_SIDES = ("sends", "receives", "sends and receives")
+_PORTS = (ComponentKind.SENDER, ComponentKind.RECEIVER, ComponentKind.PORT)
+_NODES = (ComponentKind.NODE_SENDER, ComponentKind.NODE_RECEIVER, ComponentKind.NODE)
+_LOCALS = (ComponentKind.LOCAL_SENDER, ComponentKind.LOCAL_RECEIVER, ComponentKind.LOCAL)
+_SIDE = {part: verb for of in (_PORTS, _NODES, _LOCALS) for part, verb in zip(of, _SIDES, strict=True)}
 _LINKS = (ComponentKind.LINK, ComponentKind.CABLE)
 _SWITCH = {
     ComponentKind.UPLINK: "leave upwards through",
@@ -112,12 +106,12 @@ def _summary(story: FaultHypothesis, fabric: Fabric, ratio: float) -> str:
         place = _node_of(rank, story, fabric)
         where = f" on {place}" if place else ""
         local = story.part in _LOCALS
-        side = _LOCALS[story.part] if local else _PORTS[story.part]
         inside = " within its node" if local else ""
         kind = "device or its links" if local else "network port"
-        return f"Every transfer that rank {rank}{where} {side}{inside} takes {slower} ({pairs}): its {kind}."
+        whose = f"rank {rank}{where} {_SIDE[story.part]}{inside}"
+        return f"Every transfer that {whose} takes {slower} ({pairs}): its {kind}."
     if story.part in _NODES:
-        return f"Every transfer that {story.name} {_NODES[story.part]} takes {slower} ({pairs}): its network port."
+        return f"Every transfer that {story.name} {_SIDE[story.part]} takes {slower} ({pairs}): its network port."
     if story.part is ComponentKind.WITHIN:
         return f"Transfers within {story.name} take {slower} ({pairs})."
     others = f" It may as well be {' or '.join(story.also)}: the same pairs." if story.also else ""

@@ -28,10 +28,11 @@ from mainstay.detectors.validation.criterion_limits import (
     TIMES,
     WARN_FACTOR,
     NotAGateError,
+    exchangeable,
     reach,
     robust_scale,
 )
-from mainstay.detectors.validation.sessions import Components, Groups, Sessions, VarianceComponent, components
+from mainstay.detectors.validation.sessions import Components, Groups, Sessions, components
 
 Mask = NDArray[np.bool_]
 
@@ -145,13 +146,8 @@ def thresholds(
     """
     floor = max(LEAST, TIMES * float(np.nan_to_num(repeatability)))
     known = None if groups is None else [components(scores.signed, groups) for scores in (views.median, views.whole)]
-    if known is None or not known[0].describe:
-        n = independent or len(views.median)
-        median, whole = (_Spread.from_scores(scores, n) for scores in (views.median, views.whole))
-    else:
-        median, whole = (
-            _Spread.across(scores, one) for scores, one in zip((views.median, views.whole), known, strict=True)
-        )
+    alike = [exchangeable(scores.signed, independent) for scores in (views.median, views.whole)]
+    median, whole = alike if known is None or not known[0].describe else known
     return Thresholds(
         median=_threshold(views.median, floor, budget / 2, median, heavy=False),
         whole=_threshold(views.whole, floor, budget / 2, whole, heavy=True),
@@ -159,58 +155,24 @@ def thresholds(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Spread:
-    """Where signed scores lie and how far from there the next is to be expected."""
-
-    center: float
-    scatter: float
-    parts: tuple[VarianceComponent, ...]
-    """Of the variance of the next one, what is not known of the center included."""
-    independent: int
-    """Samples, or sessions, that are independent of each other."""
-    tail: int
-    """Samples that may show the shape of a tail."""
-
-    @classmethod
-    def from_scores(cls, scores: ConformalScores, n: int) -> _Spread:
-        scatter = robust_scale(scores.signed)
-        return cls(
-            center=float(np.median(scores.signed)),
-            scatter=scatter,
-            parts=(VarianceComponent(scatter**2 * (1.0 + 1.0 / n), max(2, (n - 1) // 2)),),
-            independent=n,
-            tail=n,
-        )
-
-    @classmethod
-    def across(cls, scores: ConformalScores, known: Components) -> _Spread:
-        return cls(
-            center=known.center,
-            scatter=known.total,
-            parts=known.parts,
-            independent=known.count,
-            tail=len(scores),
-        )
-
-
-def _threshold(scores: ConformalScores, floor: float, budget: float, spread: _Spread, *, heavy: bool) -> Threshold:
-    if spread.scatter > MAX_SCATTER:
-        raise NotAGateError(f"runs scatter by {spread.scatter:.0%}: more than {MAX_SCATTER:.0%} proves nothing")
+def _threshold(scores: ConformalScores, floor: float, budget: float, spread: Components, *, heavy: bool) -> Threshold:
+    if spread.total > MAX_SCATTER:
+        raise NotAGateError(f"runs scatter by {spread.total:.0%}: more than {MAX_SCATTER:.0%} proves nothing")
     fail = min(MOST, max(floor, _quantile(scores, budget, spread, heavy=heavy)))
     warn = min(fail, max(LEAST, _quantile(scores, min(0.1, WARN_FACTOR * budget), spread, heavy=heavy)))
     needed = min(fail - float(np.quantile(scores.signed, 0.05)), 0.99)
     return Threshold(fail=fail, warn=warn, detectable=needed / (1.0 - needed))
 
 
-def _quantile(scores: ConformalScores, budget: float, spread: _Spread, *, heavy: bool) -> float:
-    n = spread.independent
+def _quantile(scores: ConformalScores, budget: float, spread: Components, *, heavy: bool) -> float:
+    n = spread.count
     rank = math.ceil((n + 1) * (1.0 - budget))
     if rank <= n:
         return float(np.sort(scores.worse)[math.ceil(rank * len(scores) / n) - 1])
     overlap = float(np.median(scores.worse - np.maximum(scores.signed, 0.0)))
     """What noise adds to a one-sided distance where curves cross."""
     limit = max(float(scores.worse.max()), spread.center + reach(spread.parts, budget) + overlap)
-    if heavy and spread.tail >= _TAIL_SAMPLES:
+    shape = n if spread.between is None else len(scores)  # samples that may show the shape of a tail
+    if heavy and shape >= _TAIL_SAMPLES:
         limit = max(limit, tail(scores.worse, quantile=0.9, apart=0).threshold(budget))
     return limit

@@ -18,7 +18,7 @@ import numpy as np
 
 from mainstay.detectors.base import Bools, Floats
 from mainstay.detectors.cli_errors import InputError
-from mainstay.detectors.superbench.interpret import FUNCTIONS, METHODS, Unjudgeable, evaluate
+from mainstay.detectors.superbench.interpret import BINARY, COMPARE, FUNCTIONS, METHODS, UNARY, Unjudgeable, evaluate
 from mainstay.detectors.superbench.names import shown
 
 LONGEST: Final = 2000
@@ -28,15 +28,10 @@ DEEPEST: Final = 40
 MOST_LOOPS: Final = 2
 """Comprehensions in a criterion: each loops over a rule's metrics, so their number is the power of its time."""
 
-_OPERATORS: Final = (
-    ast.And, ast.Or, ast.Not, ast.USub, ast.UAdd, ast.Invert,
-    ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.Pow, ast.BitAnd, ast.BitOr, ast.BitXor,
-    ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq, ast.In, ast.NotIn, ast.Is, ast.IsNot,
-)  # fmt: skip
-_NODES: Final = (
+_NODES: Final[tuple[type[ast.AST], ...]] = (
     ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.IfExp, ast.Constant, ast.Name, ast.Subscript, ast.Call,
     ast.Attribute, ast.Tuple, ast.List, ast.Set, ast.GeneratorExp, ast.ListComp, ast.comprehension, ast.Load, ast.Store,
-    *_OPERATORS,
+    ast.And, ast.Or, *UNARY, *BINARY, *COMPARE,
 )  # fmt: skip
 _ELEMENTWISE: Final = (
     ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.UnaryOp, ast.USub, ast.UAdd, ast.Call,

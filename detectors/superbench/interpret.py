@@ -32,12 +32,12 @@ COMPARE: Final[dict[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not,
     ast.In: lambda one, many: one in many, ast.NotIn: lambda one, many: one not in many,
 }  # fmt: skip
-_BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
+BINARY: Final[dict[type[ast.operator], Callable[[Any, Any], Any]]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod, ast.Pow: lambda one, two: float(one) ** float(two),
     ast.BitAnd: operator.and_, ast.BitOr: operator.or_, ast.BitXor: operator.xor,
 }  # fmt: skip
-_UNARY: Final[dict[type[ast.unaryop], Callable[[Any], Any]]] = {
+UNARY: Final[dict[type[ast.unaryop], Callable[[Any], Any]]] = {
     ast.Not: operator.not_, ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Invert: operator.invert,
 }  # fmt: skip
 
@@ -97,12 +97,12 @@ def _bool_op(node: ast.BoolOp, names: Names) -> Any:
 
 def _unary(node: ast.UnaryOp, names: Names) -> Any:
     value = _value(node.operand, names)
-    return _UNARY[type(node.op)](value if isinstance(node.op, ast.Not) else _number(value))
+    return UNARY[type(node.op)](value if isinstance(node.op, ast.Not) else _number(value))
 
 
 def _binary(node: ast.BinOp, names: Names) -> Any:
     left, right = _number(_value(node.left, names)), _number(_value(node.right, names))
-    return _BINARY[type(node.op)](left, right)
+    return BINARY[type(node.op)](left, right)
 
 
 def _number(value: Any) -> Any:

@@ -19,12 +19,11 @@ import numpy as np
 from mainstay.detectors.base import Floats
 from mainstay.detectors.cli_errors import InputError
 from mainstay.detectors.superbench.names import select, shown, without_rank
-from mainstay.detectors.superbench.output import Table, html_of, short
+from mainstay.detectors.superbench.output import Table, html_of, markdown, short
 from mainstay.detectors.superbench.results import Results
 from mainstay.detectors.superbench.rules import category_of, load_mapping, metrics_of
 
 _PERCENTILE: Final = re.compile(r"p([1-9]\d?)")
-_HEAD: Final = ("metric", "statistics", "values")
 _STATISTICS: Final = ("mean", "min", "max", "std", "count")
 
 
@@ -187,22 +186,20 @@ def samples_for_baseline(results: Results, rules: tuple[SummaryRule, ...]) -> tu
 
 def markdown_of(summary: Mapping[str, list[SummaryLine]]) -> str:
     """The summary as SuperBench's markdown: a heading and a table a category."""
-    return "".join(f"## {category}\n{_table(lines)}\n" for category, lines in summary.items())
+    return "".join(f"## {category}\n{markdown(_table(lines))}\n" for category, lines in summary.items())
 
 
 def html_of_summary(summary: Mapping[str, list[SummaryLine]]) -> str:
     """The summary as SuperBench's HTML; every cell is escaped."""
     parts = []
     for category, lines in summary.items():
-        rows = [(line.metric, line.statistic, text_of(line.value)) for line in lines]
-        parts += [f"<h2>{html.escape(category, quote=False)}</h2>", html_of(Table(list(_HEAD), rows))]
+        parts += [f"<h2>{html.escape(category, quote=False)}</h2>", html_of(_table(lines))]
     return "\n".join(parts)
 
 
-def _table(lines: list[SummaryLine]) -> str:
-    rows = [_HEAD, ("---", "---", "---")]
-    rows += [(line.metric, line.statistic, text_of(line.value)) for line in lines]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+def _table(lines: list[SummaryLine]) -> Table:
+    rows = [(line.metric, line.statistic, text_of(line.value)) for line in lines]
+    return Table(["metric", "statistics", "values"], rows)
 
 
 def text_of(value: float | None) -> str:

@@ -4,7 +4,7 @@ Every estimator has scikit-learn's manners: the constructor only stores paramete
 what was learned ends in an underscore. Invariant: data that cannot carry a limit raise ``NotAGateError`` with the
 reason; no estimator ever answers with a limit that could not fire.
 
-``validator.Validator`` learns from the distributions instead and answers to the same names, ``fit`` and ``limits_``.
+``validator.Validator`` learns from the distributions instead.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ class LimitEstimator(ABC):
         self.false_alarms = false_alarms
 
     limits_: CriterionLimits
+    better_: Better
 
-    @abstractmethod
     def fit(
         self,
         runs: Sequence[Run],
@@ -122,17 +122,29 @@ class LimitEstimator(ABC):
         devices: Sequence[str] | None = None,
         sessions: Sequence[str] | None = None,
     ) -> Self:
-        """Learn from at least a handful of runs.
+        """Learn from runs that are healthy but for a minority.
 
         Args:
-            runs: what was measured, one array a run.
+            runs: what was measured, one array a run, its repetitions in the order taken.
             better: which way the metric improves.
             devices: of which device each run is: repeats of one device show how well the metric repeats.
             sessions: of which session each run is (``sessions``): limits then hold for runs of sessions to come.
 
         Raises:
-            NotAGateError: these runs cannot carry a limit.
+            NotAGateError: these runs cannot carry a limit; the message says why.
         """
+        runs = [np.asarray(run, dtype=np.float64) for run in runs]
+        if len(runs) < MIN_RUNS:
+            raise NotAGateError(f"only {len(runs)} runs, {MIN_RUNS} are needed")
+        learned = fingerprints(runs) if better is Better.EQUAL else self._learn(runs, better, devices, sessions)
+        self.limits_, self.better_ = learned, better
+        return self
+
+    @abstractmethod
+    def _learn(
+        self, runs: Sequence[Run], better: Better, devices: Sequence[str] | None, sessions: Sequence[str] | None
+    ) -> CriterionLimits:
+        """The limits of a rate or a time, from enough runs."""
 
 
 class RobustLimits(LimitEstimator):
@@ -146,37 +158,20 @@ class RobustLimits(LimitEstimator):
     of one that was not seen.
     """
 
-    def fit(
-        self,
-        runs: Sequence[Run],
-        better: Better,
-        devices: Sequence[str] | None = None,
-        sessions: Sequence[str] | None = None,
-    ) -> Self:
-        """``LimitEstimator.fit``; whose runs they are makes no difference here, but for what is a session's drift."""
-        if len(runs) < MIN_RUNS:
-            raise NotAGateError(f"only {len(runs)} runs, {MIN_RUNS} are needed")
-        if better is Better.EQUAL:
-            self.limits_ = fingerprints(runs)
-        else:
-            names = devices or [""] * len(runs)
-            self.limits_ = self._one_sided(
-                runs, better, None if sessions is None else (numbered(names), numbered(sessions))
-            )
-        return self
-
-    def _one_sided(self, runs: Sequence[Run], better: Better, whose: tuple[Groups, Groups] | None) -> CriterionLimits:
+    def _learn(
+        self, runs: Sequence[Run], better: Better, devices: Sequence[str] | None, sessions: Sequence[str] | None
+    ) -> CriterionLimits:
+        """Whose runs they are makes no difference here, but for what is a session's drift."""
         medians = np.array([np.median(run) for run in runs])
         if not np.all(medians > 0):
             raise NotAGateError("some runs measured nothing above zero")
         logs, sign = np.log(medians), -1.0 if better is Better.HIGHER else 1.0
-        known = None if whose is None else _components(logs, sign, *whose)
-        spread = _across(known) if known is not None and known.describe else _spread(logs)
+        names = devices or [""] * len(runs)
+        known = None if sessions is None else _components(logs, sign, numbered(names), numbered(sessions))
+        spread = known if known is not None and known.describe else exchangeable(logs)
         fail = self._slack(spread, self.false_alarms, FAIL_SLACK)
         if fail > COARSEST:
-            raise NotAGateError(
-                f"runs scatter by {spread.scatter:.0%}: a limit beyond ten times as slow proves nothing"
-            )
+            raise NotAGateError(f"runs scatter by {spread.total:.0%}: a limit beyond ten times as slow proves nothing")
         warn = min(fail, self._slack(spread, min(0.1, WARN_FACTOR * self.false_alarms), WARN_SLACK))
         limit = math.exp(spread.center + sign * fail)
         return CriterionLimits(
@@ -187,19 +182,10 @@ class RobustLimits(LimitEstimator):
             sessions=None if known is None else known.kept,
         )
 
-    def _slack(self, spread: _Spread, probability: float, least: float) -> float:
+    def _slack(self, spread: Components, probability: float, least: float) -> float:
         """Distance from center to limit, in logarithms."""
         limit = max(least, reach(spread.parts, probability))
-        return limit if spread.scatter > MAX_SCATTER else min(MAX_SLACK, limit)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Spread:
-    """Of logarithms: where they are, how they scatter, and how far from the center the next one is to be expected."""
-
-    center: float
-    scatter: float
-    parts: tuple[VarianceComponent, ...]
+        return limit if spread.total > MAX_SCATTER else min(MAX_SLACK, limit)
 
 
 def reach(parts: Sequence[VarianceComponent], probability: float) -> float:
@@ -207,14 +193,16 @@ def reach(parts: Sequence[VarianceComponent], probability: float) -> float:
     return math.sqrt(sum(student_t(1.0 - probability, part.freedom) ** 2 * part.variance for part in parts))
 
 
-def _spread(logs: NDArray[np.float64]) -> _Spread:
-    """Of runs that are all alike."""
-    scatter, n = robust_scale(logs), len(logs)
-    return _Spread(
-        center=float(np.median(logs)),
-        scatter=scatter,
-        parts=(VarianceComponent(scatter**2 * (1.0 + 1.0 / n), max(2, (n - 1) // 2)),),
-    )
+def exchangeable(values: NDArray[np.float64], independent: int | None = None) -> Components:
+    """Where values lie that are all alike, and how far from there the next one is to be expected.
+
+    Args:
+        values: [values].
+        independent: how many of them are independent of each other; None: all.
+    """
+    scatter, n = robust_scale(values), independent or len(values)
+    part = VarianceComponent(scatter**2 * (1.0 + 1.0 / n), max(2, (n - 1) // 2))
+    return Components(count=n, center=float(np.median(values)), within=scatter, between=None, parts=(part,))
 
 
 def _components(logs: NDArray[np.float64], sign: float, devices: Groups, sessions: Groups) -> Components:
@@ -222,11 +210,6 @@ def _components(logs: NDArray[np.float64], sign: float, devices: Groups, session
     out = sign * (logs - np.median(logs)) > TIMES * robust_scale(logs)
     keep = ~out | drifted(out, sessions, devices)
     return components(logs[keep], sessions[keep])
-
-
-def _across(known: Components) -> _Spread:
-    """Of runs of several sessions, for one to come."""
-    return _Spread(center=known.center, scatter=known.total, parts=known.parts)
 
 
 def fingerprints(runs: Sequence[Run]) -> CriterionLimits:

@@ -199,26 +199,18 @@ def numbered(sessions: Sequence[str]) -> Groups:
     return np.asarray(np.unique(np.array(sessions, dtype=np.str_), return_inverse=True)[1], dtype=np.intp)
 
 
-def by_time(
-    machines: Sequence[str],
-    times: Sequence[float | None],
-    *,
-    gap: float = GAP_SECONDS,
-    longest: float = LONGEST_SECONDS,
-) -> list[str]:
+def by_time(machines: Sequence[str], times: Sequence[float | None]) -> list[str]:
     """The session of each run, ``machine@time of its first run``, from when runs were made where.
 
     Args:
         machines: of each run; empty: not known, taken as one.
         times: Unix seconds of each run; None: not known, its session is empty.
-        gap: seconds without a run of the machine that end a session.
-        longest: seconds from a session's first run to its last, at most.
     """
     names = [""] * len(times)
     begun: dict[str, float] = {}
     last: dict[str, float] = {}
     for time, machine, i in sorted((time, machines[i], i) for i, time in enumerate(times) if time is not None):
-        if machine not in begun or time - last[machine] > gap or time - begun[machine] > longest:
+        if machine not in begun or time - last[machine] > GAP_SECONDS or time - begun[machine] > LONGEST_SECONDS:
             begun[machine] = time
         last[machine] = time
         names[i] = f"{machine}@{begun[machine]:.0f}"

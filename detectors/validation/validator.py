@@ -31,7 +31,6 @@ from mainstay.detectors.validation.criterion_limits import (
     NotAGateError,
     RobustLimits,
     Run,
-    fingerprints,
 )
 from mainstay.detectors.validation.repeatability import NEEDED, Repeatability, repeatability
 from mainstay.detectors.validation.sessions import Groups, Mask, drifted, numbered
@@ -83,36 +82,9 @@ class Validator(LimitEstimator):
     ``limits_.distribution`` is None for fingerprints only.
     """
 
-    better_: Better
-    healthy_: NDArray[np.bool_]
-    """[runs] of ``fit``: which were not excluded."""
-
-    def fit(
-        self,
-        runs: Sequence[Run],
-        better: Better,
-        devices: Sequence[str] | None = None,
-        sessions: Sequence[str] | None = None,
-    ) -> Self:
-        """Learn from runs that are healthy but for a minority.
-
-        Args:
-            runs: one array a run, its repetitions in the order taken.
-            better: which way the metric improves.
-            devices: of which device each run is.
-            sessions: of which session each run is: the budget then holds for runs of sessions to come.
-
-        Raises:
-            NotAGateError: no limit can be learned from them; the message says why.
-        """
-        runs = [np.asarray(run, dtype=np.float64) for run in runs]
-        if len(runs) < MIN_RUNS:
-            raise NotAGateError(f"only {len(runs)} runs, {MIN_RUNS} are needed")
-        if better is Better.EQUAL:
-            limits = fingerprints(runs)
-            self.limits_, self.better_ = limits, better
-            self.healthy_ = np.array([_right(run, limits) for run in runs])
-            return self
+    def _learn(
+        self, runs: Sequence[Run], better: Better, devices: Sequence[str] | None, sessions: Sequence[str] | None
+    ) -> CriterionLimits:
         if any(not run.size or not np.isfinite(run).all() or run.min() <= 0 for run in runs):
             raise NotAGateError("some runs measured nothing above zero")
         whose = RunGrouping.from_runs(len(runs), devices, sessions)
@@ -122,9 +94,7 @@ class Validator(LimitEstimator):
             raise NotAGateError(f"repeats agree to {repeats.similarity:.3f} only, {NEEDED:.2f} makes a gate")
         groups = None if whose.groups is None else whose.groups[healthy]
         thresholds = conformal.thresholds(views[healthy], repeats.one_sided, self.false_alarms, groups=groups)
-        self.limits_ = _limits(reference, thresholds, better, repeats, excluded=int((~healthy).sum()))
-        self.better_, self.healthy_ = better, healthy
-        return self
+        return _limits(reference, thresholds, better, repeats, excluded=int((~healthy).sum()))
 
     def predict(self, runs: Sequence[Run]) -> Verdicts:
         """PASS, WARN, FAIL or, where a run has no sound value, UNKNOWN; one a run."""
@@ -137,29 +107,13 @@ class BestLimits(LimitEstimator):
     What is not of gate quality cannot show a slowdown of some per cent; that a link runs at half its speed it can.
     """
 
-    best_estimator_: LimitEstimator
-    """The one whose limits these are."""
-
-    def fit(
-        self,
-        runs: Sequence[Run],
-        better: Better,
-        devices: Sequence[str] | None = None,
-        sessions: Sequence[str] | None = None,
-    ) -> Self:
-        """``LimitEstimator.fit``.
-
-        Raises:
-            NotAGateError: neither can learn from these runs.
-        """
-        best: LimitEstimator = Validator(self.false_alarms)
+    def _learn(
+        self, runs: Sequence[Run], better: Better, devices: Sequence[str] | None, sessions: Sequence[str] | None
+    ) -> CriterionLimits:
         try:
-            best.fit(runs, better, devices, sessions)
+            return Validator(self.false_alarms).fit(runs, better, devices, sessions).limits_
         except NotAGateError:
-            best = RobustLimits(self.false_alarms)
-            best.fit(runs, better, devices, sessions)
-        self.best_estimator_, self.limits_ = best, best.limits_
-        return self
+            return RobustLimits(self.false_alarms).fit(runs, better, devices, sessions).limits_
 
 
 class OwnPast:

@@ -54,7 +54,6 @@ def test_slow_devices_are_left_out_and_found(better: Better) -> None:
     bad = range(0, 40, 5)
     runs = [slowed(run, 0.06, better) if i in bad else run for i, run in enumerate(runs)]
     validator = Validator().fit(runs, better)
-    assert np.flatnonzero(~validator.healthy_).tolist() == list(bad)
     found = validator.predict(runs)
     assert [i for i, verdict in enumerate(found) if verdict is Verdict.FAIL] == list(bad)
     kept = validator.limits_.distribution
@@ -99,8 +98,7 @@ def test_metrics_that_do_not_repeat_are_refused() -> None:
     with pytest.raises(NotAGateError, match=r"repeats agree to 0\.9\d+ only, 0.98 makes a gate"):
         Validator().fit(noisy, Better.LOWER, [f"gpu{i % 5}" for i in range(20)])
     best = BestLimits().fit(noisy, Better.LOWER, [f"gpu{i % 5}" for i in range(20)])
-    assert type(best.best_estimator_).__name__ == "RobustLimits"
-    assert best.limits_.distribution is None
+    assert best.limits_.distribution is None, "the limits are those on the median"
 
 
 @pytest.mark.parametrize("run", [[], [np.nan, 1.0], [0.0], [-1.0]])
