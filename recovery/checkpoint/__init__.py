@@ -7,6 +7,8 @@ dcp         the ``.metadata`` of a step
 manifest    what we ourselves read: runs, parts, manifests, each with its checksum
 catalog     what lies in a directory: runs, complete steps, what to keep
 direct_file a file written past the page cache, digested in the same pass
+listed_files, upload_state   what durable files in a step directory say, as agents and uploads list them
+slot_tensors   the tensors of a slot, written as shares and digested
 division    in which proportion replicas divide what they hold alike
 save        a slot, or a rank's share of it, into a part of a step
 load        tensors of a part; slot_reader: a slot of them
