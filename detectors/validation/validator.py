@@ -107,13 +107,27 @@ class BestLimits(LimitEstimator):
     What is not of gate quality cannot show a slowdown of some per cent; that a link runs at half its speed it can.
     """
 
+    best_estimator_: LimitEstimator
+    """The one whose limits these are."""
+
+    def fit(
+        self,
+        runs: Sequence[Run],
+        better: Better,
+        devices: Sequence[str] | None = None,
+        sessions: Sequence[str] | None = None,
+    ) -> Self:
+        self.best_estimator_ = Validator(self.false_alarms)  # also of what must be equal
+        return super().fit(runs, better, devices, sessions)
+
     def _learn(
         self, runs: Sequence[Run], better: Better, devices: Sequence[str] | None, sessions: Sequence[str] | None
     ) -> CriterionLimits:
         try:
-            return Validator(self.false_alarms).fit(runs, better, devices, sessions).limits_
+            self.best_estimator_.fit(runs, better, devices, sessions)
         except NotAGateError:
-            return RobustLimits(self.false_alarms).fit(runs, better, devices, sessions).limits_
+            self.best_estimator_ = RobustLimits(self.false_alarms).fit(runs, better, devices, sessions)
+        return self.best_estimator_.limits_
 
 
 class OwnPast:

@@ -279,11 +279,9 @@ class UploadLevel:
         return None if made is None else (step / MANIFEST).read_bytes()
 
     def prune(self, local: RunDirectory, policy: RetentionPolicy | None) -> list[Manifest]:
-        """Delete steps of a run that ``policy`` does not keep (see ``RunDirectory.prune``); complete ones that stay.
+        """Delete steps of a run that ``policy`` does not keep (None: it keeps all); the complete ones that stay.
 
-        None keeps all.
-
-        A step that is in the local directory and is not uploaded may be on its way: it stays.
+        See ``RunDirectory.prune``. What is in the local directory and is not uploaded may be on its way: it stays.
         """
         run = self.open_run(local.id)
         self.read_manifests(run, run.steps())

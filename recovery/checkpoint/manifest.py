@@ -358,12 +358,11 @@ def read_checked(path: Path, kind: type[T]) -> T:
         CheckpointError: missing, too long, damaged, or of another version; names the path.
     """
     try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_JSON_BYTES + 1)
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise CheckpointError(f"{path} is longer than {MAX_JSON_BYTES} bytes")
+        raw = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}") from error
-    if len(raw) > MAX_JSON_BYTES:
-        raise CheckpointError(f"{path} is longer than {MAX_JSON_BYTES} bytes")
     try:
         content = msgspec.json.decode(raw, type=kind)
     except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8

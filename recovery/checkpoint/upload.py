@@ -331,7 +331,7 @@ def main() -> int:
 
     Problems go to stdout, a line each. It ends when stdin has ended and what is complete is uploaded.
     """
-    os.nice(NICE)
+    os.nice(max(0, NICE - os.nice(0)))  # that of the thread which started it is inherited
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=UploadRequest)
     ended = threading.Event()
 
