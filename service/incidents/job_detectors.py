@@ -56,13 +56,17 @@ class JobDetectors:
     def __post_init__(self) -> None:
         for feed in OF_JOBS:
             self._detectors[feed] = [cls() for cls in self.classes if cls.feed is feed]
-        self.is_pace_stored = self.run.earlier is None
-        if self.run.earlier is not None and self._slowdown is not None:
-            self._slowdown.earlier = self.run.earlier
+        self._take_earlier_runs()
         job, stores = self.run.job, self.stores
         self._steps = StepFeed(stores.steps, job, self._signals(Feed.STEPS))
         self._progress = ProgressFeed(stores.progress, job, self._signals(Feed.PROGRESS))
         self._pairs = PairFeed(stores.pairs, job)
+
+    def _take_earlier_runs(self) -> None:
+        if self.run.earlier is None:
+            self.is_pace_stored = True
+        elif self._slowdown is not None:
+            self._slowdown.earlier = self.run.earlier
 
     @property
     def _slowdown(self) -> SlowdownDetector | None:
@@ -80,6 +84,7 @@ class JobDetectors:
     def evaluate(self, run: RunningJob, now: float) -> list[Finding]:
         """Return the findings that opened or ended."""
         self.run = run
+        self._take_earlier_runs()
         found: list[Finding] = []
         for feed, samples in self._read_feeds(now):
             self.evaluated[feed] = now

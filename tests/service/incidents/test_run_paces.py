@@ -77,6 +77,19 @@ def test_a_run_under_the_same_id_is_measured_by_its_own_steps(bench: DetectionBe
     assert summaries(bench) == [("demo", "info")]
 
 
+def test_a_run_is_compared_with_runs_of_the_shape_that_its_script_gave_it(bench: DetectionBench) -> None:
+    """A coordinator reports ranks as replicas until ``mainstay.init`` tells their shape."""
+    keep(bench, 3, shape="dp4 pp2 tp1 ")
+    started_at = bench.clock.now()
+    bench.run_job(name="llama", started_at=started_at)
+    bench.second()
+    shared = {"tp": 0, "node": "n1", "pid": 1, "state": "running"}
+    places = [{"rank": r, "dp": r % 4, "pp": r // 4, "device": f"GPU-{r}", **shared} for r in range(8)]
+    topology = {"dp": 4, "pp": 2, "tp": 1, "world_size": 8, "ranks": places}
+    run(bench, "demo", 2.2, started_at=started_at, topology=topology)
+    assert summaries(bench) == [("demo", "info")]
+
+
 def test_a_restart_neither_forgets_the_earlier_runs_nor_compares_again(bench: DetectionBench) -> None:
     keep(bench, 3)
     run(bench, "demo", 2.2, steps=40)
