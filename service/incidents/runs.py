@@ -112,5 +112,5 @@ class Runs:
             before = {node: known.switches[node] for node in nodes if node in known.switches}
             if before == mine:
                 return _Known(reported_at, places, switches, known.run)
-        earlier = earlier_runs.read(session, job, started_at)  # anew: a job has its shape later than its launchers
+        earlier = earlier_runs.read(session, job, started_at)  # again: a job has its shape later than launchers
         return _Known(reported_at, places, switches, run_of(job, started_at, topology, mine, earlier))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mainstay.recovery.checkpoint import catalog, levels, save, upload
-from mainstay.recovery.checkpoint.catalog import DOWNLOADS, PINNED, RunDirectory
+from mainstay.recovery.checkpoint.catalog import DOWNLOADS, PINNED, RunDirectory, remove_step
 from mainstay.recovery.checkpoint.levels import fetch_parts, files_name, find_nearest, open_level
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError
@@ -200,7 +200,7 @@ def test_a_step_that_is_removed_or_replaced_on_its_way_leaves_none_there(
         return put_file(storage, path, file, *more)
 
     monkeypatch.setattr(CheckpointStorage, "put_file", put)
-    action: Callable[[], Any] = lambda: shutil.rmtree(job.run.step(10))  # noqa: E731
+    action: Callable[[], Any] = lambda: remove_step(job.run.step(10))  # noqa: E731
     assert place.upload() == []
     assert place.complete() == []
     job.whole(20)
