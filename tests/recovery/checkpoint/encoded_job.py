@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -113,3 +117,32 @@ class EncodedJob:
         """Whether the step restores the same bits on all ranks."""
         slots = [(self.read(epoch, rank, run), slot_of(self.layout, rank, epoch)) for rank in range(self.dp)]
         return all(np.array_equal(found, wanted) for found, wanted in slots)
+
+
+def kill_at(job: EncodedJob, moment: int, epoch: int, *, final: bool = False) -> bool:
+    """Write a step in a process that ends at a call of the file system; whether it got to its end."""
+    child = os.fork()
+    if not child:
+        try:
+            left = moment
+            job.writer._threads = ThreadPoolExecutor(1)  # threads stay behind in a fork
+
+            def dying(function: Callable[..., Any]) -> Callable[..., Any]:
+                def call(*arguments: Any, **named: Any) -> Any:
+                    nonlocal left
+                    left -= 1
+                    if left < 0:
+                        os._exit(9)
+                    return function(*arguments, **named)
+
+                return call
+
+            for owner, name in ((os, "fsync"), (os, "replace"), (Path, "replace"), (Path, "unlink"), (Path, "mkdir")):
+                setattr(owner, name, dying(getattr(owner, name)))
+            job.write(job.order(tuple(job.step(rank, epoch) for rank in range(job.dp)), final=final))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, 9)
+    return status == 0

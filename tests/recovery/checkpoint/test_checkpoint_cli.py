@@ -12,21 +12,11 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from mainstay.recovery import checkpoint_cli
 from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.catalog import find
+from tests.recovery.checkpoint.commands import call
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-
-
-def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of ``mainstay checkpoint``."""
-    try:
-        code = checkpoint_cli.checkpoint(words, result_action="return_value")
-    except SystemExit as ended:
-        code = ended.code
-    said = capsys.readouterr()
-    return int(code or 0), said.out, said.err
 
 
 def test_ls_names_what_is_whole_and_why_the_rest_is_not(

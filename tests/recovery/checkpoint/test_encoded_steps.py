@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,7 +15,7 @@ from mainstay.recovery.checkpoint import encoded_writer, open_checkpoint
 from mainstay.recovery.checkpoint.catalog import bases_of, find
 from mainstay.recovery.checkpoint.encoding import exact
 from mainstay.recovery.checkpoint.manifest import MANIFEST, METADATA, CheckpointError, encoded_name
-from tests.recovery.checkpoint.encoded_job import ROWS, EncodedJob, arrays
+from tests.recovery.checkpoint.encoded_job import ROWS, EncodedJob, arrays, kill_at
 
 
 @pytest.fixture
@@ -259,35 +257,6 @@ def test_any_program_reads_an_encoded_step(job: EncodedJob) -> None:
         for box in tensor.boxes:
             assert box.verify is not None
             box.verify()
-
-
-def kill_at(job: EncodedJob, moment: int, epoch: int) -> bool:
-    """Write a step in a process that ends at a call of the file system; whether it got to its end."""
-    child = os.fork()
-    if not child:
-        try:
-            left = moment
-            job.writer._threads = ThreadPoolExecutor(1)  # threads stay behind in a fork
-
-            def dying(function: Callable[..., Any]) -> Callable[..., Any]:
-                def call(*arguments: Any, **named: Any) -> Any:
-                    nonlocal left
-                    left -= 1
-                    if left < 0:
-                        os._exit(9)
-                    return function(*arguments, **named)
-
-                return call
-
-            for owner, name in ((os, "fsync"), (os, "replace"), (Path, "replace"), (Path, "unlink"), (Path, "mkdir")):
-                setattr(owner, name, dying(getattr(owner, name)))
-            job.write(job.order(tuple(job.step(rank, epoch) for rank in range(job.dp))))
-            os._exit(0)
-        finally:
-            os._exit(1)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, 9)
-    return status == 0
 
 
 def test_a_writer_that_is_killed_leaves_a_complete_step_or_none(job: EncodedJob) -> None:

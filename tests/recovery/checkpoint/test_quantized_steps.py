@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from mainstay.recovery import checkpoint_cli
 from mainstay.recovery.checkpoint import open_checkpoint
 from mainstay.recovery.checkpoint.catalog import find
 from mainstay.recovery.checkpoint.encoding.encoded_slot import read_index
@@ -27,7 +22,8 @@ from mainstay.recovery.checkpoint.manifest import (
 )
 from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 from mainstay.recovery.checkpoint.summary import read_step
-from tests.recovery.checkpoint.encoded_job import EncodedJob, arrays
+from tests.recovery.checkpoint.commands import call
+from tests.recovery.checkpoint.encoded_job import EncodedJob, arrays, kill_at
 
 
 @pytest.fixture(params=["8bit", "4bit"])
@@ -43,16 +39,6 @@ def bound_of(job: EncodedJob, epoch: int) -> QuantizationBound:
     bound = job.run.manifest(epoch).quantized
     assert bound is not msgspec.UNSET
     return bound
-
-
-def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of ``mainstay checkpoint``."""
-    try:
-        code = checkpoint_cli.checkpoint(words, result_action="return_value")
-    except SystemExit as ended:
-        code = ended.code
-    said = capsys.readouterr()
-    return int(code or 0), said.out, said.err
 
 
 def test_values_are_as_near_as_the_step_says(job: EncodedJob) -> None:
@@ -101,42 +87,13 @@ def test_a_manifest_of_replaced_parts_does_not_stay(tmp_path: Path) -> None:
     assert job.holds(1)
 
 
-def kill_at(job: EncodedJob, moment: int, epoch: int) -> bool:
-    """Replace a quantized step in a process that ends at a call of the file system; whether it got to its end."""
-    child = os.fork()
-    if not child:
-        try:
-            left = moment
-            job.writer._threads = ThreadPoolExecutor(1)  # threads stay behind in a fork
-
-            def dying(function: Callable[..., Any]) -> Callable[..., Any]:
-                def call(*arguments: Any, **named: Any) -> Any:
-                    nonlocal left
-                    left -= 1
-                    if left < 0:
-                        os._exit(9)
-                    return function(*arguments, **named)
-
-                return call
-
-            for owner, name in ((os, "fsync"), (os, "replace"), (Path, "replace"), (Path, "unlink")):
-                setattr(owner, name, dying(getattr(owner, name)))
-            job.write(job.order(tuple(job.step(rank, epoch) for rank in range(job.dp)), final=True))
-            os._exit(0)
-        finally:
-            os._exit(1)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, 9)
-    return status == 0
-
-
 def test_a_kill_as_a_quantized_step_is_replaced_leaves_no_false_step(tmp_path: Path) -> None:
     job = EncodedJob(tmp_path, encoding="8bit")
     for epoch in (1, 2):
         job.whole(epoch)
     backup, moments, states = tmp_path / "backup", 0, set()
     shutil.copytree(job.run.step(2), backup)
-    while not kill_at(job, moments, 2):
+    while not kill_at(job, moments, 2, final=True):
         moments += 1
         manifest = find(job.directory).manifest
         states.add((manifest.epoch, manifest.quantized is msgspec.UNSET))
