@@ -23,14 +23,15 @@ from bench.lib_multivariate_views import LEAST_DEVIATION, Unrest
 from mainstay.detectors.base import Floats
 from mainstay.detectors.entity_state import EntityState
 from mainstay.detectors.finding import Entity
-from mainstay.detectors.statistics.node_models import NodeModels
+from mainstay.detectors.host.host_anomaly import HostAnomalyDetector
+from mainstay.detectors.statistics.node_anomalies import NodeAnomalies, NodeAnomalyConfig
 from mainstay.detectors.statistics.spot import tail
 
 BLOCKS = 5
 SPAN = 15.0
 """Samples of the average that a smoothed rank is."""
-MEMORY_DAYS, LEARNED = 10, 240
-"""Of the live model: the learning of its first samples is no score yet."""
+A_DAY, LEARNED = 1440, 240
+"""Samples of a day of the live detector, and its first that are no scores yet, whatever a sample's length."""
 LEAST_MOVE = 3e-3
 LEARNS = ", learning on"
 
@@ -149,25 +150,44 @@ def relearned(machine: Machine) -> dict[str, Scores]:
     return {f"{name}{LEARNS}": Scores(score[2 * day : n], score[n:]) for name, score in found.items()}
 
 
-def online(machines: list[Machine]) -> list[dict[str, Scores]]:
-    """Scores of the live detector's model, which learns on; all machines of a set as its nodes, from their past."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Live:
+    """The live detector on one machine."""
+
+    views: list[Scores]
+    raised: npt.NDArray[np.intp]
+    """Samples of the test part in which a finding begins."""
+
+
+def online(machines: list[Machine], asked: float) -> list[Live]:
+    """The live detector, which learns on; all machines of a set as its nodes, ``asked`` findings a machine-day."""
     trained, tested = (
         max(len(part) for part in parts) for parts in ([m.train for m in machines], [m.test for m in machines])
     )
     x = np.full((trained + tested, machines[0].train.shape[1], len(machines)), np.nan)
     for k, m in enumerate(machines):
         x[trained - len(m.train) : trained, :, k], x[trained : trained + len(m.test), :, k] = m.train, m.test
-    model = NodeModels(np.full(x.shape[1], LEAST_DEVIATION), memory=MEMORY_DAYS * machines[0].day, learned=LEARNED)
+    day, usual = machines[0].day, HostAnomalyDetector.Config()
+    config = NodeAnomalyConfig(
+        learned=LEARNED,
+        memory=usual.memory_minutes / A_DAY * day,
+        rate=asked * len(machines) / day,
+        usual=usual.calm,
+        calm=usual.calm_minutes,
+        accepted=usual.accepted_minutes * day // A_DAY,
+    )
+    model = NodeAnomalies(np.full(x.shape[1], LEAST_DEVIATION), config)
     rows = model.declare(EntityState())
     rows.align(tuple(Entity(node=m.name) for m in machines))
-    scores = np.array([model.update(rows, row) for row in x])
+    scores, begins = np.empty((len(x), len(VIEWS), len(machines))), np.zeros((len(x), len(machines)), np.bool_)
+    for at, row in enumerate(x):
+        judged = model.step(rows, row)
+        scores[at], begins[at, judged.changed] = judged.scores, model.latch.on(rows)[judged.changed]
     found = []
     for k, m in enumerate(machines):
-        healthy, test = (
-            scores[trained - len(m.train) + 2 * LEARNED : trained, :, k],
-            scores[trained:][: len(m.test), :, k],
-        )
-        found.append({f"live, {v}": Scores(healthy[:, i], test[:, i]) for i, v in enumerate(("level", "unrest"))})
+        past, now = np.s_[trained - len(m.train) + 2 * LEARNED : trained], np.s_[trained : trained + len(m.test)]
+        views = [Scores(scores[past, i, k], scores[now, i, k]) for i in range(len(VIEWS))]
+        found.append(Live(views=views, raised=np.flatnonzero(begins[now, k])))
     return found
 
 

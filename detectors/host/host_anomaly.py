@@ -1,33 +1,30 @@
 """A node whose signals together are not as usual: none may be far off, but they no longer go with each other.
 
 Each minute the means of a host's signals, less the median of its cohort's in that minute (what all do together is no
-anomaly), are scored by the node's own past in two views, level and unrest (``statistics.node_models``). How rare a
-score is for a healthy node is learned from all nodes (``fdr.Tails``). Two of three minutes beyond the threshold begin a
-finding. The threshold follows a budget of findings a day for the whole fleet and is tightened when there are more
-(``statistics.alarm_budget``); true ones count as well.
+anomaly), are scored by the node's own past (``statistics.node_models``) and judged by how rare that is for it and for
+the fleet (``statistics.node_anomalies``). Two of three minutes beyond the threshold begin a finding. The threshold
+follows a budget of findings a day for the whole fleet, true ones included, and is tightened when there are more.
 
 It says that something changed, never what is broken: always information, which opens no incident. A job that begins or
-ends on one node of a cohort changes it, too. A change that stays is the node's usual state after two to four days.
+ends on one node of a cohort changes it, too. A change that stays is the node's usual state after two days.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import exp, log
+from math import exp
 
 import numpy as np
 
-from mainstay.detectors.base import Array, ArrayDetector, Bools, DetectorState, DetectorStatus, Floats, Samples
+from mainstay.detectors.base import Array, ArrayDetector, DetectorState, DetectorStatus, Floats, Samples
 from mainstay.detectors.entity_state import EntityState, median
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind, join_names
 from mainstay.detectors.host.checks import host_name
 from mainstay.detectors.host.gpu_extremes import EXTREMES
 from mainstay.detectors.series import Drawn
-from mainstay.detectors.statistics.alarm_budget import AlarmBudget
-from mainstay.detectors.statistics.fdr import Tails
-from mainstay.detectors.statistics.hysteresis import Hysteresis, HysteresisConfig
-from mainstay.detectors.statistics.node_models import VIEWS, NodeModels
+from mainstay.detectors.statistics.node_anomalies import START, Judged, NodeAnomalies, NodeAnomalyConfig
+from mainstay.detectors.statistics.node_models import VIEWS
 from mainstay.probes.core_types import Severity
 
 _MINUTE, _MINUTES_A_DAY = 60.0, 1440.0
@@ -67,31 +64,34 @@ class HostAnomalyDetector(ArrayDetector):
     class Config:
         learned_minutes: int = 240
         """Minutes of a node before it is judged: sixteen samples and more for each of fifteen signals."""
-        memory_minutes: float = 14_400.0
-        """Of a node's first that are its reference: ten days, and what comes later is learned ten times slower."""
+        memory_minutes: float = 20_160.0
+        """Of a node's first that are its reference: two weeks, and what comes later is learned thirty times slower."""
         least_peers: int = 3
         """Others of the cohort, below which a node is compared with its own past alone."""
         findings_a_day: float = 2.0
         """That begin in the whole fleet, true ones included: more are not looked at."""
-        tail_start: float = 3.0
-        """Deviations of a node's distance from which the tail of all nodes is fitted..."""
-        tail_end: float = 12.0
-        """...and beyond which one counts no more."""
         calm: float = 2.0
         """Deviations below which a node is as usual."""
-        calm_minutes: int = 10
+        calm_minutes: int = 5
         """Minutes in a row as usual that end a finding."""
+        accepted_minutes: int = 2880
+        """After which a finding that stands is learned as fast as in the reference: two days."""
         boot_grace_seconds: float = 600.0
 
     config: Config
 
     def reset(self) -> None:
         c = self.config
-        self._models = NodeModels(np.array([*LEAST.values()]), memory=c.memory_minutes, learned=c.learned_minutes)
-        self._latch = Hysteresis("unusual", HysteresisConfig(needed=2, of_last=3, calm=c.calm_minutes))
+        config = NodeAnomalyConfig(
+            learned=c.learned_minutes,
+            memory=c.memory_minutes,
+            rate=c.findings_a_day / _MINUTES_A_DAY,
+            usual=c.calm,
+            calm=c.calm_minutes,
+            accepted=c.accepted_minutes,
+        )
+        self._anomalies = NodeAnomalies(np.array([*LEAST.values()]), config)
         self._drawn = Drawn("distance")
-        self._tails = Tails(len(VIEWS), threshold=c.tail_start, censor=c.tail_end, memory=c.memory_minutes)
-        self._budget = AlarmBudget(rate=c.findings_a_day / _MINUTES_A_DAY)
         self._minute = np.nan
         self._before, self._awaited = EntityState(), set[Entity]()
         super().reset()
@@ -99,17 +99,16 @@ class HostAnomalyDetector(ArrayDetector):
     def _rows(self) -> EntityState:
         lead = (len(_SIGNALS),)
         rows = EntityState().field("sum", 0.0, lead=lead).field("count", 0, np.int32, lead=lead)
-        rows.field("over", fill=False, dtype=np.bool_, lead=(len(VIEWS),))
-        self._models.declare(rows)
-        return self._drawn.declare(self._latch.declare(rows))
+        return self._drawn.declare(self._anomalies.declare(rows))
 
     def _held(self, row: int) -> list[FindingKind]:
-        return [*self.kinds] if self._latch.on(self.rows)[row] else []
+        return [*self.kinds] if self._anomalies.latch.on(self.rows)[row] else []
 
     def learned(self) -> dict[str, Array]:
         hosts = np.array([(entity.node, entity.device) for entity in self.rows.entities], np.str_).reshape(-1, 2)
-        clock = np.array([self._minute, self._models.samples, self._budget.shift, self._drawn.at])
-        shared = {"hosts": hosts, "clock": clock, "tails": self._tails.counts, "drawn": self._drawn.times}
+        anomalies = self._anomalies
+        clock = np.array([self._minute, anomalies.models.samples, anomalies.budget.shift, self._drawn.at])
+        shared = {"hosts": hosts, "clock": clock, "drawn": self._drawn.times}
         return {"signals": np.array(_SIGNALS), **shared, **self.rows.arrays}
 
     def restore_learned(self, learned: Mapping[str, Array]) -> None:
@@ -117,9 +116,9 @@ class HostAnomalyDetector(ArrayDetector):
             raise ValueError("it was learned of other signals")
         before = EntityState.stored(tuple(Entity(node=n, device=d) for n, d in learned["hosts"].tolist()), learned)
         self.rows.recall(before)  # checks that the fields are the same
-        self._minute, samples, self._budget.shift, at = map(float, learned["clock"])
-        self._models.samples, self._drawn.at = int(samples), int(at)
-        self._tails.counts[...], self._drawn.times[...] = learned["tails"], learned["drawn"]
+        self._minute, samples, self._anomalies.budget.shift, at = map(float, learned["clock"])
+        self._anomalies.models.samples, self._drawn.at = int(samples), int(at)
+        self._drawn.times[...] = learned["drawn"]
         self._before, self._awaited = before, set(before.entities)
 
     def _follow(self, samples: Samples) -> list[Finding]:
@@ -135,7 +134,7 @@ class HostAnomalyDetector(ArrayDetector):
             return DetectorStatus(state=DetectorState.IDLE)
         learned = int(np.count_nonzero(self.rows["age"] >= self.config.learned_minutes))
         numbers = {"nodes": float(len(self.rows.entities)), "learned": float(learned)}
-        numbers["tightened"] = exp(-self._budget.shift)
+        numbers["tightened"] = exp(-self._anomalies.budget.shift)
         if not learned:
             return DetectorStatus(
                 state=DetectorState.LEARNING,
@@ -158,21 +157,10 @@ class HostAnomalyDetector(ArrayDetector):
 
     def _judge(self, samples: Samples, t: float) -> list[Finding]:
         """Score the minute that is over."""
-        rows = self.rows
         x = self._residuals(samples)
-        scores = self._models.update(rows, x)
-        chance = self._chance(scores)
-        self._drawn.note(rows, t, np.fmax.reduce(scores, axis=0))
-        self._budget.pass_samples(1)
-        judged = np.isfinite(chance)
-        level = self._budget.log_rate - log(max(int(np.count_nonzero(judged)), 1) * len(VIEWS))
-        with np.errstate(invalid="ignore"):
-            rare: Bools = judged & (chance <= exp(level))
-            usual: Bools = judged & (scores < self.config.calm).all(axis=0)
-        changed = self._latch.step(rows, rare, usual)
-        if self._latch.on(rows)[changed].any():
-            self._budget.note_alarm()  # nodes that change in one minute are one cause
-        return [self._say(int(row), x[:, row], scores[:, row], float(chance[row]), t) for row in changed]
+        judged = self._anomalies.step(self.rows, x)
+        self._drawn.note(self.rows, t, np.fmax.reduce(judged.scores, axis=0))
+        return [self._say(row, x[:, row], judged, t) for row in judged.changed.tolist()]
 
     def _residuals(self, samples: Samples) -> Floats:
         """[S, E] means of the minute less the cohort's median; an own past has no cohort where that is too small."""
@@ -186,28 +174,17 @@ class HostAnomalyDetector(ArrayDetector):
             x[:, members] = values - np.where(enough, median(values), 0.0)[:, None]
         return x
 
-    def _chance(self, scores: Floats) -> Floats:
-        """[E] chance of a healthy node to score as high in its rarer view; NaN where it is not judged."""
-        chance = np.full(scores.shape, np.nan)
-        for view, score in enumerate(scores):
-            over = score >= self.config.tail_start
-            self._tails.note(view, int(np.isfinite(score).sum()), score[over & ~self.rows["over"][view]])
-            self.rows["over"][view] = over
-            chance[view] = np.where(np.isfinite(score), 1.0, np.nan)
-            at = np.flatnonzero(over)
-            chance[view, at] = self._tails.p(np.full(len(at), view), score[at])
-        return np.asarray(chance.min(axis=0))
-
-    def _say(self, row: int, x: Floats, scores: Floats, chance: float, t: float) -> Finding:
-        (kind,), entity = self.kinds, self.rows.entities[row]
-        if not self._latch.on(self.rows)[row]:
+    def _say(self, row: int, x: Floats, judged: Judged, t: float) -> Finding:
+        (kind,), entity, anomalies = self.kinds, self.rows.entities[row], self._anomalies
+        if not anomalies.latch.on(self.rows)[row]:
             return self._ended(kind, entity, t, f"The signals of {host_name(entity)} are as usual again.")
-        parts = self._models.culprits(self.rows, x, row)
+        scores, chance = judged.scores[:, row], float(judged.chance[row])
+        parts = anomalies.models.culprits(self.rows, x, row)
         order = np.argsort(-parts, kind="stable")[:3]
         names = [_SIGNALS[i] for i in order]
         view = VIEWS[int(np.argmax(scores))]
         # What the budget expects of healthy nodes against this one: at the threshold as likely as not.
-        expected = chance * len(self.rows.entities) * len(VIEWS) / self._budget.rate
+        expected = chance * len(self.rows.entities) * len(VIEWS) / anomalies.budget.rate
         numbers = {"distance": float(scores.max()), "chance": chance}
         numbers |= {name: float(parts[i]) for name, i in zip(names, order, strict=True)}
         return self._finding(
@@ -218,7 +195,7 @@ class HostAnomalyDetector(ArrayDetector):
                 summary=f"The signals of {host_name(entity)} together differ from their usual {view}, "
                 f"most of all {join_names(names)}.",
                 numbers={name: float(f"{value:.4g}") for name, value in numbers.items()},
-                series=self._drawn.series(self.rows, row, unit="1", threshold=self.config.tail_start),
+                series=self._drawn.series(self.rows, row, unit="1", threshold=START),
             ),
             severity=Severity.INFO,
             confidence=round(min(0.9, max(0.3, 1.0 - 0.5 * expected)), 3),

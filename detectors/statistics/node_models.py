@@ -10,9 +10,8 @@ Two views, of which each is blind where the other sees:
 
 A sample is scored by what came before it, so that scores are those of data that the model was not fitted to. Means,
 deviations, and correlations are plain averages of a first stretch, the reference (phase I of a control chart; Woodall,
-J. Qual. Technol. 32, 2000). After it each sample counts ten times less than in an average that long: a slow drift is
-learned, while anomalies that come again hardly are. What is far away is clipped. ``alarm_budget`` makes the two views
-comparable.
+J. Qual. Technol. 32, 2000). After it each sample counts thirty times less than in an average that long: a slow drift is
+learned, while anomalies that come again hardly are. ``node_anomalies`` makes the two views comparable.
 """
 
 from __future__ import annotations
@@ -22,9 +21,10 @@ import numpy.typing as npt
 
 from mainstay.detectors.entity_state import EntityState
 
+Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 
-CLIP, LEARNED_CLIP = 10.0, 4.0
+CLIP = 10.0
 """Deviations that one signal shows at most, and that a sample teaches at most."""
 SPAN = 8.0
 """Samples of the average of movement."""
@@ -34,7 +34,7 @@ LEAST_SPREAD = 0.1
 """The same of the cube root of a squared distance."""
 REFRESH = 10
 """Samples between two inversions of a node's correlations; each sample has its share of the nodes."""
-SLOWER = 10.0
+SLOWER = 30.0
 """After its reference, how many times longer a node's memory is: 10 to 30 do alike on ASD."""
 VIEWS = ("level", "unrest")
 
@@ -60,19 +60,21 @@ class NodeModels:
         views = (len(VIEWS),)
         return rows.field("view_mean", 0.0, lead=views).field("view_variance", 0.0, lead=views)
 
-    def update(self, rows: EntityState, x: Floats) -> Floats:
+    def update(self, rows: EntityState, x: Floats, stays: Bools | bool = False) -> Floats:
         """Score a sample of all nodes by their past, and learn from it.
 
         Args:
             rows: the state, declared here.
             x: [S, E]; NaN = missing: no evidence, it counts as usual. A node without any signal learns nothing.
+            stays: [E] nodes whose change has come to stay: they learn no slower than in their reference.
 
         Returns:
             [view, E] deviations of each view's squared distance above the node's usual one, of cube roots (Wilson and
             Hilferty, PNAS 17, 1931: those of chi-square are nearly normal); NaN where a node is unknown or young.
         """
         seen = np.isfinite(x).any(axis=0)
-        rate = np.where(rows["age"] < self.memory, 1.0 / (rows["age"] + 1.0), 1.0 / (SLOWER * self.memory)) * seen
+        last = np.where(stays, 1.0, 1.0 / SLOWER) / self.memory
+        rate = np.where(rows["age"] < self.memory, 1.0 / (rows["age"] + 1.0), last) * seen
         rows["precision"][..., rows["age"] == 0] = np.eye(len(self.least))[..., None]
         turn = np.arange(self.samples % REFRESH, len(rows.entities), REFRESH)
         self._invert(rows, turn[rows["age"][turn] >= REFRESH])
@@ -148,10 +150,11 @@ class NodeModels:
         return np.asarray((z * np.einsum("ije,je->ie", rows["precision"], z)).sum(axis=0))
 
     def _scaled(self, rows: EntityState, roots: Floats, rate: Floats) -> Floats:
-        """What a node's distances usually are differs; [view, E] in its own deviations."""
+        """[view, E] in the node's own deviations, which are those of its reference: later ones hold anomalies."""
         away = roots - rows["view_mean"]
         deviation = np.maximum(np.sqrt(rows["view_variance"]), LEAST_SPREAD)
-        _learn(rows["view_mean"], rows["view_variance"], away, deviation, rate=rate, age=rows["age"])
+        first = np.where(rows["age"] < self.memory, rate, 0.0)
+        _learn(rows["view_mean"], rows["view_variance"], away, deviation, rate=first, age=rows["age"])
         return np.asarray(away / deviation)
 
 
@@ -163,7 +166,7 @@ def _known(rows: EntityState) -> Floats:
 
 def _learn(mean: Floats, variance: Floats, away: Floats, deviation: Floats, *, rate: Floats, age: Floats) -> None:
     """Move mean and variance towards a sample, in place; once a deviation is known, a far one counts as a near one."""
-    limit = np.where(age < 30, np.inf, LEARNED_CLIP) * deviation  # thirty samples: a deviation within a fifth
+    limit = np.where(age < 30, np.inf, CLIP) * deviation  # thirty samples: a deviation within a fifth
     near = np.clip(away, -limit, limit)
     mean += rate * near
     variance += rate * ((1.0 - rate) * near * near - variance)
