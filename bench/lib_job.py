@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import psutil
+
 import mainstay.recovery
 from mainstay.probes.ids import uuid7
 from mainstay.recovery.job_request import (
@@ -209,6 +211,21 @@ class Job:
 
         result: JobRequestResult = self.until(ended, seconds, f"the end of {kind} of {asked.subject}")
         return result
+
+    def kill_all(self, seconds: float = 60.0) -> None:
+        """Kill every launcher, and wait for what they started: an agent may complete one more step before it ends.
+
+        Raises:
+            JobError: a process still lives after ``seconds``.
+        """
+        below = [each for one in self.launchers for each in psutil.Process(one.pid).children(recursive=True)]
+        for launcher in self.launchers:
+            launcher.kill()
+        for launcher in self.launchers:
+            launcher.wait()
+        _, alive = psutil.wait_procs(below, timeout=seconds)
+        if any(each.is_running() and each.status() != psutil.STATUS_ZOMBIE for each in alive):
+            raise JobError(f"processes of the job did not end within {seconds:g} s: {alive}")
 
     def children(self, number: int) -> dict[int, str]:
         """Process id -> command line of everything that launcher ``number`` started and that still lives."""

@@ -25,7 +25,7 @@ from mainstay.recovery.checkpoint.formats import WriteOptions, convert
 from mainstay.recovery.checkpoint.formats.mainstay import named_part
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.logical import LogicalTensor, problems, region_of, values_of
-from mainstay.recovery.checkpoint.manifest import CheckpointError
+from mainstay.recovery.checkpoint.manifest import CheckpointError, refusal
 from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 from mainstay.recovery.checkpoint.summary import RunReader, link
 from mainstay.recovery.checkpoint_levels_cli import download, pin, rebuild, unpin, upload, uploaded_rows
@@ -67,6 +67,7 @@ def _line(row: dict[str, Any]) -> str:
     sizes = f"{row['disk_bytes'] / MIB:>11.1f} MiB"
     words = [", ".join(row["levels"])]
     words += [f"quantized: {QuantizationBound(**row['quantized'])}"] if row["quantized"] else []
+    words += [f"{row['parity_bytes'] / MIB:.1f} MiB of it parity"] if row["parity_bytes"] else []
     words += ["pinned"] if row["pinned"] else []
     words += [f"built on {', '.join(map(str, row['bases']))}"] if row["bases"] else []
     words += [f"needed by {', '.join(map(str, row['unreadable']))}"] if row["unreadable"] else []
@@ -87,6 +88,8 @@ def _steps(run: RunDirectory) -> list[dict[str, Any]]:
         problem = "no step yet"
     except CheckpointError as error:
         row, problem = {"run": run.id, "job": "-", "shape": None}, str(error)
+        if refusal(error):
+            return [row | {"step": None, "problem": problem}]
     steps = [row | msgspec.to_builtins(step) for step in link(RunReader(run).read(), begun_at)]
     return steps or [row | {"step": None, "problem": problem}]
 
@@ -284,7 +287,8 @@ def du(path: Path, *, depth: int = 2, as_json: AsJson = False) -> int:
     """
     names: Counter[str] = Counter()
     places: Counter[str] = Counter()
-    for tensor in open_checkpoint(path).tensors.values():
+    opened = open_checkpoint(path)
+    for tensor in opened.tensors.values():
         names[".".join(tensor.name.split(".")[: max(1, depth)])] += tensor.nbytes
         for box in tensor.boxes:
             places[box.place] += int(np.prod(box.sizes)) * tensor.numpy_dtype.itemsize
@@ -292,7 +296,9 @@ def du(path: Path, *, depth: int = 2, as_json: AsJson = False) -> int:
     for counted in (names, places):
         lines += [*(f"{nbytes / MIB:>11.1f} MiB  {name}" for name, nbytes in counted.most_common()), ""]
     lines.append(f"{names.total() / MIB:>11.1f} MiB  total")
-    return _report({"nbytes": names.total(), "names": names, "places": places}, lines, as_json=as_json)
+    lines += [f"{opened.parity_bytes / MIB:>11.1f} MiB  parity files beside it"] if opened.parity_bytes else []
+    content = {"nbytes": names.total(), "parity_bytes": opened.parity_bytes, "names": names, "places": places}
+    return _report(content, lines, as_json=as_json)
 
 
 def _report(content: object, lines: Iterable[str], *, as_json: bool, code: int = 0) -> int:

@@ -36,6 +36,8 @@ from mainstay.probes.core_types import Severity
 MAX_BYTES: Final = 256 * 1024
 _MAX_SPAN: Final = 1000
 _CODES: Final = re.compile(r"\d{1,5}(-\d{1,5})?")
+_REMOVED: Final = frozenset({"twin_seconds"})
+"""Settings of 0.1 that no rule reads: a site's file that has one still loads. 0.3 refuses it."""
 _Tree = dict[str, Any]
 _Part = TypeVar("_Part", Repeat, Cooccurrence, MessageMatch, RegisterMatch)
 
@@ -129,7 +131,10 @@ def _merge(base: _Tree, over: _Tree) -> _Tree:
 
 
 def _policy(tree: _Tree, name: str = "built-in") -> XidPolicy:
-    settings = TomlTable(f"{name}: settings", tree.get("settings", {})).read(PolicySettings)
+    values = tree.get("settings", {})
+    if isinstance(values, dict):
+        values = {key: value for key, value in values.items() if key not in _REMOVED}
+    settings = TomlTable(f"{name}: settings", values).read(PolicySettings)
     rules: dict[str, XidRule] = {}
     base = _builtin_tree()
     for family in Family:

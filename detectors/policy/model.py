@@ -180,8 +180,6 @@ class PolicySettings:
 
     together_seconds: Annotated[float, Meta(ge=1, le=3600)] = 60.0
     """Lines of one fault: a warp exception prints dozens within seconds, a crashing job some minutes' worth at most."""
-    twin_seconds: Annotated[float, Meta(ge=0, le=300)] = 10.0
-    """NVML's event and the kernel's line of one error come within milliseconds; spools and restarts cost seconds."""
     spread: Annotated[int, Meta(ge=1, le=1000)] = 4
     """A fault of one spot names one or two GPC/TPC; a program's fault names as many as it runs on."""
     boot_grace_seconds: Seconds = 300.0

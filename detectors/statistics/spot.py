@@ -80,11 +80,12 @@ def pareto(excess: Floats) -> tuple[float, float]:
     n = len(x)
     count = 20 + int(np.sqrt(n))
     quarter = x[max(int(n / 4 + 0.5) - 1, 0)]
-    theta = 1 / x[-1] + (1 - np.sqrt(count / (np.arange(1, count + 1) - 0.5))) / (3 * max(quarter, 1e-12))
+    theta = 1 / x[-1] + (1 - np.sqrt(count / (np.arange(1, count + 1) - 0.5))) / (3 * (quarter or 1e-12 * x[-1]))
     k = -np.log1p(-theta[:, None] * x).mean(axis=1)
-    profile = n * (np.log(theta / k) + k - 1)
+    scale = np.divide(k, theta, out=np.full(count, x.mean()), where=theta != 0)  # at 0 its limit, of an exponential
+    profile = n * (k - np.log(scale) - 1)
     weight = np.exp(profile - profile.max())
     best = float(np.sum(theta * weight) / weight.sum())
     k_best = -float(np.log1p(-best * x).mean())
     shape = -k_best * n / (n + 10)
-    return min(shape, 0.9), k_best / best
+    return min(shape, 0.9), k_best / best if best else float(x.mean())

@@ -7,6 +7,7 @@ this node's ranks, so that they never claim an epoch that this node did not writ
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -20,7 +21,7 @@ from mainstay.recovery.agent.parity import Geometry
 from mainstay.recovery.agent.parity_store import META, ParityMember, ParityRowKey, read_description
 from mainstay.recovery.agent.peer_messages import LayoutText, ReadLayout
 from mainstay.recovery.checkpoint.catalog import RunDirectory
-from mainstay.recovery.checkpoint.listed_files import ParityFile
+from mainstay.recovery.checkpoint.listed_files import ParityFile, file_bytes
 from mainstay.recovery.checkpoint.load import part_file
 from mainstay.recovery.checkpoint.manifest import CheckpointError, Return, holds
 from mainstay.recovery.checkpoint.writer import SlotOrder
@@ -31,6 +32,10 @@ from mainstay.recovery.memory.records import NO_EPOCH, Word
 
 SUBJECT: Final = "checkpoint parity"
 """In the agent's report of what does not work."""
+TRIES: Final = 6
+"""Of a write that fails; later ones would come when a newer step has parity of its own."""
+RETRY_SECONDS: Final = 1.0
+"""Before the second try; each further one waits twice as long, half a minute in all."""
 
 
 class CheckpointParity:
@@ -39,13 +44,15 @@ class CheckpointParity:
     def __init__(self, node: AgentNode) -> None:
         self._node = node
         self._layouts: dict[int, str] = {}
-        self._written: set[tuple[Path, int, int]] = set()
-        """Arena, epoch, and digest."""
+        self._tries: dict[tuple[Path, int, int], tuple[int, float]] = {}
+        """Arena, epoch, and digest -> failed tries (``TRIES``: it is written, or given up), and when to try again."""
         self._durable: dict[tuple[str, int, int, int], ParityFile] = {}
         """By run, epoch, rank, and generation: a file does not change, and has the layouts of a whole group."""
 
     def orders(self, is_written: Callable[[int], bool]) -> Iterator[tuple[str, SlotOrder]]:
         """(subject, order) of each row and copy that is to be written beside the parts of this node, the oldest first.
+
+        An order that has failed is given again later: whoever takes it leaves the subject degraded then.
 
         Args:
             is_written: whether parts of an epoch are written at all.
@@ -59,12 +66,10 @@ class CheckpointParity:
         for rank, key, arena in kept:
             for record in sorted(arena.records(), key=lambda r: r.epoch):
                 mark, subject = (arena.path, record.epoch, record.digest), f"{SUBJECT} of rank {rank}"
-                if (
-                    not record.committed
-                    or not is_written(record.epoch)
-                    or record.epoch > floor
-                    or mark in self._written
-                ):
+                tries, due = self._tries.get(mark, (0, 0.0))
+                if tries >= TRIES or time.monotonic() < due:
+                    continue
+                if not record.committed or not is_written(record.epoch) or record.epoch > floor:
                     continue
                 order = SlotOrder(arena=str(arena.path), rank=rank, epoch=record.epoch, copy=key is None)
                 try:
@@ -72,8 +77,9 @@ class CheckpointParity:
                 except (AgentError, ArenaError, ValueError) as error:
                     store.degraded[subject] = f"epoch {record.epoch} was not written: {error}"
                 else:
-                    self._written.add(mark)
                     yield subject, order
+                    tries = tries + 1 if subject in store.degraded else TRIES
+                    self._tries[mark] = (tries, time.monotonic() + RETRY_SECONDS * 2 ** (tries - 1))
 
     def _of_rows(self, key: ParityRowKey, order: SlotOrder) -> SlotOrder:
         row = self._node.rows.find(key, order.epoch)
@@ -121,4 +127,5 @@ def _described(run: RunDirectory, epoch: int, rank: int, generation: int) -> Par
                 read(entry, raw)
     description = read_description(raw)
     geometry = Geometry(len(description.parts), description.parity)
-    return ParityFile(rank, epoch, tuple(member.rank for member in description.parts), geometry.parity)
+    ranks, nbytes = tuple(member.rank for member in description.parts), file_bytes(run.step(epoch) / part.file)
+    return ParityFile(rank, epoch, ranks, geometry.parity, nbytes)

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from mainstay.probes.durable_files import sync_directory
-from mainstay.recovery.checkpoint.listed_files import PartFile
+from mainstay.recovery.checkpoint.listed_files import PartFile, file_bytes
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointError,
@@ -33,6 +33,7 @@ from mainstay.recovery.checkpoint.manifest import (
     parity_names,
     part_name,
     read_checked,
+    refusal,
     remove_file,
     step_name,
 )
@@ -72,22 +73,29 @@ class RunDirectory:
         """The run as its newest generation wrote it down.
 
         Raises:
-            CheckpointError: there is none that is whole.
+            CheckpointError: there is none that is whole, or the disk refuses to say (see ``refusal``).
         """
-        found = sorted(_numbered(self.path, _RUN), reverse=True)
         problem = CheckpointError(f"{self.path} is no run: it has no run.gN.json")
-        for _, path in found:
+        for _, path in sorted(_numbered(self.path, _RUN, strict=True), reverse=True):
             try:
                 return read_checked(path, RunInfo)
             except CheckpointError as error:
+                if refusal(error):
+                    raise  # an older one may not know the newest return
                 problem = error
         raise problem
 
     def returns(self) -> tuple[Return, ...]:
-        """What the run has gone back from; none if that cannot be read."""
+        """What the run has gone back from; none if nothing there says it.
+
+        Raises:
+            CheckpointError: the disk refuses to say (see ``refusal``): a step that was given up is not to count.
+        """
         try:
             return self.info().returns
-        except CheckpointError:
+        except CheckpointError as error:
+            if refusal(error):
+                raise
             return ()
 
     def steps(self) -> list[int]:
@@ -105,7 +113,7 @@ class RunDirectory:
         for path in _entries(directory):
             data, part = _DATA.match(path.name), _PART.match(path.name)
             if data:
-                sizes[int(data[1]), int(data[2])] = _size(path)
+                sizes[int(data[1]), int(data[2])] = file_bytes(path)
             elif part:
                 found.append((int(part[1]), int(part[2])))
         return [PartFile(key[0], epoch, sizes[key], key[1]) for key in sorted(found) if key in sizes]
@@ -176,8 +184,17 @@ class RunDirectory:
         found = (_PARITY.match(path.name) for path in _entries(self.step(epoch)))
         return sorted((int(match[1]), int(match[2])) for match in found if match)
 
+    def parity_bytes(self, epoch: int) -> int:
+        """Size of the files that hold parity of ``epoch``."""
+        return sum(file_bytes(self.step(epoch) / parity_names(*key)[0]) for key in self.parity_files(epoch))
+
     def complete(self) -> Iterator[Manifest]:
-        """Manifests of the steps that are whole and hold, newest first; a warning names each that cannot be read."""
+        """Manifests of the steps that are whole and hold, newest first; a warning names each that cannot be read.
+
+        Raises:
+            CheckpointError: the disk refuses to read the run (see ``refusal``): that is no run without steps.
+        """
+        self.returns()
         for epoch in reversed(self.steps()):
             try:
                 yield self.manifest(epoch)
@@ -206,10 +223,9 @@ class RunDirectory:
         Raises:
             OSError: a manifest cannot be read at present.
         """
-        steps = self.steps()
         counted = self.counted_steps()
         keep, limit = steps_to_keep(counted, policy), counted[-policy.last].epoch if len(counted) > policy.last else 0
-        return [epoch for epoch in steps if epoch < limit and epoch not in keep]
+        return [epoch for epoch in self.steps() if epoch < limit and epoch not in keep]
 
     def counted_steps(self) -> list[CompleteStep]:
         """Complete steps, in order; steps with parts where none is complete, as on a disk of the node's own.
@@ -241,8 +257,8 @@ class RunDirectory:
         try:
             manifest = self.manifest(epoch)
         except CheckpointError as error:
-            if isinstance(error.__cause__, OSError) and not isinstance(error.__cause__, FileNotFoundError):
-                raise error.__cause__ from error
+            if cause := refusal(error):
+                raise cause from error
             return None
         state = self.upload_state(epoch)
         done = state is not None and state.check == manifest.check
@@ -310,15 +326,20 @@ def runs(directory: Path) -> list[RunDirectory]:
     """The runs in ``directory``, in the order in which they began.
 
     Raises:
-        CheckpointError: there is no such directory.
+        CheckpointError: there is no such directory, or the disk refuses to read it (see ``refusal``).
     """
+    paths = sorted(_entries(directory, strict=True))
+    if not (paths or directory.is_dir()):
+        raise CheckpointError(f"{directory} is not a directory")
+    return [RunDirectory(path) for path in paths if _is_run(path)]
+
+
+def _is_run(path: Path) -> bool:
+    """Whether ``path`` is a run, or the disk refuses to say: who reads it learns that."""
     try:
-        paths = sorted(directory.iterdir())
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise CheckpointError(f"{directory} is not a directory") from error
-    except OSError as error:
-        raise CheckpointError(f"{directory}: {error.strerror}") from error
-    return [RunDirectory(path) for path in paths if any(_numbered(path, _RUN))]
+        return any(_numbered(path, _RUN, strict=True))
+    except CheckpointError as error:
+        return not isinstance(error.__cause__, PermissionError)  # lost+found
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,25 +381,20 @@ def find(directory: Path, run: str = LATEST, step: int | None = None) -> ResumeS
     raise CheckpointError(f"{directory} has no {what} of {'any run' if run == LATEST else f'run {run}'}")
 
 
-def _numbered(directory: Path, pattern: re.Pattern[str]) -> Iterator[tuple[int, Path]]:
-    for path in _entries(directory):
+def _numbered(directory: Path, pattern: re.Pattern[str], *, strict: bool = False) -> Iterator[tuple[int, Path]]:
+    for path in _entries(directory, strict=strict):
         match = pattern.match(path.name)
         if match:
             yield int(match[1]), path
 
 
-def _entries(directory: Path) -> list[Path]:
+def _entries(directory: Path, *, strict: bool = False) -> list[Path]:
     try:
         return list(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
+        if strict:
+            raise CheckpointError(f"{directory}: {error.strerror}") from error
         log.warning("%s is passed over: %s", directory, error.strerror)
         return []
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 
@@ -26,3 +28,13 @@ class ParityFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Members of the group, in the order of their places."""
     parity: int
     """Rows a codeword: members that may be lost."""
+    nbytes: int = 0
+    """Of its data file."""
+
+
+def file_bytes(path: Path) -> int:
+    """Size of a file; 0: it cannot be read."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -171,6 +171,8 @@ class LogicalCheckpoint:
     """``step``; ``optimizer.param_groups`` as torch has them, with the names of parameters where they are known."""
     quantized: str = ""
     """How far values may be from those that were saved; empty: they are those."""
+    parity_bytes: int = 0
+    """Of files beside these tensors that decode lost parts."""
 
     @property
     def step(self) -> int:

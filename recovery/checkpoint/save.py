@@ -6,6 +6,7 @@ finds a whole step or none. Whoever finds all parts writes the manifest; two who
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -289,8 +290,18 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
         state_bytes=sum(p.nbytes for p in parts) if encoded else msgspec.UNSET,
         quantized=QuantizationBound.of_all(p.quantized for p in parts),
     )  # fmt: skip
-    write_metadata(run, epoch, parts)
-    return write_checked(run.step(epoch) / MANIFEST, manifest)
+    return _write_manifest(run, manifest, parts)
+
+
+def _write_manifest(run: RunDirectory, manifest: Manifest, parts: list[CheckpointPart]) -> Manifest:
+    """Write the manifest, and the metadata before it, unless one of the same parts is there: it keeps its time."""
+    path = run.step(manifest.epoch) / MANIFEST
+    with contextlib.suppress(CheckpointError):
+        there = read_checked(path, Manifest)
+        if msgspec.structs.replace(manifest, time=there.time, check=there.check) == there:
+            return there
+    write_metadata(run, manifest.epoch, parts)
+    return write_checked(path, manifest)
 
 
 def write_metadata(run: RunDirectory, epoch: int, parts: list[CheckpointPart]) -> None:

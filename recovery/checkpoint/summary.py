@@ -7,7 +7,6 @@ manifests are read: ``mainstay checkpoint verify`` reads the tensors.
 from __future__ import annotations
 
 import contextlib
-import functools
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,10 +24,9 @@ from mainstay.recovery.checkpoint.catalog import (
     RunDirectory,
     bases_of,
 )
-from mainstay.recovery.checkpoint.listed_files import ParityFile, PartFile
+from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.checkpoint.manifest import CheckpointError, Manifest
 from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
-from mainstay.recovery.protection_scheme import ProtectionScheme, SchemeKind
 
 LISTED: Final = 64
 """Newest steps in a report, and as many older pinned ones."""
@@ -38,8 +36,6 @@ NAMED: Final = 16
 """Nodes, bases, and later steps that are named for one step."""
 SETTLED_SECONDS: Final = 5.0
 """A step that has not changed for so long is not read again: a file system's clock ticks slower than files come."""
-MOST_PARTS: Final = 200_000
-"""Parts in the directories of nodes that are looked at: a fraction of a second."""
 _PROBLEM_CHARACTERS: Final = 500
 
 
@@ -75,7 +71,9 @@ class CheckpointStep(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int
     """With a part of it."""
     disk_bytes: int
-    """Of the files of these parts."""
+    """Of the files of these parts, and of parity."""
+    parity_bytes: int = 0
+    """Of ``disk_bytes``: parity that decodes lost parts."""
     full_bytes: int | None = None
     """Of the state that it restores; None: not known while it is not complete."""
     quantized: QuantizationBound | None = None
@@ -89,7 +87,11 @@ class CheckpointStep(msgspec.Struct, frozen=True, kw_only=True):
     unreadable: tuple[int, ...] = ()
     """Later steps that cannot be read without it, the oldest first."""
     previous: int | None = None
-    """The next older usable step, to which a job without this one goes back; None: it begins again."""
+    """The next older usable step, to which a job without this one goes back; None: it begins again. Where that step is
+    quantized, only a new start with ``--resume --accept-quantized`` does."""
+    serves_recovery: bool | None = None
+    """A recovery of the running job may go back to it: not to one that only the upload level holds, nor to one of a run
+    that writes quantized steps, unless the job continued from it. None: not known."""
     restore_seconds: float | None = None
     """Predicted time to read it, for the slowest rank; None: no node has measured its disk yet."""
     seconds_lost: float | None = None
@@ -103,12 +105,13 @@ class CheckpointStep(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_step(run: RunDirectory, epoch: int) -> CheckpointStep:
     """What the directory says of one step. What refers to other steps is still to come: ``link``."""
-    parts = run.parts(epoch)
+    parts, parity = run.parts(epoch), run.parity_bytes(epoch)
     found = CheckpointStep(
         step=epoch,
         state=StepState.INCOMPLETE,
         ranks=len({part.rank for part in parts}),
-        disk_bytes=sum(part.nbytes for part in parts),
+        disk_bytes=sum(part.nbytes for part in parts) + parity,
+        parity_bytes=parity,
         pinned=(run.step(epoch) / PINNED).exists(),
     )
     try:
@@ -134,7 +137,8 @@ def _completed(
     made = from_manifest(manifest, {part.rank: sizes[part.rank, part.generation] for part in manifest.parts})
     uploaded = upload is not None and upload.check == manifest.check
     levels = (*found.levels, CheckpointLevel.UPLOAD) if uploaded else found.levels
-    return msgspec.structs.replace(made, pinned=found.pinned, levels=levels)
+    parity, size = found.parity_bytes, made.disk_bytes + found.parity_bytes
+    return msgspec.structs.replace(made, pinned=found.pinned, levels=levels, parity_bytes=parity, disk_bytes=size)
 
 
 def from_manifest(manifest: Manifest, sizes: Mapping[int, int]) -> CheckpointStep:
@@ -273,127 +277,3 @@ def newest(steps: Sequence[CheckpointStep]) -> tuple[CheckpointStep, ...]:
         msgspec.structs.replace(step, bases=step.bases[-NAMED:], unreadable=step.unreadable[:NAMED])
         for step in reversed([*pinned, *recent])
     )
-
-
-class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What only the job knows of its checkpoints."""
-
-    begun_at: int = 0
-    """The step that the run continued from; 0: none."""
-    held: Mapping[str, Sequence[PartFile]] = {}
-    """Node -> parts that its agent sees in its directory."""
-    parity: Mapping[str, Sequence[ParityFile]] = {}
-    """Node -> parity rows, likewise."""
-    replicas: tuple[tuple[int, ...], ...] = ()
-    """Ranks with equal state."""
-    world_size: int = 0
-    step_seconds: float = 0.0
-    """0: not known."""
-    read_rate: float | None = None
-    """Bytes a second that the slowest node reads from its directory."""
-
-
-class _Parts:
-    """The parts of one step in the directories of nodes."""
-
-    def __init__(self) -> None:
-        self.nodes: defaultdict[int, set[str]] = defaultdict(set)
-        """Rank -> nodes."""
-        self.sizes: dict[tuple[int, int], int] = {}
-        self.groups: defaultdict[tuple[tuple[int, ...], int], set[tuple[int, str]]] = defaultdict(set)
-        """(ranks of a parity group, members that may be lost) -> (rank, node) of rows."""
-
-    def add_part(self, node: str, part: PartFile) -> None:
-        self.nodes[part.rank].add(node)
-        self.sizes[part.rank, part.generation] = part.nbytes
-
-    def fewest(self, job: JobFacts) -> int:
-        """Fewest nodes whose loss takes a rank's part, and those of its replicas; 0: a rank has none."""
-        if not self.nodes:
-            return 0
-        twins = {rank: ranks for ranks in job.replicas for rank in ranks}
-        held = [[self.nodes.get(r, set()) for r in twins.get(rank, (rank,))] for rank in range(job.world_size)]
-        return min((len(set().union(*nodes)) for nodes in held), default=0)
-
-    def least(self, job: JobFacts) -> int:
-        """The same, where what is lost is decoded from parity; a group counts if rows lie beside each of its parts."""
-        fewest = self.fewest(job)
-        home = {rank: min(nodes) for rank, nodes in self.nodes.items() if rank < job.world_size}
-        whole = {g: t for (g, t), rows in self.groups.items() if {(r, home.get(r, "")) for r in g} <= rows}
-        if not fewest or not whole or len(home) < job.world_size:
-            return fewest
-        homes = tuple(home[rank] for rank in range(job.world_size))
-        return max(fewest, _least_loss(homes, tuple(job.replicas), tuple(whole), max(whole.values())))
-
-    def all_nodes(self) -> list[str]:
-        return sorted(set().union(*self.nodes.values()))
-
-
-@functools.lru_cache(maxsize=8)  # most steps lie alike
-def _least_loss(
-    home: tuple[str, ...], replicas: tuple[tuple[int, ...], ...], groups: tuple[tuple[int, ...], ...], tolerance: int
-) -> int:
-    from mainstay.recovery.durability import HeldSnapshots, least_loss  # noqa: PLC0415 - a service has no numpy
-
-    scheme = ProtectionScheme(SchemeKind.RS, tolerance, 1, max(map(len, groups)))
-    loss = dict.fromkeys(home, 0.0)
-    return least_loss(HeldSnapshots(loss=loss, home=home, replicas=replicas, scheme=scheme, groups=groups))
-
-
-def with_job(steps: Iterable[CheckpointStep], job: JobFacts) -> tuple[CheckpointStep, ...]:
-    """Relate steps (see ``link``), and add what the job knows: durability, and the times of a restore and of a loss."""
-    parts, nodes, count = defaultdict[int, _Parts](_Parts), 0, 0
-    for node, seen in job.held.items():
-        if count > MOST_PARTS:  # of a shared directory that all see alike
-            break
-        nodes, count = nodes + 1, count + len(seen)
-        for part in seen:
-            parts[part.epoch].add_part(node, part)
-        for row in job.parity.get(node, ()):
-            parts[row.epoch].groups[row.ranks, row.parity].add((row.rank, node))
-    known = link([_on_nodes(step, parts[step.step], job) for step in steps], job.begun_at)
-    shared = nodes > 1 and any(
-        min(map(len, parts[step.step].nodes.values()), default=0) == nodes
-        for step in known
-        if step.state is StepState.COMPLETE
-    )
-    return tuple(_with_job(step, parts[step.step], job, shared=shared) for step in known)
-
-
-def _on_nodes(step: CheckpointStep, parts: _Parts, job: JobFacts) -> CheckpointStep:
-    """A step that is not complete here is usable where the directories of all nodes together have every part."""
-    if step.state is not StepState.INCOMPLETE or len(parts.nodes) <= step.ranks or not parts.fewest(job):
-        return step
-    sizes = parts.sizes.values()
-    return msgspec.structs.replace(
-        step, state=StepState.ON_NODES, problem="", ranks=len(parts.nodes), disk_bytes=sum(sizes), read_bytes=max(sizes)
-    )
-
-
-def _with_job(step: CheckpointStep, parts: _Parts, job: JobFacts, *, shared: bool) -> CheckpointStep:
-    nodes, usable, local = parts.all_nodes(), step.state in USABLE, CheckpointLevel.LOCAL in step.levels
-    if usable and local and (shared or len(job.held) == 1):  # agents may not have seen the newest step yet
-        nodes = sorted(job.held)
-    steps_lost = step.step - (step.previous or 0) if usable else 0
-    return msgspec.structs.replace(
-        step,
-        nodes=tuple(nodes[:NAMED]),
-        node_count=len(nodes),
-        survives=_survives(step, parts, job, nodes, shared=shared) if usable else "",
-        seconds_lost=round(steps_lost * job.step_seconds, 3) or None,
-        restore_seconds=step.read_bytes / job.read_rate if local and step.read_bytes and job.read_rate else None,
-    )
-
-
-def _survives(step: CheckpointStep, parts: _Parts, job: JobFacts, nodes: Sequence[str], *, shared: bool) -> str:
-    if CheckpointLevel.UPLOAD in step.levels:
-        return "any loss of nodes and of the local directory: it is uploaded"
-    if shared:
-        return "the loss of any nodes: they share the directory"
-    if len(nodes) == 1:
-        return f"not the loss of {nodes[0]}, if the directory is on a disk of this node"
-    if least := parts.least(job):
-        less = f"the loss of any {least - 1}" if least > 1 else "not the loss of any one"
-        how = ", by mainstay checkpoint rebuild" if least > parts.fewest(job) else ""
-        return f"{less} of its {len(nodes)} nodes{how}"
-    return ""

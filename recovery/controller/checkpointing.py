@@ -18,7 +18,7 @@ import msgspec
 from mainstay.recovery.agent.messages import Group, GroupMember
 from mainstay.recovery.checkpoint.catalog import DOWNLOADS, LATEST, ResumeSource
 from mainstay.recovery.checkpoint.levels import find_nearest
-from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig
+from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig, refusal
 from mainstay.recovery.checkpoint.reshape import needed, sources
 from mainstay.recovery.checkpoint.storage import StorageError
 from mainstay.recovery.controller.job import Job
@@ -74,7 +74,7 @@ class CheckpointManager:
         except StorageError as error:
             raise CheckpointError(f"--resume {wanted}: {error}") from error
         except CheckpointError as error:
-            if wanted != AUTO:
+            if wanted != AUTO or refusal(error):  # a directory that cannot be read is not an empty one
                 raise CheckpointError(f"--resume {wanted}: {error}") from error
             log.info("nothing to resume, the job starts from the beginning: %s", error)
         else:

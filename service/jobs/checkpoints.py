@@ -54,6 +54,9 @@ class ReportedStep(Lenient):
     ranks: Count
     """With a part of it."""
     disk_bytes: Bytes
+    """Of its files, parity too."""
+    parity_bytes: Bytes = 0
+    """Of ``disk_bytes``: parity that decodes lost parts. 0 from an older coordinator, which counts none."""
     full_bytes: Bytes | None
     """Of the state that it restores; null while it is not complete."""
     quantized: ReportedBound | None = None
@@ -68,7 +71,11 @@ class ReportedStep(Lenient):
     unreadable: _Steps
     """Later steps that cannot be read without it."""
     previous: _Step | None
-    """The next older usable step, to which a job without this one goes back; null: it begins again."""
+    """The next older usable step, to which a job without this one goes back; null: it begins again. Where that step is
+    quantized, only a new start with ``--resume --accept-quantized`` does."""
+    serves_recovery: Annotated[bool, Strict()] | None = None
+    """A recovery of the running job may go back to it: not to one that only the upload level holds, nor to one of a run
+    that writes quantized steps, unless the job continued from it. Null: the coordinator does not say."""
     restore_seconds: _Seconds | None
     """Predicted time to read it, for the slowest rank; null: no node has measured its disk yet."""
     seconds_lost: _Seconds | None

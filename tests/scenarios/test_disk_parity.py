@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
-from bench.lib_job import Job
 from mainstay.recovery.checkpoint.catalog import runs
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.checkpoint_rebuild import rebuild_step
@@ -28,19 +26,6 @@ ARGUMENTS = ["--steps", "30", "--seed", "11", "--width", "32", "--batch", "1", *
 def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Final parameters of the plain script: no launcher, no snapshots, no fault."""
     return warm.undisturbed(tmp_path_factory.mktemp("plain"), ARGUMENTS, NODES)
-
-
-def kill_all(job: Job) -> None:
-    """SIGKILL every launcher, and wait for what they started; the memory goes with the job's context."""
-    doomed = {pid for number in range(NODES) for pid in job.children(number)}
-    for launcher in job.launchers:
-        launcher.kill()
-    for launcher in job.launchers:
-        launcher.wait()
-    deadline = time.monotonic() + 60.0
-    while any(Path(f"/proc/{pid}").exists() for pid in doomed):
-        assert time.monotonic() < deadline, "the nodes' processes did not end"
-        time.sleep(0.02)
 
 
 def protected_steps(disks: list[Path]) -> set[int]:
@@ -63,7 +48,7 @@ def train_and_kill(warm: Warm, home: Path, scheme: str) -> list[Path]:
     )
     with job:
         job.until(lambda: max(protected_steps(disks), default=0) >= 10, 120.0, "parity on all disks")
-        kill_all(job)
+        job.kill_all()
     return disks
 
 

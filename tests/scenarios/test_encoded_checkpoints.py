@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 import torch
 
@@ -30,15 +29,6 @@ def job(warm: Warm, directory: Path, *options: str) -> Job:
     )  # fmt: skip
 
 
-def kill(job: Job) -> None:
-    """Kill the launcher, and wait for what it started: an agent may complete one more step before it ends."""
-    (launcher,) = job.launchers
-    below = psutil.Process(launcher.pid).children(recursive=True)
-    launcher.kill()
-    launcher.wait()
-    psutil.wait_procs(below, timeout=60.0)
-
-
 def encoded(checkpoints: Path) -> Manifest | None:
     """The newest complete step, if it is the second in a row that holds differences."""
     try:
@@ -55,7 +45,7 @@ def test_a_job_resumes_from_differences_to_the_same_bits(warm: Warm, tmp_path: P
     ]  # fmt: skip
     with job(warm, tmp_path / "first", *options) as first:
         first.until(lambda: encoded(checkpoints) is not None, 120.0, "a chain of steps on disk")
-        kill(first)
+        first.kill_all()
     source = find(checkpoints)
     sizes = {epoch: sum(part.nbytes for part in source.run.parts(epoch)) for epoch in source.run.steps()}
     base = min(bases_of(source.manifest))
@@ -91,7 +81,7 @@ def test_a_job_continues_from_near_values_only_if_it_may(warm: Warm, tmp_path: P
 
     with job(warm, tmp_path / "first", *options) as first:
         first.until(quantized, 120.0, "a quantized step on disk")
-        kill(first)
+        first.kill_all()
     source = find(checkpoints).manifest
     with job(warm, tmp_path / "refused", *options, "--resume", "auto") as refused:
         assert finish(refused)[0] != 0

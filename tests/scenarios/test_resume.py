@@ -46,9 +46,7 @@ def test_all_is_killed_and_a_new_start_resumes(warm: Warm, tmp_path: Path) -> No
     with first:
         first.wait_step(6)
         first.until(lambda: whole_step(checkpoints, 5), 60.0, "a whole step on disk")
-        for launcher in first.launchers:
-            launcher.kill()
-            launcher.wait()
+        first.kill_all()
     source = find(checkpoints).manifest
     assert source.epoch % 5 == 0
     second = warm.job(

@@ -91,7 +91,8 @@ def read(path: Path) -> LogicalCheckpoint:
         tensors[name] = LogicalTensor(name, piece.dtype, piece.slice.global_shape, (*boxes, box))
     shape = {"dp": manifest.dp, "pp": manifest.pp, "tp": manifest.tp}
     near = "" if manifest.quantized is msgspec.UNSET else str(manifest.quantized)
-    checkpoint = LogicalCheckpoint(path, "mainstay", tensors, {"step": manifest.epoch, _SHAPE: shape}, near)
+    values, parity = {"step": manifest.epoch, _SHAPE: shape}, run.parity_bytes(manifest.epoch)
+    checkpoint = LogicalCheckpoint(path, "mainstay", tensors, values, near, parity)
     _add_scalars(checkpoint, sorted(part.rank for part in parts))
     return checkpoint
 

@@ -14,7 +14,9 @@ from typing import Any, Final
 import msgspec
 
 from mainstay.recovery.checkpoint.catalog import RunDirectory
-from mainstay.recovery.checkpoint.summary import CheckpointStep, JobFacts, RunReader, newest, with_job
+from mainstay.recovery.checkpoint.job_summary import JobFacts, with_job
+from mainstay.recovery.checkpoint.manifest import CheckpointError
+from mainstay.recovery.checkpoint.summary import CheckpointStep, RunReader, newest
 from mainstay.recovery.controller.daemon_thread import in_daemon_thread
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
@@ -63,7 +65,7 @@ class CheckpointMonitor:
         def read_directory() -> tuple[CheckpointStep, ...] | None:
             try:
                 return with_job(reader.read(), facts)
-            except OSError as error:
+            except (CheckpointError, OSError) as error:
                 log.warning("%s cannot be read: %s", directory, error)
                 return None
 
@@ -82,6 +84,7 @@ class CheckpointMonitor:
             parity={node: known.disk_parity for node, known in inventories.items()},
             replicas=self._durability.replicas(),
             world_size=len(self._job.members.ranks),
+            recovers_from_disk=self._job.options.recovers_from_disk,
             step_seconds=_rounded(self._inputs.step_seconds),
             read_rate=_rounded(min(rates)) if rates else None,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,8 +150,11 @@ def test_the_worst_of_all_rulings_is_worked_out() -> None:
 
 def test_settings_without_a_site_are_those_of_the_documentation() -> None:
     told = builtin().settings
-    assert (told.together_seconds, told.twin_seconds, told.spread) == (60.0, 10.0, 4)
+    assert (told.together_seconds, told.spread) == (60.0, 4)
     assert (told.boot_grace_seconds, told.planned_seconds) == (300.0, 120.0)
     assert (told.tries, told.replace_tries, told.tries_days) == (2, 4, 7.0)
     assert (told.quiet_info_hours, told.quiet_warning_hours) == (1.0, 24.0)
+    assert load("[settings]\ntwin_seconds = 20\nspread = 5\n").settings == replace(told, spread=5), (
+        "of 0.1, without effect"
+    )
     assert repr(builtin()) == f"Policy({builtin().digest[:12]}, {len(builtin().rules)} rules)"

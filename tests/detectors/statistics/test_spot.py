@@ -19,6 +19,16 @@ def test_the_fit_finds_the_distribution(shape: float) -> None:
     assert got_scale == pytest.approx(2.0, rel=0.08)
 
 
+@pytest.mark.parametrize("count", range(10, 40))
+def test_excesses_that_are_alike_have_a_fit(count: int) -> None:
+    """One value of theta is 0 for 16 to 24 of them: the logarithm of its scale is that of an exponential there."""
+    shape, scale = pareto(np.ones(count))
+    raw = shape * (count + 10) / count
+    assert -scale / raw == pytest.approx(1.0, rel=0.01), "none is larger"
+    for unit in (8.0, 2.0**-100):
+        assert pareto(np.full(count, unit)) == pytest.approx((shape, unit * scale), abs=0)
+
+
 def test_a_threshold_is_passed_as_often_as_asked() -> None:
     rng = np.random.default_rng(1)
     learned = tail(rng.standard_t(6, 20_000))

@@ -8,13 +8,17 @@ import shutil
 from collections.abc import Callable, Iterator
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import pytest
 
+from mainstay.recovery.agent import checkpoint_parity
+from mainstay.recovery.agent.checkpoint_parity import TRIES, CheckpointParity
 from mainstay.recovery.agent.messages import Inventory
 from mainstay.recovery.checkpoint.catalog import RunDirectory
+from mainstay.recovery.checkpoint.job_summary import JobFacts, with_job
 from mainstay.recovery.checkpoint.manifest import (
     CheckpointError,
     DiskConfig,
@@ -25,12 +29,13 @@ from mainstay.recovery.checkpoint.manifest import (
 )
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.slot_reader import read_slot
-from mainstay.recovery.checkpoint.summary import JobFacts, RunReader, with_job
+from mainstay.recovery.checkpoint.summary import CheckpointStep, RunReader
 from mainstay.recovery.checkpoint.writer import SlotOrder, Writer, WriteRequest
 from mainstay.recovery.checkpoint_rebuild import rebuild_step
 from mainstay.recovery.memory.records import Word
 from tests.fork_server.processes import Warm
 from tests.recovery.agent.conftest import contents, eventually, open_ranks, start_agents
+from tests.recovery.checkpoint.conftest import Ranks
 from tests.recovery.checkpoint.test_checkpoint_cli import call
 from tests.recovery.checkpoint.test_steps import Killed, MortalWriter
 
@@ -199,6 +204,12 @@ def test_an_operator_sees_what_was_made_and_why_not(
     code, out, _ = call(capsys, "rebuild", str(whole))
     assert (code, out) == (0, f"step 2 of run {RUN} is complete; ranks from parity: 2\n")
     assert call(capsys, "verify", str(whole))[0] == 0
+    step, mib = whole / RUN / "step-00000002", 1 << 20
+    parity, data = (sum(file.stat().st_size for file in step.glob(name)) for name in ("parity-*.data", "*.distcp"))
+    assert f"{(data + parity) / mib:.1f} MiB" in (listed := call(capsys, "ls", str(whole))[1])
+    assert f"complete (local; {parity / mib:.1f} MiB of it parity)" in listed
+    assert f"{parity / mib:.1f} MiB  parity files beside it\n" in call(capsys, "du", str(step))[1]
+    assert f'"parity_bytes": {parity},' in call(capsys, "du", str(step), "--json")[1]
     code, _, err = call(capsys, "rebuild", str(disks.collect(tmp_path / "less", (1, 2))))
     assert (code, err.count("\n")) == (2, 1)
     assert "lacks the parts of ranks [1, 2]: parity group [0, 1, 2, 3]: 2 of 4 parts" in err
@@ -231,15 +242,47 @@ def test_disks_that_are_copied_while_agents_write_never_make_a_false_step(warm_a
     assert found
 
 
-def find_survived(run: RunDirectory, inventories: dict[str, Inventory]) -> str:
-    """As the coordinator reports it of the only step."""
+def test_parity_that_the_disk_refuses_is_written_as_soon_as_it_does_not(warm_agent: Warm, tmp_path: Path) -> None:
+    disks = Disks(tmp_path)
+    blocked = disks.runs()[1].step(2) / parity_names(1, 1)[0]
+    blocked.mkdir(parents=True)
+    with disks.train(warm_agent, "xor") as (step, _, held):
+        step(2, wait=False)
+        said = "checkpoint parity of rank 1: epoch 2 was not written"
+        eventually(lambda: any(words.startswith(said) for words in held()["n1"].degraded), SLOW)
+        blocked.rmdir()
+        eventually(lambda: disks.is_protected(2), SLOW)
+        eventually(lambda: not held()["n1"].degraded, SLOW)
+    assert rebuild_step(disks.collect(tmp_path / "whole", (0,)))[1] == [0]
+
+
+def test_a_write_that_always_fails_is_given_up_and_stays_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_parity, "RETRY_SECONDS", 0.0)
+    arena, degraded = Ranks(tmp_path, dp=1).step(0, 2), {}
+    arena.set_word(Word.DISK_FLOOR, 2)
+    store = SimpleNamespace(
+        all=lambda: [(0, arena)], copies=SimpleNamespace(all=lambda: [(0, arena)]), degraded=degraded
+    )
+    parity = CheckpointParity(SimpleNamespace(store=store, rows=SimpleNamespace(all=list)))  # type: ignore[arg-type]
+    count = 0
+    for _ in range(2 * TRIES):
+        for subject, order in parity.orders(lambda _: True):
+            degraded[subject] = f"epoch {order.epoch} was not written: no"
+            count += 1
+    assert (count, list(degraded)) == (TRIES, ["checkpoint parity of rank 0"])
+
+
+def find_step(run: RunDirectory, inventories: dict[str, Inventory]) -> CheckpointStep:
+    """The only step, as the coordinator reports it."""
     job = JobFacts(
         held={node: one.disk for node, one in inventories.items()},
         parity={node: one.disk_parity for node, one in inventories.items()},
         world_size=NODES,
     )
     (listed,) = with_job(RunReader(run).read(), job)
-    return listed.survives
+    return listed
 
 
 def test_parity_of_a_step_stays_beside_that_of_other_groups_and_goes_with_it_and_with_what_the_job_has_gone_back_from(
@@ -249,7 +292,15 @@ def test_parity_of_a_step_stays_beside_that_of_other_groups_and_goes_with_it_and
     with disks.train(warm_agent, "xor") as (step, regroup, held):
         step(2)
         survived = "the loss of any 1 of its 4 nodes, by mainstay checkpoint rebuild"
-        eventually(lambda: find_survived(disks.runs()[0], held()) == survived, SLOW)
+        eventually(lambda: find_step(disks.runs()[0], held()).survives == survived, SLOW)
+        files = [(data_name(rank, 1), parity_names(rank, 1)[0]) for rank in range(NODES)]
+        data, parity = (
+            sum((run.step(2) / name[at]).stat().st_size for run, name in zip(disks.runs(), files, strict=True))
+            for at in (0, 1)
+        )
+        listed = find_step(disks.runs()[0], held())
+        assert (listed.disk_bytes, listed.parity_bytes) == (data + parity, parity)
+        assert parity > 0
         step(4)
         whole = disks.collect(tmp_path / "whole", (3,))
         regroup()

@@ -87,6 +87,21 @@ def test_a_manifest_of_replaced_parts_does_not_stay(tmp_path: Path) -> None:
     assert job.holds(1)
 
 
+def test_a_step_that_is_committed_again_keeps_its_manifest(tmp_path: Path) -> None:
+    """As by an agent that has outlived its job."""
+    job = EncodedJob(tmp_path, encoding="8bit")
+    job.whole(1)
+    last = job.order((job.step(0, 1), job.step(1, 1)), final=True)
+    job.write(last)
+    manifest = job.run.step(1) / MANIFEST
+    raw, written = manifest.read_bytes(), manifest.stat().st_mtime_ns
+    job.write(last)
+    assert (manifest.read_bytes(), manifest.stat().st_mtime_ns) == (raw, written)
+    manifest.write_bytes(raw[:-2])
+    job.write(last)
+    assert job.holds(1), "a damaged one is replaced"
+
+
 def test_a_kill_as_a_quantized_step_is_replaced_leaves_no_false_step(tmp_path: Path) -> None:
     job = EncodedJob(tmp_path, encoding="8bit")
     for epoch in (1, 2):

@@ -13,17 +13,16 @@ import msgspec
 import pytest
 
 from mainstay.recovery.checkpoint import save
+from mainstay.recovery.checkpoint.job_summary import JobFacts, with_job
 from mainstay.recovery.checkpoint.listed_files import ParityFile, PartFile
 from mainstay.recovery.checkpoint.manifest import MANIFEST, data_name
 from mainstay.recovery.checkpoint.summary import (
     LISTED,
     CheckpointStep,
-    JobFacts,
     RunReader,
     StepState,
     link,
     newest,
-    with_job,
 )
 from tests.recovery.checkpoint.upload_place import Place
 
@@ -211,6 +210,23 @@ def test_a_job_goes_back_to_a_step_on_the_disks_of_its_nodes() -> None:
         (None, 10.0, 2.0),
         (10, 10.0, 2.0),
     ]
+
+
+def test_a_recovery_uses_no_step_of_a_quantized_run_but_the_one_that_it_continued_from() -> None:
+    held = {"a": parts(10, 0), "b": parts(10, 1)}
+    here = CheckpointStep(step=10, state=StepState.INCOMPLETE, ranks=1, disk_bytes=1)
+    far = msgspec.structs.replace(complete(15), levels=("upload",))
+
+    def find_served(**facts: Any) -> list[tuple[str, bool | None]]:
+        steps = with_job([here, far, complete(20)], JobFacts(held=held, world_size=2, **facts))
+        return [(step.state, step.serves_recovery) for step in steps]
+
+    assert find_served() == [("on_nodes", True), ("complete", False), ("complete", True)]
+    (zeroth,) = with_job([complete(0)], JobFacts(held=held, world_size=2, recovers_from_disk=False))
+    assert not zeroth.serves_recovery, "a job that begins at 0 has continued from no step"
+    quantized = [("incomplete", False), ("complete", False), ("complete", False)]
+    assert find_served(recovers_from_disk=False) == quantized
+    assert find_served(recovers_from_disk=False, begun_at=20) == [*quantized[:2], ("complete", True)]
 
 
 def test_a_step_that_agents_have_not_seen_yet_is_in_the_same_directory() -> None:

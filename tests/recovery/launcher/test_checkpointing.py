@@ -20,6 +20,7 @@ from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.messages import Saved
 from mainstay.recovery.recovery_plan import RestoreSource
+from tests.recovery.checkpoint.test_unreadable_runs import refuse
 from tests.recovery.launcher.earlier_run import EARLIER, earlier_step
 
 
@@ -291,8 +292,12 @@ def test_a_shape_that_does_not_fit_is_refused_in_one_line(
     play(scenario())
 
 
-def test_auto_begins_anew_where_there_is_nothing(
-    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None], caplog: pytest.LogCaptureFixture
+def test_auto_begins_anew_where_there_is_nothing_but_not_where_the_disk_refuses_to_say(
+    running: Callable[..., Any],
+    disk: RunOptions,
+    play: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     caplog.set_level(logging.INFO)
 
@@ -302,6 +307,9 @@ def test_auto_begins_anew_where_there_is_nothing(
             assert "nothing to resume" in caplog.text
         with pytest.raises(CheckpointError, match=r"--resume latest: .* is not a directory"):
             type(world)(dataclasses.replace(disk, resume="latest"))
+        refuse(monkeypatch, "iterdir", disk.checkpoint_dir or Path())
+        with pytest.raises(CheckpointError, match=r"--resume auto: .*: Input/output error"):
+            type(world)(dataclasses.replace(disk, resume="auto"))
 
     play(scenario())
 

@@ -13,6 +13,7 @@ STEP: dict[str, Any] = {
     "full_bytes": 1000, "read_bytes": 300, "levels": ["local", "upload"], "pinned": True, "bases": [30],
     "unreadable": [50], "previous": 30, "restore_seconds": 1.5, "seconds_lost": 12.0, "nodes": ["n1"],
     "node_count": 1, "survives": "any loss of nodes", "quantized": {"bits": 8, "absolute": 0.25, "relative": 0.03},
+    "serves_recovery": False, "parity_bytes": 300,
 }  # fmt: skip
 REPORT: dict[str, Any] = {
     "run": "0199", "directory": "/checkpoints", "upload": "s3://bucket/llm", "time": 1_700_000_100.0,
@@ -42,10 +43,11 @@ def test_the_newest_report_counts_until_the_next_start(service: Any, report_job:
     assert read(client)["checkpoints"] is None, "another start has another run"
 
 
-def test_an_older_launcher_says_nothing_of_quantized_steps(service: Any, report_job: Callable[..., Any]) -> None:
-    client, older = service.client(), {name: value for name, value in STEP.items() if name != "quantized"}
+def test_what_an_older_launcher_does_not_say_of_a_step_is_unknown(service: Any, report_job: Callable[..., Any]) -> None:
+    client, new = service.client(), {"quantized": None, "serves_recovery": None, "parity_bytes": 0}
+    older = {name: value for name, value in STEP.items() if name not in new}
     client.put("/v1/jobs/demo", json=report_job(checkpoints=REPORT | {"steps": [older]}))
-    assert read(client)["checkpoints"]["steps"] == [older | {"quantized": None}]
+    assert read(client)["checkpoints"]["steps"] == [older | new]
     for bound in ({"bits": 0, "absolute": 0.0, "relative": 0.0}, {"bits": 8, "absolute": -1.0, "relative": 0.0}, {}):
         said = report_job(checkpoints=REPORT | {"steps": [STEP | {"quantized": bound}]})
         assert client.put("/v1/jobs/demo", json=said).status_code == 422

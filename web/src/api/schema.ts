@@ -6390,6 +6390,11 @@ export interface components {
             node_count: number;
             /** Nodes */
             nodes: string[];
+            /**
+             * Parity Bytes
+             * @default 0
+             */
+            parity_bytes: number;
             /** Pinned */
             pinned: boolean;
             /** Previous */
@@ -6405,6 +6410,8 @@ export interface components {
             restore_seconds: number | null;
             /** Seconds Lost */
             seconds_lost: number | null;
+            /** Serves Recovery */
+            serves_recovery?: boolean | null;
             /** State */
             state: components["schemas"]["StepState"] | "unknown";
             /** Step */

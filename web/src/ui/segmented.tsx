@@ -1,21 +1,27 @@
 /** A choice between a few visible options. */
 import { ToggleGroup } from "radix-ui";
+import { cx } from "@/lib/cx";
 
 interface Props<T extends string> {
   label: string;
   value: T;
   onChange: (value: T) => void;
   options: readonly { value: T; label: string; title?: string }[];
+  /** Options that do not fit follow on another line: a bar that scrolls hides them. */
+  wrap?: boolean;
 }
 
-export function Segmented<T extends string>({ label, value, onChange, options }: Props<T>) {
+export function Segmented<T extends string>({ label, value, onChange, options, wrap }: Props<T>) {
   return (
     <ToggleGroup.Root
       type="single"
       aria-label={label}
       value={value}
       onValueChange={(next) => next && onChange(next as T)}
-      className="inline-flex h-8 items-center rounded-md bg-sunken p-0.5"
+      className={cx(
+        "inline-flex items-center rounded-md bg-sunken p-0.5",
+        wrap ? "self-start flex-wrap" : "h-8",
+      )}
     >
       {options.map((option) => (
         <ToggleGroup.Item

@@ -8,15 +8,23 @@ import { StatePill } from "@/ui/state-pill";
 import {
   deletionSentences,
   levelText,
+  parityText,
   restoreText,
   sizeText,
   stepsText,
   survivesText,
+  usedByText,
   valuesText,
 } from "./checkpoint-model";
 
-/** All that is known of one step. */
-export function CheckpointDetail({ step }: { step: CheckpointStep }) {
+/** All that is known of one step, beside the other steps of its run. */
+export function CheckpointDetail({
+  step,
+  steps,
+}: {
+  step: CheckpointStep;
+  steps: readonly CheckpointStep[];
+}) {
   return (
     <Panel
       title={`Step ${integer(step.step)}`}
@@ -24,20 +32,35 @@ export function CheckpointDetail({ step }: { step: CheckpointStep }) {
     >
       <Facts facts={factsOf(step)} />
       <h3 className="mt-4 mb-1 font-semibold text-ink text-sm">If you delete it</h3>
-      {deletionSentences(step).map((line) => (
+      {deletionSentences(step, steps).map((line) => (
         <p key={line} className="text-ink-2 text-sm">
-          {line}
+          {withOptions(line)}
         </p>
       ))}
     </Panel>
   );
 }
 
+/** Keep each command-line option of a text on one line. */
+const withOptions = (text: string) =>
+  text.split(/(--[a-z-]+)/).map((part) =>
+    part.startsWith("--") ? (
+      <span key={part} className="whitespace-nowrap">
+        {part}
+      </span>
+    ) : (
+      part
+    ),
+  );
+
 function factsOf(step: CheckpointStep): Fact[] {
   return [
     ...(step.problem ? [{ name: "Problem", value: step.problem }] : []),
     { name: "Complete", value: step.time === null ? "no" : <Age at={step.time} /> },
-    { name: "Size on disk", value: `${sizeText(step)}, ${plural(step.ranks, "rank")}` },
+    {
+      name: "Size on disk",
+      value: `${sizeText(step)}${parityText(step.parity_bytes)}, ${plural(step.ranks, "rank")}`,
+    },
     { name: "State size", value: step.full_bytes === null ? "unknown" : bytes(step.full_bytes) },
     { name: "Values", value: valuesText(step) },
     { name: "Level", value: levelText(step) },
@@ -45,6 +68,7 @@ function factsOf(step: CheckpointStep): Fact[] {
     { name: "Pinned", value: step.pinned ? "yes: no retention policy removes it" : "no" },
     { name: "Built on", value: stepsText(step.bases) || "no other step" },
     { name: "Survives", value: survivesText(step) },
+    { name: "Used by", value: withOptions(usedByText(step)) },
     { name: "Time to read", value: restoreText(step) },
   ];
 }

@@ -10,6 +10,7 @@ import {
   restoreText,
   sizeText,
   survivesText,
+  usedByText,
   valuesText,
 } from "./checkpoint-model";
 
@@ -20,6 +21,7 @@ const step: CheckpointStep = {
   time: 1000,
   ranks: 4,
   disk_bytes: 1 << 20,
+  parity_bytes: 0,
   full_bytes: 1 << 20,
   read_bytes: 1 << 18,
   levels: ["local"],
@@ -77,12 +79,42 @@ describe("a step", () => {
   it("says what its deletion costs", () => {
     expect(deletionText(step)).toBe("12.0 s");
     expect(deletionText({ ...step, unreadable: [50, 60] })).toBe("12.0 s, 2 steps");
-    expect(deletionSentences({ ...step, unreadable: [50, 60], previous: null })).toEqual([
+    expect(deletionSentences({ ...step, unreadable: [50, 60], previous: null }, [])).toEqual([
       "Steps that cannot be read without it: 50, 60.",
       "A job that needs it goes back to the start of training: 12.0 s of training.",
     ]);
-    expect(deletionSentences(step)[0]).toBe("All other steps stay readable.");
+    expect(deletionSentences(step, [])[0]).toBe("All other steps stay readable.");
     expect(deletionText({ ...step, state: "incomplete" })).toBe("nothing");
+  });
+  it("is no step that a running job goes back to where it is quantized, or at the upload level alone", () => {
+    const quantized = { bits: 8, absolute: 0.001, relative: 0.02 };
+    const [near, exact] = [
+      { ...step, step: 30, quantized, serves_recovery: false },
+      { ...step, serves_recovery: false },
+    ];
+    const cost = (of: CheckpointStep, ...others: CheckpointStep[]) => deletionSentences(of, others)[1];
+    expect(cost({ ...near, step: 40 }, near)).toBe(
+      "Only a new start with --resume --accept-quantized goes back to step 30: 12.0 s of training.",
+    );
+    expect(cost({ ...exact, serves_recovery: true }, near)).toContain(
+      "--resume --accept-quantized goes back",
+    );
+    expect(cost(exact)).toBe("Only a new start with --resume goes back to step 30: 12.0 s of training.");
+    expect(cost({ ...step, serves_recovery: true })).toContain("A job that needs it goes back to step 30");
+    expect([near, { ...near, serves_recovery: null }, exact, step].map(usedByText)).toEqual([
+      "only a new start with --resume --accept-quantized: a running job never goes back to it",
+      "only a new start with --resume --accept-quantized: a running job never goes back to it",
+      "only a new start with --resume: a running job never goes back to it",
+      "--resume",
+    ]);
+    expect(usedByText({ ...exact, serves_recovery: true })).toBe(
+      "a recovery of the running job, or --resume",
+    );
+    expect(usedByText({ ...near, serves_recovery: true })).toContain(
+      "running job, or --resume --accept-quantized",
+    );
+    expect(usedByText({ ...step, state: "on_nodes" })).toBe("a recovery of the running job, not --resume");
+    expect(usedByText({ ...step, state: "incomplete" })).toBe("nothing: it is not complete");
   });
 });
 
@@ -101,5 +133,9 @@ describe("a report", () => {
       "0199",
       "1 usable step, 1 other, 2.00 MiB on disk",
     ]);
+    const protectedStep = { ...step, parity_bytes: 1 << 19 };
+    expect(directoryFacts({ ...reported, steps: [protectedStep] })[3]?.value).toBe(
+      "1 usable step, 1.00 MiB on disk, 512 KiB of it parity",
+    );
   });
 });

@@ -8,7 +8,7 @@ export const STALE_SECONDS = 90;
 export const isStale = (job: Job, reported: Checkpoints, now: number): boolean =>
   job.finished_at === null && now - reported.time > STALE_SECONDS;
 
-/** Return whether a job can go back to the step. */
+/** Return whether a recovery or a new start can continue from the step. */
 const isUsable = (step: CheckpointStep): boolean => step.state === "complete" || step.state === "on_nodes";
 
 export const newestUsable = (steps: readonly CheckpointStep[]): CheckpointStep | undefined =>
@@ -28,6 +28,9 @@ export function sizeText(step: CheckpointStep): string {
   const share = step.full_bytes ? step.disk_bytes / step.full_bytes : 1;
   return bytes(step.disk_bytes) + (share < 0.995 ? ` (${percent(share, 0)})` : "");
 }
+
+/** Return how much of a size on disk is parity, for what follows the size. */
+export const parityText = (parity: number): string => (parity > 0 ? `, ${bytes(parity)} of it parity` : "");
 
 /** Return how far the values of the step may be from those that were saved. */
 export function valuesText(step: CheckpointStep): string {
@@ -52,15 +55,33 @@ export function deletionText(step: CheckpointStep): string {
   return `${lostText(step)}${later > 0 ? `, ${plural(later, "step")}` : ""}`;
 }
 
-/** Return what a deletion costs, in sentences. */
-export function deletionSentences(step: CheckpointStep): string[] {
+/** Return what continues from the step: a running job never does from a quantized one of its own run. */
+export function usedByText(step: CheckpointStep): string {
+  if (!isUsable(step)) return "nothing: it is not complete";
+  const start = `--resume${step.quantized ? " --accept-quantized" : ""}`;
+  if (step.state === "on_nodes") return "a recovery of the running job, not --resume";
+  if (step.serves_recovery) return `a recovery of the running job, or ${start}`;
+  const known = step.serves_recovery === false || step.quantized;
+  return known ? `only a new start with ${start}: a running job never goes back to it` : start;
+}
+
+/** Return who goes back to the step `before`, once `step` is deleted. */
+function whoGoesBack(step: CheckpointStep, before: CheckpointStep | undefined): string {
+  if (before?.quantized) return "Only a new start with --resume --accept-quantized";
+  const started = [step, before].some((one) => one && (one.serves_recovery === false || one.quantized));
+  return started ? "Only a new start with --resume" : "A job that needs it";
+}
+
+/** Return what a deletion costs, in sentences, beside the other steps of the run. */
+export function deletionSentences(step: CheckpointStep, steps: readonly CheckpointStep[]): string[] {
   if (!isUsable(step)) return ["It is not complete: nothing is lost with it."];
+  const before = steps.find((other) => other.step === step.previous);
   const back = step.previous === null ? "the start of training" : `step ${integer(step.previous)}`;
   return [
     step.unreadable.length > 0
       ? `Steps that cannot be read without it: ${stepsText(step.unreadable)}.`
       : "All other steps stay readable.",
-    `A job that needs it goes back to ${back}: ${lostText(step)} of training.`,
+    `${whoGoesBack(step, before)} goes back to ${back}: ${lostText(step)} of training.`,
   ];
 }
 
@@ -69,6 +90,7 @@ export function directoryFacts(reported: Checkpoints): { name: string; value: st
   const usable = reported.steps.filter(isUsable);
   const local = reported.steps.filter((step) => step.levels.includes("local"));
   const disk = local.reduce((sum, step) => sum + step.disk_bytes, 0);
+  const parity = local.reduce((sum, step) => sum + step.parity_bytes, 0);
   const others = reported.steps.length - usable.length;
   return [
     { name: "Directory", value: reported.directory, mono: true },
@@ -76,7 +98,7 @@ export function directoryFacts(reported: Checkpoints): { name: string; value: st
     { name: "Run", value: reported.run, mono: true },
     {
       name: "Steps",
-      value: `${plural(usable.length, "usable step")}${others > 0 ? `, ${integer(others)} other` : ""}, ${bytes(disk)} on disk`,
+      value: `${plural(usable.length, "usable step")}${others > 0 ? `, ${integer(others)} other` : ""}, ${bytes(disk)} on disk${parityText(parity)}`,
     },
   ];
 }

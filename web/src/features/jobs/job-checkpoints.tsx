@@ -38,7 +38,7 @@ const columns: Column<CheckpointStep>[] = column.columns([
   column.accessor("state", {
     header: "State",
     cell: ({ row }) => (
-      <span className="flex items-center gap-2">
+      <span className="flex items-center gap-x-2 max-sm:flex-col max-sm:items-start">
         <StatePill look={statusStyleOf(checkpointStep, row.original.state)} quiet />
         {row.original.quantized && <span className="text-ink-3 text-xs">quantized</span>}
         {row.original.pinned && <span className="text-ink-3 text-xs">pinned</span>}
@@ -167,7 +167,7 @@ function Report({ job, reported }: { job: Job; reported: Checkpoints }) {
         )}
       </Panel>
       <div className="flex min-w-0 flex-col gap-4">
-        {selected && <CheckpointDetail step={selected} />}
+        {selected && <CheckpointDetail step={selected} steps={steps} />}
         <Panel title="Checkpoint directory">
           <Facts facts={directoryFacts(reported)} />
         </Panel>

@@ -82,16 +82,15 @@ export function JobPage() {
       {job && (
         <>
           <Numbers job={job} />
-          <div className="-my-1 overflow-x-auto py-1">
-            <Segmented
-              label="View"
-              value={tab}
-              onChange={(next) =>
-                void navigate({ search: (old) => ({ ...old, tab: next }), replace: true, resetScroll: false })
-              }
-              options={tabs}
-            />
-          </div>
+          <Segmented
+            label="View"
+            value={tab}
+            onChange={(next) =>
+              void navigate({ search: (old) => ({ ...old, tab: next }), replace: true, resetScroll: false })
+            }
+            options={tabs}
+            wrap
+          />
           {tab === "overview" && <Overview job={job} rank={rank} />}
           {tab === "progress" && (
             <ProgressPanel job={job}>

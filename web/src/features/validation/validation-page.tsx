@@ -1,6 +1,6 @@
 /** Validation: results, sweeps, suites, criteria, and related tools. */
 import { getRouteApi } from "@tanstack/react-router";
-import { useEffect, useRef, useState } from "react";
+import { useState } from "react";
 import { AdmissionPanel } from "@/features/admission/admission-panel";
 import { Comparison } from "@/features/comparison/comparison";
 import { Localizations } from "@/features/localization/localizations";
@@ -34,11 +34,6 @@ export function ValidationPage() {
   const { tab = "results", node, sweep, plan, before, after, at } = route.useSearch();
   const navigate = route.useNavigate();
   const [running, setRunning] = useState(false);
-  const strip = useRef<HTMLDivElement>(null);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the effect follows the selected tab
-  useEffect(() => {
-    strip.current?.querySelector("[data-state=on]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
-  }, [tab]);
   return (
     <Page
       title="Validation"
@@ -56,14 +51,13 @@ export function ValidationPage() {
         </>
       }
     >
-      <div ref={strip} className="-my-1 max-w-full overflow-x-auto py-1">
-        <Segmented
-          label="View"
-          value={tab}
-          onChange={(next) => void navigate({ search: (old) => ({ ...old, tab: next }), replace: true })}
-          options={tabs}
-        />
-      </div>
+      <Segmented
+        label="View"
+        value={tab}
+        onChange={(next) => void navigate({ search: (old) => ({ ...old, tab: next }), replace: true })}
+        options={tabs}
+        wrap
+      />
       {tab === "results" && (
         <Results
           filter={{ node, sweep }}

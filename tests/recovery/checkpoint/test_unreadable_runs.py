@@ -1,0 +1,74 @@
+"""A run that the disk refuses to read is no run without steps, and none without what it has gone back from."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mainstay.recovery.checkpoint import save
+from mainstay.recovery.checkpoint.catalog import find
+from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError, refusal, run_name
+from mainstay.recovery.checkpoint.retention import RetentionPolicy
+from mainstay.recovery.checkpoint.summary import RunReader
+from tests.recovery.checkpoint.commands import call
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, call_name: str, refused: Path, code: int = errno.EIO) -> None:
+    """Have ``call_name`` of ``refused`` fail as a device does."""
+    real = getattr(Path, call_name)
+
+    def fail(path: Path) -> Any:
+        if path == refused:
+            raise OSError(code, os.strerror(code), str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, call_name, fail)
+
+
+@pytest.mark.parametrize(("call_name", "name"), [("iterdir", ""), ("read_bytes", run_name(2))])
+def test_a_refusal_is_an_error_that_names_the_place(
+    ranks: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    call_name: str,
+    name: str,
+) -> None:
+    """Steps 20 and 30 are given up: only the newest file of the run lists that."""
+    job = ranks(dp=1)
+    for epoch in (10, 20, 30):
+        job.whole(epoch)
+    save.begin_step(job.target(2, returns=((10, 2),)))
+    place = job.run.path / name
+    with monkeypatch.context() as patch:
+        refuse(patch, call_name, place)
+        for read in (job.run.info, job.run.returns, lambda: [*job.run.complete()], lambda: find(job.directory),
+                     RunReader(job.run).read):  # fmt: skip
+            with pytest.raises(CheckpointError, match=f"{place}: Input/output error") as found:
+                read()
+            assert refusal(found.value).errno == errno.EIO
+        job.run.prune(RetentionPolicy(last=1), ())
+        code, out, _ = call(capsys, "ls", str(job.directory))
+        assert (code, f"{place}: Input/output error" in out) == (0, True)
+    with monkeypatch.context() as patch:
+        refuse(patch, "iterdir", foreign := job.directory / "lost+found", errno.EACCES)
+        foreign.mkdir()
+        assert find(job.directory).run.id == job.run_id
+    assert job.run.steps() == [10, 20, 30]
+    assert job.run.returns() == ((10, 2),)
+    assert [manifest.epoch for manifest in job.run.complete()] == [10]
+
+
+def test_what_is_missing_or_damaged_is_no_refusal(ranks: Callable[..., Any]) -> None:
+    job = ranks(dp=1)
+    job.whole(10)
+    (job.run.path / run_name(1)).write_bytes(b"{")
+    assert (job.run.returns(), [manifest.epoch for manifest in job.run.complete()]) == ((), [10])
+    (job.run.step(10) / MANIFEST).unlink()
+    with pytest.raises(CheckpointError) as found:
+        job.run.manifest(10)
+    assert refusal(found.value) is None
