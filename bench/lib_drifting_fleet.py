@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mainstay.detectors.base import Floats
-from mainstay.detectors.validation.criteria import Criteria, MetricSample, judge, learn_criteria
+from mainstay.detectors.validation.criteria import judge
+from mainstay.detectors.validation.criterion_learning import MetricSample, learn_criteria
 from mainstay.detectors.validation.validator import BestLimits
+from mainstay.detectors.validation.verdict import Criteria
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better, MetricValues
 from mainstay.probes.core_types import Verdict
 

@@ -10,10 +10,12 @@ import msgspec
 
 from bench.lib_inject import FAULTS, Fault
 from bench.report import Row
-from mainstay.detectors.validation.criteria import Criteria, judge, learn_criteria, samples_of, worst
+from mainstay.detectors.validation.criteria import judge, worst
+from mainstay.detectors.validation.criterion_learning import learn_criteria, samples_of
 from mainstay.detectors.validation.defect_attribution import attribute_defects
 from mainstay.detectors.validation.remeasurement import confirm_failures
 from mainstay.detectors.validation.validator import BestLimits
+from mainstay.detectors.validation.verdict import Criteria
 from mainstay.probes.benchmarks.defects import Defect
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, SuiteResult
 from mainstay.probes.core_types import Verdict

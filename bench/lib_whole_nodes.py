@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 from bench.lib_gpu_variability import Gpu, is_healthy, load, splits
 from bench.report import Row
-from mainstay.detectors.validation.criteria import Criterion, MetricSample, judge, learn_criteria
+from mainstay.detectors.validation.criteria import judge
+from mainstay.detectors.validation.criterion_learning import MetricSample, learn_criteria
 from mainstay.detectors.validation.validator import BestLimits
+from mainstay.detectors.validation.verdict import Criterion
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better, MetricValues
 from mainstay.probes.core_types import Verdict
 

@@ -31,8 +31,8 @@ from bench import lib_inject
 from bench.lib_fault_score import AGAIN, CLEAN, LEARN, TIMEOUT_SECONDS, Run, learned, rows, suite
 from bench.lib_inject import FAULTS, Fault
 from bench.report import RESULTS, publish
-from mainstay.detectors.validation.criteria import Criteria
 from mainstay.detectors.validation.remeasurement import confirm_failures
+from mainstay.detectors.validation.verdict import Criteria
 from mainstay.probes.benchmarks.allreduce import AllReduce
 from mainstay.probes.benchmarks.base import Benchmark, Device
 from mainstay.probes.benchmarks.burn import Burn

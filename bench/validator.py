@@ -31,7 +31,8 @@ from bench.report import Row, publish, target_file
 from mainstay.detectors.base import Floats
 from mainstay.detectors.statistics.conformal import Mask
 from mainstay.detectors.statistics.similarity import medoid, shortfalls
-from mainstay.detectors.validation.criteria import MetricSample, judge, learn_criteria, samples_of, worst
+from mainstay.detectors.validation.criteria import judge, worst
+from mainstay.detectors.validation.criterion_learning import MetricSample, learn_criteria, samples_of
 from mainstay.detectors.validation.criterion_limits import LimitEstimator, NotAGateError, RobustLimits, robust_scale
 from mainstay.detectors.validation.node_clusters import group
 from mainstay.detectors.validation.repeatability import repeatability

@@ -131,6 +131,12 @@ class Detector(ABC):
     Config: Any
     """The class of its configuration."""
     config: Any
+    usual_causes: ClassVar[bool] = False
+    """Whether a finding that names no cause of its own has the usual cause of its kind."""
+    usual_severity: ClassVar[Severity] = Severity.WARNING
+    usual_confidence: ClassVar[float] = 1.0
+    usual_action: ClassVar[RecommendedAction] = RecommendedAction.NONE
+    """Of its findings that hold, where one gives no other."""
 
     def __init__(self, config: Any = None) -> None:
         """``config``: a ``Config``; None: its defaults."""
@@ -143,6 +149,51 @@ class Detector(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.config!r})"
+
+    def _finding(
+        self,
+        kind: FindingKind,
+        entity: Entity,
+        time: float,
+        evidence: Evidence,
+        *,
+        active: bool = True,
+        severity: Severity | None = None,
+        confidence: float | None = None,
+        recommended_action: RecommendedAction | None = None,
+        cause: Cause | None = None,
+        event: str | None = None,
+    ) -> Finding:
+        """A finding of this detector, with its usual values where an argument is left out."""
+        if self.usual_causes and active:
+            cause = cause or USUAL.get(kind)
+        return Finding(
+            kind=kind,
+            entity=entity,
+            time=time,
+            severity=severity or self.usual_severity,
+            detector=self.name,
+            confidence=self.usual_confidence if confidence is None else confidence,
+            evidence=evidence,
+            active=active,
+            recommended_action=recommended_action or self.usual_action,
+            cause=cause,
+            event=event,
+        )
+
+    def _ended(self, kind: FindingKind, entity: Entity, time: float, summary: str) -> Finding:
+        """The finding no longer holds."""
+        evidence, none = Evidence(summary=summary), RecommendedAction.NONE
+        return self._finding(
+            kind,
+            entity,
+            time,
+            evidence,
+            active=False,
+            severity=Severity.WARNING,
+            confidence=1.0,
+            recommended_action=none,
+        )
 
 
 class EventDetector(Detector):
@@ -182,8 +233,6 @@ class ArrayDetector(Detector):
 
     signals: ClassVar[tuple[str, ...]]
     """What it reads; other signals in the samples are ignored, an absent one counts as all missing."""
-    usual_causes: ClassVar[bool] = False
-    """Whether a finding that names no cause of its own has the usual cause of its kind."""
     host_signals: ClassVar[tuple[str, ...]] = ()
     """Signals of the node's host that stand beside each of its devices, e.g. ``uptime_seconds`` for a boot grace."""
     gpu_signals: ClassVar[tuple[str, ...]] = ()
@@ -211,8 +260,12 @@ class ArrayDetector(Detector):
         self._groups: tuple[tuple[str, ...], list[npt.NDArray[np.intp]]] = ((), [])
 
     def status(self) -> DetectorStatus:
-        """What it does now. A detector that learns or may abstain overrides it."""
-        return DetectorStatus(state=DetectorState.ACTIVE if self.rows.entities else DetectorState.IDLE)
+        """What it does now: idle without entities. One that may be idle for another reason overrides it."""
+        return self._judging() if self.rows.entities else DetectorStatus(state=DetectorState.IDLE)
+
+    def _judging(self) -> DetectorStatus:
+        """What it does with its entities. A detector that learns or may abstain overrides it."""
+        return DetectorStatus(state=DetectorState.ACTIVE)
 
     def holds(self, kind: FindingKind, entity: Entity) -> bool:
         """Whether it has said so and not that it is over."""
@@ -262,35 +315,3 @@ class ArrayDetector(Detector):
         if self._groups[0] is not samples.groups and self._groups[0] != samples.groups:
             self._groups = (samples.groups, rows_by_label(np.asarray(samples.groups, dtype=np.str_)))
         return self._groups[1]
-
-    def _finding(
-        self,
-        kind: FindingKind,
-        entity: Entity,
-        time: float,
-        evidence: Evidence,
-        *,
-        active: bool = True,
-        severity: Severity = Severity.WARNING,
-        confidence: float = 1.0,
-        recommended_action: RecommendedAction = RecommendedAction.NONE,
-        cause: Cause | None = None,
-    ) -> Finding:
-        if self.usual_causes and active:
-            cause = cause or USUAL.get(kind)
-        return Finding(
-            kind=kind,
-            entity=entity,
-            time=time,
-            severity=severity,
-            detector=self.name,
-            confidence=confidence,
-            evidence=evidence,
-            active=active,
-            recommended_action=recommended_action,
-            cause=cause,
-        )
-
-    def _ended(self, kind: FindingKind, entity: Entity, time: float, summary: str) -> Finding:
-        """The finding no longer holds."""
-        return self._finding(kind, entity, time, Evidence(summary=summary), active=False)

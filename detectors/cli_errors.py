@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final, Literal, ParamSpec, TypeVar
 
 import msgspec
 from cyclopts import Parameter
@@ -15,6 +16,7 @@ from mainstay.probes.decoding import UNREADABLE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.table import Table
 
     from mainstay.probes.transport import Transport
 
@@ -33,6 +35,15 @@ T = TypeVar("T")
 
 class InputError(ValueError):
     """What the user gave cannot be used; the message is one line and names what is wrong."""
+
+
+@contextmanager
+def naming(what: object) -> Iterator[None]:
+    """Put the name of a file, or a part of it, before the message of an ``InputError``."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{what}: {error}") from error
 
 
 def one_line(
@@ -120,3 +131,14 @@ def print_unfolded(*parts: RenderableType, width: int = 200) -> None:
         console.width = width
     for part in parts:
         console.print(part)
+
+
+def plain_table(*names: str, right: Collection[str] = (), folding: str = "", style: str = "bold") -> Table:
+    """Columns without lines between them, of which only ``folding`` may take several lines."""
+    from rich.table import Table  # noqa: PLC0415 - likewise
+
+    table = Table(box=None, pad_edge=False, header_style=style, padding=(0, 2, 0, 0))
+    for name in names:
+        justify: Literal["left", "right"] = "right" if name in right else "left"
+        table.add_column(name, justify=justify, no_wrap=name != folding, overflow="fold")
+    return table

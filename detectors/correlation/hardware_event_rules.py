@@ -16,20 +16,19 @@ from mainstay.probes.core_types import NIC_PREFIX, Event, RecommendedAction, Sev
 
 _K: Final = FindingKind
 _TEXT: Final = 160  # characters of a foreign message
+_HOUR: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRule:
-    """What one kind of fact means."""
+    """What one kind of fact means. It ends with a new boot; the defaults are those of a kernel's line."""
 
-    kind: FindingKind
-    severity: Severity
-    recommended_action: RecommendedAction
     text: str
-    cause: Cause | None = None
-    boot: bool = False
-    """Ends with a new boot."""
-    quiet_seconds: float | None = None
+    kind: FindingKind = _K.KERNEL_FAULT
+    severity: Severity = Severity.WARNING
+    recommended_action: RecommendedAction = RecommendedAction.MONITOR
+    cause: Cause | None = Cause.HOST
+    quiet_seconds: float | None = 24 * _HOUR
     """Ends after so long without another; None: only by an event."""
 
 
@@ -39,7 +38,7 @@ _LOST: Final = EventRule(
     recommended_action=RecommendedAction.REBOOT_NODE,
     text="the GPU is gone",
     cause=USUAL[_K.GPU_LOST],
-    boot=True,
+    quiet_seconds=None,
 )
 _LOSSES: Final = {
     "gpu_is_lost": replace(_LOST, text="the GPU is gone: it answers no call"),
@@ -49,97 +48,58 @@ _LOSSES: Final = {
     ),
 }
 """What the sampler's reasons mean; the kernel's are words already."""
-SILENT: Final = EventRule(
-    kind=_K.PROBE_UNRESPONSIVE,
-    severity=Severity.WARNING,
-    recommended_action=RecommendedAction.MONITOR,
-    text="the sampler gets no answer",
-    boot=True,
-)
+SILENT: Final = EventRule(kind=_K.PROBE_UNRESPONSIVE, text="the sampler gets no answer", cause=None, quiet_seconds=None)
 NOTICES: Final = {
     "gpu_unavailable": replace(_LOST, text="the driver calls the GPU unavailable"),
     "ecc_burst": EventRule(
         kind=_K.ECC_CORRECTED,
-        severity=Severity.WARNING,
-        recommended_action=RecommendedAction.MONITOR,
         text="the driver reports a burst of corrected memory errors; calls to this GPU may hang",
         cause=USUAL[_K.ECC_CORRECTED],
-        boot=True,
-        quiet_seconds=3600.0,
+        quiet_seconds=_HOUR,
     ),
 }
-
-
-def _fault(
-    severity: Severity,
-    recommended_action: RecommendedAction,
-    text: str,
-    hours: float,
-    *,
-    kind: FindingKind = _K.KERNEL_FAULT,
-    cause: Cause | None = Cause.HOST,
-) -> EventRule:
-    quiet = hours * 3600
-    return EventRule(
-        kind=kind,
-        severity=severity,
-        recommended_action=recommended_action,
-        text=text,
-        cause=cause,
-        boot=True,
-        quiet_seconds=quiet,
-    )
-
-
-_DAY: Final = 24.0
-
-
-def _watch(text: str, cause: Cause | None = Cause.HOST) -> EventRule:
-    return _fault(Severity.WARNING, RecommendedAction.MONITOR, text, _DAY, cause=cause)
-
-
+_NODE_LOST: Final = EventRule(
+    text="the node cannot continue", severity=Severity.CRITICAL, recommended_action=RecommendedAction.REBOOT_NODE
+)
+_PROCESS_LOST: Final = EventRule(
+    text="a process crashed",
+    severity=Severity.INFO,
+    recommended_action=RecommendedAction.RESTART_JOB,
+    cause=Cause.SOFTWARE,
+    quiet_seconds=_HOUR,
+)
 _FAULTS: Final = {
     # The node cannot continue: a panic leaves by a boot anyway, a locked-up CPU comes back rarely and never well.
-    "panic": _fault(Severity.CRITICAL, RecommendedAction.REBOOT_NODE, "the kernel panicked", _DAY),
-    "hard_lockup": _fault(Severity.CRITICAL, RecommendedAction.REBOOT_NODE, "a CPU is locked up", _DAY),
-    "machine_check": _watch("the CPU reports a hardware error"),
+    "panic": replace(_NODE_LOST, text="the kernel panicked"),
+    "hard_lockup": replace(_NODE_LOST, text="a CPU is locked up"),
+    "machine_check": EventRule(text="the CPU reports a hardware error"),
     # One soft lock-up may be a busy hypervisor; a stuck task may be a slow disk.
-    "soft_lockup": _fault(Severity.WARNING, RecommendedAction.MONITOR, "a CPU did not schedule for seconds", 1.0),
-    "rcu_stall": _fault(Severity.WARNING, RecommendedAction.MONITOR, "a CPU did not answer the kernel", 1.0),
-    "hung_task": _fault(
-        Severity.WARNING, RecommendedAction.MONITOR, "a task has been stuck for minutes", 1.0, cause=None
-    ),
-    "oops": _watch("the kernel met a bug and continued"),
-    "gpu_init": _fault(
-        Severity.CRITICAL,
-        RecommendedAction.REBOOT_NODE,
-        "the driver cannot start the GPU",
-        _DAY,
-        cause=Cause.FAULTY_GPU,
-    ),
-    "filesystem": _watch("a file system has failed", Cause.STORAGE),
-    "read_only": _watch("a file system became read-only", Cause.STORAGE),
-    "nvme": _watch("an NVMe disk has failed or stalled", Cause.STORAGE),
-    "raid": _watch("a RAID has lost a disk", Cause.STORAGE),
-    "disk": _watch("a disk reports errors", Cause.STORAGE),
-    "nfs": _watch("a file server does not answer", Cause.STORAGE),
-    "edac_uncorrected": _watch("the host's memory has an uncorrectable error"),
-    "memory_failure": _watch("a page of the host's memory was given up"),
-    "pci_reset": _watch("a PCIe device did not come back from its reset", None),
-    "pcie_uncorrected": _watch("a PCIe device reports uncorrected errors", None),
-    "pcie_unrecovered": _watch("a PCIe device did not recover from an error", None),
-    "nic_health": _watch("a network adapter calls itself sick", Cause.NIC),
-    "nic_temperature": _watch("a network adapter is too hot", Cause.NIC),
+    "soft_lockup": EventRule(text="a CPU did not schedule for seconds", quiet_seconds=_HOUR),
+    "rcu_stall": EventRule(text="a CPU did not answer the kernel", quiet_seconds=_HOUR),
+    "hung_task": EventRule(text="a task has been stuck for minutes", cause=None, quiet_seconds=_HOUR),
+    "oops": EventRule(text="the kernel met a bug and continued"),
+    "gpu_init": replace(_NODE_LOST, text="the driver cannot start the GPU", cause=Cause.FAULTY_GPU),
+    "filesystem": EventRule(text="a file system has failed", cause=Cause.STORAGE),
+    "read_only": EventRule(text="a file system became read-only", cause=Cause.STORAGE),
+    "nvme": EventRule(text="an NVMe disk has failed or stalled", cause=Cause.STORAGE),
+    "raid": EventRule(text="a RAID has lost a disk", cause=Cause.STORAGE),
+    "disk": EventRule(text="a disk reports errors", cause=Cause.STORAGE),
+    "nfs": EventRule(text="a file server does not answer", cause=Cause.STORAGE),
+    "edac_uncorrected": EventRule(text="the host's memory has an uncorrectable error"),
+    "memory_failure": EventRule(text="a page of the host's memory was given up"),
+    "pci_reset": EventRule(text="a PCIe device did not come back from its reset", cause=None),
+    "pcie_uncorrected": EventRule(text="a PCIe device reports uncorrected errors", cause=None),
+    "pcie_unrecovered": EventRule(text="a PCIe device did not recover from an error", cause=None),
+    "nic_health": EventRule(text="a network adapter calls itself sick", cause=Cause.NIC),
+    "nic_temperature": EventRule(text="a network adapter is too hot", cause=Cause.NIC),
     # A group that reaches its own limit is its job's affair; which of the two it was the line does not always say.
-    "oom": _fault(
-        Severity.INFO,
-        RecommendedAction.RESTART_JOB,
-        "a process was killed for want of memory",
-        1.0,
+    "oom": replace(
+        _PROCESS_LOST,
+        text="a process was killed for want of memory",
         kind=_K.OUT_OF_MEMORY,
         cause=USUAL[_K.OUT_OF_MEMORY],
     ),
-    "segfault": _fault(Severity.INFO, RecommendedAction.RESTART_JOB, "a process crashed", 1.0, cause=Cause.SOFTWARE),
+    "segfault": _PROCESS_LOST,
 }
 _ALIASES: Final = {"fs": "filesystem", "bug": "oops"}
 _PCIE: Final = frozenset({"pci_reset", "pcie_uncorrected", "pcie_unrecovered"})
@@ -168,7 +128,7 @@ def kernel_fault(event: Event, name: str) -> EventRule:
 def _unknown_fault(event: Event, name: str) -> EventRule:
     """By the severity that the node gives, but never more than a warning."""
     severity = Severity.INFO if event.data.get("severity") == Severity.INFO else Severity.WARNING
-    return _fault(severity, RecommendedAction.MONITOR, f"the kernel reports {name or 'a fault'}", _DAY, cause=None)
+    return EventRule(text=f"the kernel reports {name or 'a fault'}", severity=severity, cause=None)
 
 
 def foreign(data: dict[str, Any]) -> EventRule:
@@ -195,14 +155,12 @@ def foreign(data: dict[str, Any]) -> EventRule:
     )
     return EventRule(
         kind=_K.HEALTH_REPORT, severity=severity, recommended_action=recommended_action,
-        text=text + (f": {message}" if message else ""),
-        boot=True,
+        text=text + (f": {message}" if message else ""), cause=None, quiet_seconds=None,
     )  # fmt: skip
 
 
 def quiet_seconds(kind: FindingKind) -> float | None:
-    hours = {_K.KERNEL_FAULT: _DAY, _K.OUT_OF_MEMORY: 1.0, _K.ECC_CORRECTED: 1.0}.get(kind)
-    return None if hours is None else hours * 3600
+    return {_K.KERNEL_FAULT: 24 * _HOUR, _K.OUT_OF_MEMORY: _HOUR, _K.ECC_CORRECTED: _HOUR}.get(kind)
 
 
 def single_line(value: Any) -> str:

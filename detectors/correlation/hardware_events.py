@@ -121,7 +121,6 @@ class HardwareEventDetector(EventDetector):
                     recommended_action=finding.recommended_action,
                     text=finding.evidence.summary,
                     cause=finding.cause,
-                    boot=True,
                     quiet_seconds=quiet_seconds(finding.kind),
                 )
                 held = _Held(said, finding)
@@ -176,7 +175,7 @@ class HardwareEventDetector(EventDetector):
             if place.told is None or place.told.entity.node != event.node:
                 continue
             for item, held in list(place.held.items()):
-                if held.said.boot and held.finding.time < booted:
+                if held.finding.time < booted:
                     del place.held[item]
             found += self._speak(key, event.time, "The node rebooted.", event)
         return found
@@ -192,18 +191,11 @@ class HardwareEventDetector(EventDetector):
             place.held.pop("", None)  # what was taken over after a restart
             return self._speak(key, event.time, "It is over.", event) if place.told is not None else []
         evidence = Evidence(summary=f"{_who(event)}: {said.text}.", numbers=_numbers(event.data))
-        finding = Finding(
-            kind=said.kind,
-            entity=entity,
-            time=event.time,
-            severity=said.severity,
-            detector=self.name,
+        finding = self._finding(
+            said.kind, entity, event.time, evidence, severity=said.severity,
             confidence=1.0 if said.severity is Severity.CRITICAL else 0.9,
-            evidence=evidence,
-            recommended_action=said.recommended_action,
-            cause=said.cause,
-            event=event.id,
-        )
+            recommended_action=said.recommended_action, cause=said.cause, event=event.id,
+        )  # fmt: skip
         if len(place.held) < self.config.checks or item in place.held:
             place.held[item] = _Held(said, finding, self._grace(event) if said.kind is _K.HEALTH_REPORT else 0.0)
         self._places[key] = place

@@ -22,9 +22,8 @@ def slow_rank(world: World, step: int, rng: Rng) -> Truth:
     return blame(step, _SLOW, [rank])
 
 
-def slow_start(world: World, step: int, rng: Rng) -> Truth:
+def slow_start(world: World, _step: int, rng: Rng) -> Truth:
     """A GPU is 8 % slow from the first step, as 0.5 % of the machines of MegaScale (NSDI 2024)."""
-    del step
     return slow_rank(world, 0, rng)
 
 
@@ -73,9 +72,8 @@ def slow_node(world: World, step: int, rng: Rng) -> Truth:
     return blame(step, _SLOW, rows)
 
 
-def bad_image(world: World, step: int, rng: Rng) -> Truth:
+def bad_image(world: World, _step: int, rng: Rng) -> Truth:
     """A quarter of the nodes runs another image and is 6 % slow from the first step: a driver, a kernel parameter."""
-    del step
     nodes = rng.choice(world.nodes, max(1, len(world.nodes) // 4), replace=False)
     rows = np.flatnonzero(np.isin(world.mesh.nodes, nodes))
     world.slow(0, rows, 1.06)
@@ -127,9 +125,8 @@ def contended(world: World, step: int, rng: Rng) -> Truth:
     return blame(step, [_K.CPU_CONTENTION], [rank])
 
 
-def slowdown(world: World, step: int, rng: Rng) -> Truth:
+def slowdown(world: World, step: int, _rng: Rng) -> Truth:
     """All ranks become slower by an eighth: a power cap, a change of the code."""
-    del rng
     world.slow(step, np.arange(world.mesh.size), 1.125)
     return blame(step, [_K.JOB_SLOWDOWN])
 

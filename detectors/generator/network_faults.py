@@ -17,8 +17,7 @@ Rng = np.random.Generator
 def _far(world: World) -> np.ndarray:
     """[pair] whether it crosses the network."""
     node = np.array(world.mesh.nodes)
-    far: np.ndarray = node[world.pairs[0]] != node[world.pairs[1]]
-    return far
+    return np.asarray(node[world.pairs[0]] != node[world.pairs[1]])
 
 
 def _slow_card(world: World, step: int, rng: Rng, end: int) -> Truth:
@@ -71,9 +70,8 @@ def lossy_leaf(world: World, step: int, rng: Rng) -> Truth:
     return blame(step, truth.kinds, truth.ranks, job=True)
 
 
-def slow_spine(world: World, step: int, rng: Rng) -> Truth:
+def slow_spine(world: World, step: int, _rng: Rng) -> Truth:
     """The spine is congested by another job: all traffic between leaves takes longer, and no leaf is at fault."""
-    del rng
     leaf = leaf_of(world)
     world.transfer[step:, leaf[world.pairs[0]] != leaf[world.pairs[1]]] *= 1.8
     return blame(step, [_K.CONGESTION])

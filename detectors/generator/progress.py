@@ -98,8 +98,7 @@ def _broken(mesh: JobMesh, plan: tuple[str, ...], at: int, stop: Stop) -> tuple[
 def counts(plan: tuple[str, ...], done: Ints, kind: str) -> Ints:
     """How many of the first ``done`` operations are of this kind."""
     mine = np.cumsum([0, *(one == kind for one in plan)])
-    total: Ints = (done // len(plan)) * mine[-1] + mine[done % len(plan)]
-    return total
+    return np.asarray((done // len(plan)) * mine[-1] + mine[done % len(plan)])
 
 
 def progress_of(world: Run, ends: Floats, t: Floats) -> tuple[Floats, tuple[str, ...]]:

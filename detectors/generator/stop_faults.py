@@ -116,18 +116,16 @@ def not_a_number(world: World, step: int, rng: Rng) -> Truth:
     return blame(step, [_K.NAN], [rank])
 
 
-def bad_batch(world: World, step: int, rng: Rng) -> Truth:
+def bad_batch(world: World, step: int, _rng: Rng) -> Truth:
     """Loss and gradients of every rank are NaN in the same step: a learning rate that is too high, a division by 0."""
-    del rng
     world.own["nonfinite_values"][step:] = 1.0
     for name in ("loss", "gradient_norm"):
         world.own[name][step:] = np.nan
     return blame(step, [_K.NAN], range(world.mesh.size), job=True)
 
 
-def spike(world: World, step: int, rng: Rng) -> Truth:
+def spike(world: World, step: int, _rng: Rng) -> Truth:
     """Loss and gradients jump to six times their level."""
-    del rng
     for name in ("loss", "gradient_norm"):
         world.own[name][step : step + 4] *= 6.0
     return blame(step, [_K.LOSS_SPIKE])

@@ -28,15 +28,13 @@ def _work(world: World, step: int, factor: float | np.ndarray) -> Truth:
     return Truth(step=step)
 
 
-def nothing(world: World, step: int, rng: Rng) -> Truth:
+def nothing(world: World, step: int, _rng: Rng) -> Truth:
     """A healthy run with one checkpoint in it."""
-    del rng
     return _pause(world, step, StepPhase.CHECKPOINT, 90.0)
 
 
-def evaluation(world: World, step: int, rng: Rng) -> Truth:
+def evaluation(world: World, step: int, _rng: Rng) -> Truth:
     """One evaluation of two minutes."""
-    del rng
     return _pause(world, step, StepPhase.EVALUATE, 120.0)
 
 
@@ -54,9 +52,8 @@ def checkpoints(world: World, step: int, rng: Rng) -> Truth:
     return Truth(step=step)
 
 
-def compilation(world: World, step: int, rng: Rng) -> Truth:
+def compilation(world: World, step: int, _rng: Rng) -> Truth:
     """The program is compiled once more, for minutes."""
-    del rng
     return _pause(world, step, StepPhase.COMPILE, 200.0)
 
 
@@ -67,9 +64,8 @@ def recompilation(world: World, step: int, rng: Rng) -> Truth:
     return Truth(step=step)
 
 
-def long_warm_up(world: World, step: int, rng: Rng) -> Truth:
+def long_warm_up(world: World, step: int, _rng: Rng) -> Truth:
     """The first twenty steps become faster one after the other: caches, autotuning."""
-    del rng
     world.phase[:20] = float(StepPhase.WARM_UP)
     world.slow(0, np.arange(world.mesh.size), 1.0 + np.exp(-np.arange(world.steps) / 5.0)[:, None])
     return Truth(step=step)
@@ -85,18 +81,16 @@ def expert_imbalance(world: World, step: int, rng: Rng) -> Truth:
     return Truth(step=step, also=frozenset({FindingKind.SEQUENCE_IMBALANCE}))
 
 
-def long_context(world: World, step: int, rng: Rng) -> Truth:
+def long_context(world: World, step: int, _rng: Rng) -> Truth:
     """Sequences grow to four times their length at the same number of tokens: attention costs more, step by step."""
-    del rng
     ramp = np.linspace(1.0, 4.0, world.steps - step)[:, None]
     world.own["sequence_squares"][step:] *= ramp
     world.slow(step, np.arange(world.mesh.size), 1.0 + 0.15 * (ramp - 1.0))
     return Truth(step=step)
 
 
-def data_mix(world: World, step: int, rng: Rng) -> Truth:
+def data_mix(world: World, step: int, _rng: Rng) -> Truth:
     """Another mix of data from a step on: 30 % more tokens a step, on every rank."""
-    del rng
     return _work(world, step, 1.3)
 
 
@@ -109,9 +103,8 @@ def one_long_sequence(world: World, step: int, rng: Rng) -> Truth:
     return Truth(step=step, also=frozenset({FindingKind.SEQUENCE_IMBALANCE}))
 
 
-def accumulation(world: World, step: int, rng: Rng) -> Truth:
+def accumulation(world: World, step: int, _rng: Rng) -> Truth:
     """Twice as many micro-batches a step from a step on, as a schedule of the batch size wants it."""
-    del rng
     world.own["micro_batches"][:step], world.own["micro_batches"][step:] = _MICRO_BATCHES, 2 * _MICRO_BATCHES
     return _work(world, step, 2.0)
 
@@ -144,9 +137,8 @@ def day_and_night(world: World, step: int, rng: Rng) -> Truth:
     return Truth(step=step)
 
 
-def learning_rate_restart(world: World, step: int, rng: Rng) -> Truth:
+def learning_rate_restart(world: World, step: int, _rng: Rng) -> Truth:
     """The learning rate starts again: the loss rises by a quarter, the gradients double, and both fall again."""
-    del rng
     bump = np.exp(-np.arange(world.steps - step) / 8.0)[:, None]
     world.own["loss"][step:] *= 1.0 + 0.25 * bump
     world.own["gradient_norm"][step:] *= 1.0 + bump
@@ -186,9 +178,8 @@ def quiet_neighbor(world: World, step: int, rng: Rng) -> Truth:
     return Truth(step=step)
 
 
-def stuck_timers(world: World, step: int, rng: Rng) -> Truth:
+def stuck_timers(world: World, step: int, _rng: Rng) -> Truth:
     """The compute timers of some ranks show the same value forever."""
-    del rng
     world.stuck = max(world.stuck, 0.05)
     return Truth(step=step)
 

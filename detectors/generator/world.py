@@ -55,11 +55,10 @@ HOST_SIGNALS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A device or host signal that is not as usual in steps ``[first, last)``: from ``low`` evenly to ``high``."""
+    """A device or host signal that is not as usual from step ``first`` on: from ``low`` evenly to ``high``."""
 
     signal: str
     first: int
-    last: int
     rows: npt.NDArray[np.int64]
     """Of ranks for a GPU signal, of nodes for a host signal."""
     low: float
@@ -160,8 +159,7 @@ class World:
         stage = np.where(self.mesh.on("pp") == self.pp - 1, self.last_stage, 1.0)
         card = np.exp(0.003 * self.rng.standard_normal(shape[1]))
         warm = np.where(self.phase == StepPhase.WARM_UP, 3.0, 1.0)[:, None]
-        out: Floats = self.seconds * stage * card * work * np.exp(noise) * warm
-        return out
+        return self.seconds * stage * card * work * np.exp(noise) * warm
 
     def _values(self, shape: tuple[int, int]) -> None:
         """Loss and gradients that fall as they do, with heavy-tailed noise; equal replicas have equal digests."""
@@ -216,7 +214,7 @@ class World:
     ) -> None:
         """A device or host signal from ``step`` on."""
         end = low if high is None else high
-        self.changes.append(Change(signal=signal, first=step, last=self.steps, rows=rows, low=low, high=end))
+        self.changes.append(Change(signal=signal, first=step, rows=rows, low=low, high=end))
 
     def happen(self, kind: EventKind, step: int, row: int, *, device: str | None = None, **data: Any) -> None:
         """An event of a rank's process, or of its node's device, a moment after ``step`` began."""
@@ -230,8 +228,7 @@ class World:
     def busy(self) -> Floats:
         """[step, rank] seconds until the rank is ready for its peers."""
         parts = ("forward_seconds", "backward_seconds", "optimizer_seconds", "data_wait_seconds", "run_delay_seconds")
-        total: Floats = np.sum([self.own[name] for name in parts], axis=0) + self.own["gc_seconds"]
-        return total
+        return np.asarray(np.sum([self.own[name] for name in parts], axis=0) + self.own["gc_seconds"])
 
     def times(self) -> tuple[Floats, Floats]:
         """[step] duration and [step] Unix time of its end: all wait for the slowest, then for the wire."""
@@ -354,7 +351,7 @@ class World:
     def _heard(self, told: Samples, ends: Floats, chance: np.random.Generator) -> Samples:
         """With the changes written in, and without what was lost."""
         for change in (change for change in self.changes if change.signal in told.signals):
-            within = np.flatnonzero((told.t >= self._begin(change.first, ends)) & (told.t < ends[change.last - 1]))
+            within = np.flatnonzero((told.t >= self._begin(change.first, ends)) & (told.t < ends[self.steps - 1]))
             values = np.linspace(change.low, change.high, len(within), dtype=np.float32)[:, None, None]
             told.x[np.ix_(within, np.array([told.signals.index(change.signal)]), change.rows)] = values
         lost = chance.random((len(told.t), len(told.entities))) < self.missing

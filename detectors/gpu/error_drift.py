@@ -43,6 +43,8 @@ class DriftDetector(ArrayDetector):
 
     name = "error_drift"
     kinds = frozenset(_KINDS)
+    usual_confidence = 0.95
+    usual_action = RecommendedAction.MONITOR
     signals = (*(counter.name for counter in COUNTERS), gpu_context.UTILIZATION, gpu_context.POWER)
     settling_seconds = 86_400.0  # a trend is not seen again in the first hours after a restart
 
@@ -104,6 +106,4 @@ class DriftDetector(ArrayDetector):
                 numbers[f"{counter.words.replace(' ', '_')}_score"] = float(self.rows["score"][what, row])
         summary = f"{gpu_context.place(entity)}: {'; '.join(words)}."
         evidence = Evidence(summary=summary, numbers=numbers, series=tuple(series))
-        return self._finding(
-            _KINDS[kind], entity, time, evidence, recommended_action=RecommendedAction.MONITOR, confidence=0.95
-        )
+        return self._finding(_KINDS[kind], entity, time, evidence)

@@ -38,6 +38,8 @@ class NvlinkDetector(ArrayDetector):
     name = "nvlink"
     kinds = frozenset({FindingKind.NVLINK_ERRORS})
     usual_causes = True
+    usual_confidence = 0.95
+    usual_action = RecommendedAction.MONITOR
     signals = (_ACTIVE, _SUPPORTED, _WORST, *(counter.name for counter in COUNTERS))
     host_signals = (gpu_context.UPTIME,)
     settling_seconds = 3600.0  # a trend is not seen again in the first hour after a restart
@@ -133,12 +135,8 @@ class NvlinkDetector(ArrayDetector):
             errors.append(f"the worst is link {worst:.0f}")
         summary = f"NVLinks of {where}: {'; '.join([*words, *errors])}."
         evidence = Evidence(summary=summary, numbers=numbers | counts, series=tuple(series))
-        gone = bool(code & _GONE)
-        severity = Severity.CRITICAL if gone else Severity.WARNING
-        recommended_action = RecommendedAction.RESET_GPU if gone else RecommendedAction.MONITOR
-        return self._finding(
-            kind, entity, time, evidence, severity=severity, recommended_action=recommended_action, confidence=0.95
-        )
+        severity, action = (Severity.CRITICAL, RecommendedAction.RESET_GPU) if code & _GONE else (None, None)
+        return self._finding(kind, entity, time, evidence, severity=severity, recommended_action=action)
 
     def _links(self, row: int, code: int) -> tuple[list[str], dict[str, float]]:
         """Links that are down, in words and numbers."""

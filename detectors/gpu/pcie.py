@@ -40,6 +40,8 @@ class PcieDetector(ArrayDetector):
     name = "pcie"
     kinds = frozenset({FindingKind.PCIE_DEGRADED})
     usual_causes = True
+    usual_confidence = 0.95
+    usual_action = RecommendedAction.MONITOR
     signals = (
         *(n for now, most, _ in _LINK for n in (now, most)),
         *_BYTES,
@@ -167,15 +169,7 @@ class PcieDetector(ArrayDetector):
         )
         evidence = Evidence(summary=f"PCIe of {where}: {'; '.join(words)}.", numbers=numbers, series=series)
         severity = Severity.WARNING if grave else Severity.INFO
-        return self._finding(
-            kind,
-            entity,
-            time,
-            evidence,
-            severity=severity,
-            recommended_action=RecommendedAction.MONITOR,
-            confidence=0.95,
-        )
+        return self._finding(kind, entity, time, evidence, severity=severity)
 
     def _words(self, row: int, code: int) -> tuple[list[str], bool, dict[str, float]]:
         """What is wrong, whether it is a fault, and the numbers."""

@@ -37,6 +37,7 @@ class ThrottleDetector(ArrayDetector):
     name = "throttle"
     kinds = frozenset(_KIND)
     usual_causes = True
+    usual_action = RecommendedAction.MONITOR
     signals = (gpu_context.UTILIZATION, gpu_context.POWER, _HARDWARE, _BRAKE, _SOFTWARE, _THERMAL)
     host_signals = (gpu_context.UPTIME,)
 
@@ -183,16 +184,10 @@ class ThrottleDetector(ArrayDetector):
             numbers=numbers,
             series=self._drawn[what].series(self.rows, row, unit="1", threshold=self.config.share),
         )
-        recommended_action = RecommendedAction.INSPECT_NODE if level == _CRITICAL else RecommendedAction.MONITOR
-        confidence = 0.99 if hard else 0.9
+        action = RecommendedAction.INSPECT_NODE if level == _CRITICAL else None
+        sure = 0.99 if hard else 0.9
         return self._finding(
-            kind,
-            entity,
-            time,
-            evidence,
-            severity=_GRADE[level],
-            recommended_action=recommended_action,
-            confidence=confidence,
+            kind, entity, time, evidence, severity=_GRADE[level], recommended_action=action, confidence=sure
         )
 
     def _count(self, what: int, row: int) -> dict[str, float]:

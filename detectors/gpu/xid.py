@@ -276,18 +276,12 @@ class XidDetector(EventDetector):
         return [finding]
 
     def _finding_of(self, place: XidTarget, one: BurstEvaluation, summary: str) -> Finding:
-        return Finding(
-            kind=_KIND[place.family],
-            entity=_entity(place),
-            time=one.burst.last,
-            severity=one.ruling.severity,
-            detector=self.name,
+        evidence = Evidence(summary=summary, numbers=_numbers(one))
+        return self._finding(
+            _KIND[place.family], _entity(place), one.burst.last, evidence, severity=one.ruling.severity,
             confidence=0.9 if one.ruling.severity is Severity.WARNING else 1.0,
-            evidence=Evidence(summary=summary, numbers=_numbers(one)),
-            recommended_action=one.ruling.recommended_action,
-            event=one.burst.event,
-            cause=CAUSE_OF.get(one.rule.group),
-        )
+            recommended_action=one.ruling.recommended_action, cause=CAUSE_OF.get(one.rule.group), event=one.burst.event,
+        )  # fmt: skip
 
     def _is_quiet(self, finding: Finding, now: float) -> bool:
         settings = self.config.policy.settings

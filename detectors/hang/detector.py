@@ -58,6 +58,8 @@ class HangDetector(ArrayDetector):
     feed: ClassVar = ArrayDetector.feed.PROGRESS
     signals = ("progress_phase", "in_collective_seconds", "progress_step", *_ENQUEUED, *_COMPLETED)
     settling_seconds = 20.0
+    usual_severity = Severity.CRITICAL
+    usual_action = RecommendedAction.RESTART_JOB
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Config:
@@ -335,8 +337,7 @@ class HangDetector(ArrayDetector):
         What they said then looks like everybody's (in a job of long calls or on a busy machine), and stays so.
         """
         heard = self.rows["heard"]
-        frozen: Bools = (t - heard >= self.config.frozen_seconds) & (heard > self._moved)
-        return frozen
+        return (t - heard >= self.config.frozen_seconds) & (heard > self._moved)
 
     def _ranks(self, samples: Samples, mask: Bools) -> npt.NDArray[np.int64]:
         return np.array([samples.entities[row].rank for row in np.flatnonzero(mask)], np.int64)
@@ -355,28 +356,18 @@ class HangDetector(ArrayDetector):
         blamed[list(said.rows)] = True
         cleared, summary = self._by_rank(rows["state"] & ~blamed), "Later reports clear it: others hold up the job."
         found = [self._ended(FindingKind.NONCOMM_HANG, rows.entities[row], t, summary) for row in cleared]
-        if self._job is not None and self._job_held not in {None, said.kind}:
-            assert self._job_held is not None
-            found.append(self._ended(self._job_held, self._job, t, "Later reports say otherwise."))
-        if self._job is not None and said.kind is not None and said.kind is not self._job_held:
-            evidence = Evidence(summary=said.summary, numbers=said.numbers, series=series)
-            found.append(self._grave(said.kind, self._job, t, said, evidence))
+        if self._job is not None and said.kind is not self._job_held:
+            if self._job_held is not None:
+                found.append(self._ended(self._job_held, self._job, t, "Later reports say otherwise."))
+            if said.kind is not None:
+                evidence = Evidence(summary=said.summary, numbers=said.numbers, series=series)
+                sure = said.confidence
+                found.append(self._finding(said.kind, self._job, t, evidence, confidence=sure, cause=said.cause))
         self._job_held = said.kind
         for row in self._by_rank(blamed & ~rows["state"]):
             summary, numbers = said.rows[row]
             evidence = Evidence(summary=summary, numbers=numbers, series=series)
-            found.append(self._grave(FindingKind.NONCOMM_HANG, rows.entities[row], t, said, evidence))
+            about = FindingKind.NONCOMM_HANG, rows.entities[row]
+            found.append(self._finding(*about, t, evidence, confidence=said.confidence, cause=said.cause))
         rows["state"][:] = blamed
         return found
-
-    def _grave(self, kind: FindingKind, entity: Entity, t: float, said: HangVerdict, evidence: Evidence) -> Finding:
-        return self._finding(
-            kind,
-            entity,
-            t,
-            evidence,
-            severity=Severity.CRITICAL,
-            confidence=said.confidence,
-            recommended_action=RecommendedAction.RESTART_JOB,
-            cause=said.cause,
-        )

@@ -29,6 +29,8 @@ class StalledCollectiveDetector(ArrayDetector):
 
     name = "stalled_collective"
     kinds = frozenset({FindingKind.STALLED_COLLECTIVE})
+    usual_confidence = 0.8
+    usual_action = RecommendedAction.RESTART_JOB
     signals = (gpu_context.UTILIZATION, gpu_context.POWER, _LIMIT, _MEMORY)
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,12 +178,4 @@ class StalledCollectiveDetector(ArrayDetector):
             series=self._drawn.series(self.rows, row, unit="W", threshold=self.config.power_share * usual),
         )
         severity = Severity.WARNING if level == _WARNING else Severity.INFO
-        return self._finding(
-            kind,
-            entity,
-            time,
-            evidence,
-            severity=severity,
-            recommended_action=RecommendedAction.RESTART_JOB,
-            confidence=0.8,
-        )
+        return self._finding(kind, entity, time, evidence, severity=severity)

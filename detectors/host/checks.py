@@ -113,6 +113,7 @@ class HostDetector(ArrayDetector):
     name = "host_checks"
     kinds = frozenset(check.kind for check in CHECKS)
     usual_causes = True
+    usual_confidence = 0.95
     signals = (*dict.fromkeys(c.signal for c in CHECKS if c.signal not in _DERIVED), *_RAW, "uptime_seconds")
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,16 +242,8 @@ class HostDetector(ArrayDetector):
             return self._ended(_KINDS[n], entity, t, f"{host_name(entity)}: {_OVER[_KINDS[n]]}.")
         c = next(c for c in _CHECKS_OF[n] if self.rows["state"][c, row] and _LEVEL[c] == level)
         check = CHECKS[c]
-        evidence = self._evidence(c, row, float(x[c, row]))
-        return self._finding(
-            check.kind,
-            entity,
-            t,
-            evidence,
-            severity=check.severity,
-            confidence=0.95,
-            recommended_action=check.recommended_action,
-        )
+        evidence, action = self._evidence(c, row, float(x[c, row])), check.recommended_action
+        return self._finding(check.kind, entity, t, evidence, severity=check.severity, recommended_action=action)
 
     def _evidence(self, c: int, row: int, value: float) -> Evidence:
         check = CHECKS[c]

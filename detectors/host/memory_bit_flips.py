@@ -10,13 +10,12 @@ written.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mainstay.detectors.base import EventDetector
-from mainstay.detectors.correlation.root_causes import USUAL
 from mainstay.detectors.event_data import whole_number
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
-from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
+from mainstay.probes.core_types import Event, EventKind, RecommendedAction
 from mainstay.probes.recent import Recent
 
 _KEPT = 64  # occasions of a node: by then there is no doubt left
@@ -48,6 +47,8 @@ class MemoryBitFlipDetector(EventDetector):
 
     name = "memory_bit_flips"
     kinds = frozenset({FindingKind.MEMORY_BIT_FLIPS})
+    usual_causes = True
+    usual_action = RecommendedAction.MONITOR
     reads = frozenset({EventKind.SNAPSHOT_CORRUPTED})
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +83,7 @@ class MemoryBitFlipDetector(EventDetector):
         memory.occasions = [o for o in memory.occasions if newest - o.last < self.config.window_seconds][-_KEPT:]
         if not fresh or len(memory.occasions) < self.config.least:
             return []
-        memory.said = self._finding(event.node, memory, str(event.data.get("what", ""))[:_TEXT])
+        memory.said = self._say(event.node, memory, str(event.data.get("what", ""))[:_TEXT])
         return [memory.said]
 
     def advance_clock(self, now: float) -> list[Finding]:
@@ -113,39 +114,22 @@ class MemoryBitFlipDetector(EventDetector):
         memory.occasions.sort(key=lambda occasion: occasion.first)
         return True
 
-    def _finding(self, node: str, memory: _Memory, what: str) -> Finding:
+    def _say(self, node: str, memory: _Memory, what: str) -> Finding:
         occasions = memory.occasions
         times, flipped = len(occasions), sum(o.flipped for o in occasions)
         hours = (occasions[-1].last - occasions[0].first) / 3600
         spread = f"{hours:.1f} h" if hours < 48 else f"{hours / 24:.1f} days"
         last = f"; the newest: {what}" if what else ""
         words = f"Memory of {node} had bit flips at {times} times within {spread}, in {flipped} places{last}."
-        return Finding(
-            kind=FindingKind.MEMORY_BIT_FLIPS,
-            entity=Entity(node=node),
-            time=occasions[-1].last,
-            severity=Severity.WARNING,
-            detector=self.name,
-            confidence=self.config.certain if times >= self.config.sure else self.config.maybe,
-            evidence=Evidence(
-                summary=words,
-                numbers={
-                    "occasions": float(times),
-                    "damages": float(flipped),
-                    "lost": float(sum(o.lost for o in occasions)),
-                    "hours": hours,
-                },
-            ),
-            recommended_action=RecommendedAction.MONITOR,
-            cause=USUAL[FindingKind.MEMORY_BIT_FLIPS],
-        )
+        lost = float(sum(o.lost for o in occasions))
+        numbers = {"occasions": float(times), "damages": float(flipped), "lost": lost, "hours": hours}
+        sure = self.config.certain if times >= self.config.sure else self.config.maybe
+        (kind,), evidence = self.kinds, Evidence(summary=words, numbers=numbers)
+        return self._finding(kind, Entity(node=node), occasions[-1].last, evidence, confidence=sure)
 
     def _end(self, memory: _Memory, now: float) -> Finding:
         assert memory.said is not None
         said, memory.said, memory.occasions = memory.said, None, []
         days = self.config.window_seconds / 86_400
-        return Finding(
-            kind=said.kind, entity=said.entity, time=now, severity=said.severity, detector=self.name,
-            confidence=said.confidence, active=False, cause=said.cause,
-            evidence=Evidence(summary=f"No memory of {said.entity.node} was found changed for {days:g} days."),
-        )  # fmt: skip
+        over = said.ended(now, f"No memory of {said.entity.node} was found changed for {days:g} days.")
+        return replace(over, recommended_action=RecommendedAction.NONE)

@@ -26,6 +26,10 @@ from mainstay.probes.core_types import RecommendedAction, Severity
 
 _USED, _SHARE, _UPTIME = "memory_used_bytes", "memory_used_ratio", "uptime_seconds"
 _CALM, _INFO, _WARNING = 0, 1, 2
+_GRADE = {
+    _INFO: (Severity.INFO, RecommendedAction.MONITOR),
+    _WARNING: (Severity.WARNING, RecommendedAction.RESTART_JOB),
+}
 _GIB = 2.0**30
 
 
@@ -45,6 +49,7 @@ class MemoryDetector(ArrayDetector):
     name = "memory_leak"
     kinds = frozenset({FindingKind.MEMORY_LEAK})
     usual_causes = True
+    usual_confidence = 0.8
     signals = (_USED, _SHARE, _UPTIME)
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,15 +165,9 @@ class MemoryDetector(ArrayDetector):
                 FindingKind.MEMORY_LEAK, entity, t, f"{host_name(entity)}: the memory in use no longer keeps rising."
             )
         n = next(n for n in range(len(self.config.scales)) if rows["level"][n, row] == level)
-        return self._finding(
-            FindingKind.MEMORY_LEAK,
-            entity,
-            t,
-            self._evidence(n, row),
-            severity=Severity.WARNING if level == _WARNING else Severity.INFO,
-            confidence=0.8,
-            recommended_action=RecommendedAction.RESTART_JOB if level == _WARNING else RecommendedAction.MONITOR,
-        )
+        severity, action = _GRADE[level]
+        evidence = self._evidence(n, row)
+        return self._finding(FindingKind.MEMORY_LEAK, entity, t, evidence, severity=severity, recommended_action=action)
 
     def _evidence(self, n: int, row: int) -> Evidence:
         rows = self.rows

@@ -42,7 +42,8 @@ _LINES: Final = 200
 _WIDTH: Final = 500
 """Characters looked at of a line: what it means stands at its beginning, and a megabyte of tensor may follow."""
 _CRASHES: Final = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
-_SIGTERM, _SIGINT, _SIGKILL, _SIGHUP = 15, 2, 9, 1
+_SIGKILL: Final = 9
+_ENDINGS: Final = {15: "SIGTERM", 2: "SIGINT", 1: "SIGHUP", _SIGKILL: "SIGKILL"}
 
 
 class ExitSeverity(IntEnum):
@@ -61,7 +62,6 @@ class ExitContext:
     """Codes of the GPU driver, of this rank's GPU where one knows it."""
     out_of_memory: bool = False
     """The kernel killed for want of memory."""
-    node_lost: bool = False
     gpu_lost: bool = False
 
 
@@ -70,10 +70,10 @@ class ExitDiagnosis:
     """What an end means."""
 
     error_class: str
-    severity: ExitSeverity
+    severity: ExitSeverity = ExitSeverity.SEV2
     cause: Cause | None
     """None: what is known does not tell."""
-    recommended_action: RecommendedAction
+    recommended_action: RecommendedAction = RecommendedAction.RESTART_JOB
     reason: str
     """Half a sentence: ``uncorrectable memory error of the GPU``."""
     consequence: bool = False
@@ -128,14 +128,6 @@ def classify(data: Mapping[str, Any], facts: ExitContext | None = None) -> ExitD
 
 
 def _by_fact(facts: ExitContext, *, out_of_memory: bool) -> ExitDiagnosis | None:
-    if facts.node_lost:
-        return ExitDiagnosis(
-            error_class="node_lost",
-            severity=ExitSeverity.SEV1,
-            cause=Cause.HOST,
-            recommended_action=RecommendedAction.INSPECT_NODE,
-            reason="its node is lost",
-        )
     driver = [_by_xid(code) for code in facts.xids]
     graves = sorted((d for d in driver if d is not None), key=lambda d: (d.severity, -d.recommended_action.level))
     if graves and graves[0].severity is ExitSeverity.SEV1:
@@ -151,9 +143,7 @@ def _by_fact(facts: ExitContext, *, out_of_memory: bool) -> ExitDiagnosis | None
     if out_of_memory:
         return ExitDiagnosis(
             error_class="host_out_of_memory",
-            severity=ExitSeverity.SEV2,
             cause=Cause.SOFTWARE,
-            recommended_action=RecommendedAction.RESTART_JOB,
             reason="the kernel killed it for want of memory",
         )
     return graves[0] if graves else None
@@ -216,33 +206,24 @@ def _by_code(data: Mapping[str, Any]) -> ExitDiagnosis:
     number = signal_of(data)
     if number in _CRASHES:
         return _plain("crash", Cause.SOFTWARE, f"it crashed ({_CRASHES[number]})")
-    if number in {_SIGTERM, _SIGINT, _SIGHUP}:
-        return _plain("asked_to_end", Cause.OPERATOR, "it received a request to end")
     if number == _SIGKILL:
         return _plain("killed", None, "something outside killed it")
+    if number in _ENDINGS:
+        return _plain("asked_to_end", Cause.OPERATOR, "it received a request to end")
     if number is not None:
         return _plain("signal", None, "a signal ended it")
     return _plain("exit", None, "it left no reason")
 
 
 def _plain(error_class: str, cause: Cause | None, reason: str) -> ExitDiagnosis:
-    return ExitDiagnosis(
-        error_class=error_class,
-        severity=ExitSeverity.SEV2,
-        cause=cause,
-        recommended_action=RecommendedAction.RESTART_JOB,
-        reason=reason,
-        explained=False,
-    )
+    return ExitDiagnosis(error_class=error_class, cause=cause, reason=reason, explained=False)
 
 
 def signal_of(data: Mapping[str, Any]) -> int | None:
     """The signal that ended a process, from ``signal`` or a negative ``exit_code`` (or one above 128)."""
     number, code = data.get("signal"), whole_number(data.get("exit_code"))
     if isinstance(number, str):
-        number = {"SIGHUP": 1, "SIGINT": 2, "SIGKILL": 9, "SIGTERM": 15}.get(number) or next(
-            (key for key, name in _CRASHES.items() if name == number), None
-        )
+        number = next((key for key, name in {**_CRASHES, **_ENDINGS}.items() if name == number), None)
     if whole_number(number) is not None:
         return whole_number(number)
     if code is None or not (code < 0 or 128 < code <= 128 + 64):

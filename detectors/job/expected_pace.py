@@ -54,5 +54,4 @@ class ExpectedPace:
         part = work[..., self._columns]
         seconds = self._cost[0] + np.clip(part, self._low, self._high) @ self._cost[1:]
         beyond = np.maximum(np.log(part / self._high).max(axis=-1), 0.0)
-        result: Floats = np.log(np.where(seconds > 0.0, seconds, np.nan)) + beyond
-        return result
+        return np.asarray(np.log(np.where(seconds > 0.0, seconds, np.nan)) + beyond)

@@ -66,8 +66,7 @@ class JobMesh:
         """[R] place on one axis; zeros for one that the job does not have."""
         if axis not in self.axes:
             return np.zeros(self.size, np.int64)
-        place: npt.NDArray[np.int64] = self.index[self.axes.index(axis)]
-        return place
+        return np.asarray(self.index[self.axes.index(axis)])
 
     def labels(self, *within: str) -> npt.NDArray[np.int64]:
         """[R] number of each rank's group: equal for ranks that differ only on these axes, counted from 0.

@@ -153,14 +153,15 @@ class NumericAnomalyDetector(ArrayDetector):
             numbers = {"step": float(step), "ranks": float(len(rows))}
             summary = f"{words}, were those of {len(rows)} ranks at once: where they came from is not known."
             entity = Entity(job=entities[0].job)
-            return [self._say(_K.NAN, entity, time, Evidence(summary=summary, numbers=numbers), confidence=0.95)]
+            evidence = Evidence(summary=summary, numbers=numbers)
+            return [self._say(self._finding(_K.NAN, entity, time, evidence, confidence=0.95))]
         found = []
         for row in rows.tolist():
             entity = entities[row]
             place = f"rank {entity.rank}" + (f" on {entity.node}" if entity.node else "")
             summary = f"{words}, were those of {place}{others}."
             evidence = Evidence(summary=summary, numbers={"step": float(step), "ranks": float(len(rows))})
-            found.append(self._say(_K.NAN, entity, time, evidence, confidence=sure))
+            found.append(self._say(self._finding(_K.NAN, entity, time, evidence, confidence=sure)))
         return found
 
     def _worsen(self, step: int, time: float) -> list[Finding]:
@@ -228,7 +229,7 @@ class NumericAnomalyDetector(ArrayDetector):
         line, name = (1, "loss") if self._loss.on else (2, "gradient_norm")
         series = draw_series(name, "1", self._past[0], self._past[line], x_is="step")
         evidence = Evidence(summary=f"{text}.", numbers=numbers, series=series)
-        return self._say(_K.LOSS_SPIKE, entity, time, evidence, confidence=0.9, severity=severity)
+        return self._say(self._finding(_K.LOSS_SPIKE, entity, time, evidence, confidence=0.9, severity=severity))
 
     def _judge_digests(self, verdict: DigestComparison, step: int, time: float) -> list[Finding]:
         rows, found = self.rows, []
@@ -240,20 +241,7 @@ class NumericAnomalyDetector(ArrayDetector):
             rest = "and no majority says who is right" if split else "which agree among themselves"
             summary = f"{place} holds other parameters than its data-parallel replicas at step {step}, {rest}."
             evidence = Evidence(summary=summary, numbers={"step": float(step), "digests_differ": 1.0})
-            sure = 0.4 if split else 0.95
-            severity = Severity.WARNING if split else Severity.CRITICAL
-            recommended_action = RecommendedAction.MONITOR if split else RecommendedAction.INSPECT_NODE
-            found.append(
-                self._say(
-                    _K.SDC_SUSPECT,
-                    entity,
-                    time,
-                    evidence,
-                    confidence=sure,
-                    severity=severity,
-                    recommended_action=recommended_action,
-                )
-            )
+            found.append(self._suspect(entity, time, evidence, 0.4 if split else 0.95))
         return found + self._cleared(was & ~rows["digest_odd"] & ~rows["off"], time)
 
     def _judge_norms(self, norm: Floats, step: int, time: float) -> list[Finding]:
@@ -269,11 +257,7 @@ class NumericAnomalyDetector(ArrayDetector):
                 f"data-parallel replicas since about step {step - 4}: its data or its arithmetic differ."
             )
             evidence = Evidence(summary=summary, numbers={"ratio": ratio, "step": float(step)})
-            found.append(
-                self._say(
-                    _K.SDC_SUSPECT, entity, time, evidence, confidence=0.5, recommended_action=RecommendedAction.MONITOR
-                )
-            )
+            found.append(self._suspect(entity, time, evidence, 0.5))
         ended = np.zeros(len(rows.entities), dtype=np.bool_)
         ended[changed] = True
         return found + self._cleared(ended & ~rows["off"] & ~rows["digest_odd"], time)
@@ -284,29 +268,20 @@ class NumericAnomalyDetector(ArrayDetector):
         words = "Parameters and gradients agree with the replicas' again."
         return [self._over(_K.SDC_SUSPECT, e, time, words) for e in entities if (_K.SDC_SUSPECT, e) in self._said]
 
-    def _say(
-        self,
-        kind: FindingKind,
-        entity: Entity,
-        time: float,
-        evidence: Evidence,
-        *,
-        confidence: float,
-        severity: Severity = Severity.WARNING,
-        recommended_action: RecommendedAction = RecommendedAction.NONE,
-    ) -> Finding:
-        cause = Cause.SILENT_CORRUPTION if kind is _K.SDC_SUSPECT else None
-        finding = self._finding(
-            kind,
-            entity,
-            time,
-            evidence,
-            severity=severity,
-            confidence=confidence,
-            recommended_action=recommended_action,
-            cause=cause,
-        )
-        self._said[kind, entity] = finding
+    def _suspect(self, entity: Entity, time: float, evidence: Evidence, sure: float) -> Finding:
+        """A rank with other bits, or another norm, than its replicas; only a majority against it is no mere warning."""
+        grave = sure > 0.5
+        severity = Severity.CRITICAL if grave else Severity.WARNING
+        action = RecommendedAction.INSPECT_NODE if grave else RecommendedAction.MONITOR
+        return self._say(
+            self._finding(
+                _K.SDC_SUSPECT, entity, time, evidence, severity=severity, confidence=sure, recommended_action=action,
+                cause=Cause.SILENT_CORRUPTION,
+            )
+        )  # fmt: skip
+
+    def _say(self, finding: Finding) -> Finding:
+        self._said[finding.kind, finding.entity] = finding
         return finding
 
     def _over(self, kind: FindingKind, entity: Entity, time: float, words: str) -> Finding:

@@ -19,7 +19,7 @@ from mainstay.detectors.base import EventDetector
 from mainstay.detectors.event_data import number, whole_number
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.detectors.job.exit_taxonomy import ExitContext, ExitDiagnosis, classify
-from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
+from mainstay.probes.core_types import Event, EventKind, Severity
 from mainstay.probes.recent import Recent
 
 _KIND = {EventKind.PROCESS_EXIT: FindingKind.PROCESS_EXIT, EventKind.NODE_LOST: FindingKind.NODE_LOST}
@@ -78,7 +78,7 @@ class ProcessExitDetector(EventDetector):
         if event.data.get("expected") is True or entity is None:
             return []  # ingest refuses such events; there is no entity to report on
         ended = _Ended(event=event, entity=entity)
-        ended.finding = self._finding(ended)
+        ended.finding = self._say(ended)
         self._open[ended.finding.key] = ended
         return [ended.finding, *([] if ended.consequence else self._say_again(self._followers(event)))]
 
@@ -105,7 +105,7 @@ class ProcessExitDetector(EventDetector):
         """What became more or less severe by what is known now."""
         changed = []
         for end in ends:
-            finding = self._finding(end)
+            finding = self._say(end)
             assert end.finding is not None
             if (finding.severity, finding.cause, finding.recommended_action) != (
                 end.finding.severity,
@@ -116,7 +116,7 @@ class ProcessExitDetector(EventDetector):
                 changed.append(finding)
         return changed
 
-    def _finding(self, end: _Ended) -> Finding:
+    def _say(self, end: _Ended) -> Finding:
         event = end.event
         lost = event.kind is EventKind.NODE_LOST
         said = None if lost else self._classified(end)
@@ -126,21 +126,14 @@ class ProcessExitDetector(EventDetector):
         evidence = _evidence(event)
         if said is not None:
             evidence = replace(evidence, **_explained(evidence, said, first))
-        return Finding(
-            kind=_KIND[event.kind],
-            entity=end.entity,
-            time=event.time,
+        return self._finding(
+            _KIND[event.kind], end.entity, event.time, evidence, event=event.id,
             severity=Severity.CRITICAL if first is None else Severity.WARNING,
-            detector=self.name,
             # a reporter that does not say whether the exit was asked for leaves a small doubt
             confidence=0.9 if not lost and "expected" not in event.data else 1.0,
-            evidence=evidence,
-            event=event.id,
-            recommended_action=RecommendedAction.NONE
-            if said is None or not said.explained
-            else said.recommended_action,
+            recommended_action=None if said is None or not said.explained else said.recommended_action,
             cause=None if said is None else said.cause,
-        )
+        )  # fmt: skip
 
     def _classified(self, end: _Ended) -> ExitDiagnosis:
         """What it means by what is known now; looked through again only when the facts are others."""

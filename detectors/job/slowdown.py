@@ -123,8 +123,7 @@ class SlowdownDetector(ArrayDetector):
         ComputeTime.fields(rows)
         return rows.field("own", np.nan, np.float64, lead).field("work", np.nan, np.float64, (len(SIGNALS), *lead))
 
-    def _held(self, row: int) -> list[FindingKind]:
-        del row
+    def _held(self, _row: int) -> list[FindingKind]:
         return []
 
     # What it says of itself
@@ -199,8 +198,7 @@ class SlowdownDetector(ArrayDetector):
 
     def _residuals(self, paces: Floats) -> Floats:
         """[...] log seconds less what the work explains, of [..., 5]."""
-        residuals: Floats = paces[..., 1] - self._expected.expected(paces[..., 2:])
-        return residuals
+        return paces[..., 1] - self._expected.expected(paces[..., 2:])
 
     def _level(self) -> tuple[float, float]:
         """Middle and noise of the level before."""
@@ -313,8 +311,7 @@ class SlowdownDetector(ArrayDetector):
         known = min(self._count, self.config.drawn)
         order = (self._count - known + np.arange(known)) % self.config.drawn
         work = np.moveaxis(self.rows["work"][:, order], 0, -1)
-        own: Floats = self.rows["own"][order] - self._expected.expected(work)
-        return own
+        return self.rows["own"][order] - self._expected.expected(work)
 
     def _wander(self) -> float:
         """Long-run noise of a rank beside the others, of which the slowest's pace has a part; zero: not known."""

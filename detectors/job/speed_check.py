@@ -14,7 +14,7 @@ from typing import Any
 from mainstay.detectors.event_data import count_of, entries_of, number, text
 from mainstay.detectors.finding import Entity, Evidence, Finding, FindingKind
 from mainstay.detectors.job.held_findings import HeldFindings
-from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
+from mainstay.probes.core_types import Event, EventKind, RecommendedAction
 
 
 class SpeedCheckDetector(HeldFindings):
@@ -22,6 +22,7 @@ class SpeedCheckDetector(HeldFindings):
 
     name = "speed_check"
     kinds = frozenset({FindingKind.DEVICE_SLOW})
+    usual_action = RecommendedAction.MIGRATE_RANKS
     reads = frozenset({EventKind.SPEED_CHECK_FINISHED, EventKind.JOB_FINISHED})
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,22 +46,13 @@ class SpeedCheckDetector(HeldFindings):
             return self._close(event, "Another check found it as fast as its peers.", entity)
         told = {name: number(value) for name, value in ratios.items()}
         numbers = {name: value for name, value in told.items() if value is not None and 0 < value < math.inf}
-        return self._hold(self._finding(event, entity, numbers)) if numbers else []
+        return self._hold(self._slow(event, entity, numbers)) if numbers else []
 
-    def _finding(self, event: Event, entity: Entity, ratios: dict[str, float]) -> Finding:
+    def _slow(self, event: Event, entity: Entity, ratios: dict[str, float]) -> Finding:
         worst = max(ratios, key=ratios.__getitem__)
         summary = (
             f"Rank {entity.rank} on {entity.node} needs {ratios[worst]:.2f} times as long as its peers for the same "
             f"{worst} kernel: its device or host is slow, not its work."
         )
-        return Finding(
-            kind=FindingKind.DEVICE_SLOW,
-            entity=entity,
-            time=event.time,
-            severity=Severity.WARNING,
-            detector=self.name,
-            confidence=self.config.confidence,
-            evidence=Evidence(summary=summary, numbers=ratios),
-            event=event.id,
-            recommended_action=RecommendedAction.MIGRATE_RANKS,
-        )
+        (kind,), evidence, sure = self.kinds, Evidence(summary=summary, numbers=ratios), self.config.confidence
+        return self._finding(kind, entity, event.time, evidence, confidence=sure, event=event.id)

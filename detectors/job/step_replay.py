@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mainstay.detectors.event_data import count_of, entries_of
+from mainstay.detectors.event_data import count_of, entries_of, text
 from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
 from mainstay.detectors.job.held_findings import HeldFindings
 from mainstay.probes.core_types import Event, EventKind, RecommendedAction, Severity
@@ -22,6 +22,8 @@ class StepReplayDetector(HeldFindings):
 
     name = "step_replay"
     kinds = frozenset({FindingKind.SDC_SUSPECT})
+    usual_severity = Severity.CRITICAL
+    usual_action = RecommendedAction.INSPECT_NODE
     reads = frozenset({EventKind.STEP_REPLAY_FINISHED, EventKind.JOB_FINISHED})
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +40,10 @@ class StepReplayDetector(HeldFindings):
         if event.data.get("outcome") != "found" or event.job is None:
             return []
         sure = self.config.sure / max(1, len(culprits))
-        return [one for culprit in culprits for one in self._hold(self._finding(event, culprit, sure))]
+        return [one for culprit in culprits for one in self._hold(self._suspect(event, culprit, sure))]
 
-    def _finding(self, event: Event, culprit: dict[str, Any], sure: float) -> Finding:
-        rank, node = count_of(culprit["rank"]), culprit.get("node")
-        where = node if isinstance(node, str) and node else None
+    def _suspect(self, event: Event, culprit: dict[str, Any], sure: float) -> Finding:
+        rank, where = count_of(culprit["rank"]), text(culprit.get("node"))
         listed = culprit.get("steps")
         steps = [step for step in map(count_of, listed) if step is not None] if isinstance(listed, list) else []
         numbers = {
@@ -60,15 +61,6 @@ class StepReplayDetector(HeldFindings):
             f"{place} computed other bits than its replicas from the same state, data and seeds{often}{at}: its device "
             f"or host computes wrongly."
         )
-        return Finding(
-            kind=FindingKind.SDC_SUSPECT,
-            entity=Entity(job=event.job, rank=rank, node=where),
-            time=event.time,
-            severity=Severity.CRITICAL,
-            detector=self.name,
-            confidence=sure,
-            evidence=Evidence(summary=summary, numbers=told),
-            event=event.id,
-            recommended_action=RecommendedAction.INSPECT_NODE,
-            cause=Cause.SILENT_CORRUPTION,
-        )
+        (kind,), entity = self.kinds, Entity(job=event.job, rank=rank, node=where)
+        evidence, cause = Evidence(summary=summary, numbers=told), Cause.SILENT_CORRUPTION
+        return self._finding(kind, entity, event.time, evidence, confidence=sure, cause=cause, event=event.id)

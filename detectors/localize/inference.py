@@ -118,8 +118,7 @@ class PathMatrix:
 
     def total(self, per_row: Floats) -> Floats:
         """[P, K] sums of [M, K] over the measurements of each piece."""
-        sums: Floats = np.add.reduceat(per_row[self.rows], self.starts, axis=0)
-        return sums
+        return np.add.reduceat(per_row[self.rows], self.starts, axis=0)
 
     def alike(self, piece: int) -> tuple[int, ...]:
         """Pieces that passed exactly the same measurements, itself among them."""
@@ -198,8 +197,7 @@ class LocalizationHypothesis:
     def _better(self, fit: Floats, level: Ints) -> Floats:
         """[M, K] how much better each measurement is explained if one more piece on its way has this level."""
         wide = np.maximum(np.arange(len(self.levels))[None, :], level[:, None])
-        better: Floats = np.take_along_axis(fit, wide, axis=1) - np.take_along_axis(fit, level[:, None], axis=1)
-        return better
+        return np.take_along_axis(fit, wide, axis=1) - np.take_along_axis(fit, level[:, None], axis=1)
 
     def _levels(self, members: dict[int, int]) -> Ints:
         level: Ints = np.zeros(len(self.fit), np.intp)
@@ -250,8 +248,7 @@ class LocalizationHypothesis:
     def _of(self, piece: int, others: dict[int, int]) -> Floats:
         """[K] gain of one piece alone."""
         rows = self.ways.rows_through(piece)
-        gain: Floats = self._better(self.fit[rows], self._levels(others)[rows]).sum(axis=0)
-        return gain
+        return np.asarray(self._better(self.fit[rows], self._levels(others)[rows]).sum(axis=0))
 
     def seen(self, seen: SizePosterior) -> SizePosterior:
         """Name, suspect and clear."""

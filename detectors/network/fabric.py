@@ -205,8 +205,7 @@ def _evidence(effect: Floats, error: Floats, shift: Floats, most: float) -> Floa
     """Log-likelihood ratio of "slowed by ``shift``" against "as usual", bounded for stuck and strange cells."""
     wide = error**2 + (UNEVEN * shift) ** 2
     ratio = effect**2 / (2 * error**2) - (effect - shift) ** 2 / (2 * wide) - np.log(wide / error**2) / 2
-    bounded: Floats = np.clip(ratio, LOSS, most)
-    return bounded
+    return np.clip(ratio, LOSS, most)
 
 
 def _route(

@@ -56,6 +56,7 @@ class LinksDetector(EventDetector):
 
     name = "link_state"
     kinds = frozenset({FindingKind.NIC_DEGRADED})
+    usual_action = RecommendedAction.MONITOR
     reads = frozenset({EventKind.LINK_DOWN, EventKind.LINK_UP, EventKind.NODE_STOPPING, EventKind.NODE_STARTED})
 
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,27 +237,19 @@ class LinksDetector(EventDetector):
         self._ports.pop((port.entity.node, port.entity.device), None)
         if port.said is not None:
             summary = f"Port {port_name(port.entity)} {why}."
-            yield replace(self._finding(port, port.said, time, Evidence(summary=summary)), active=False)
+            yield replace(self._about(port, port.said, time, Evidence(summary=summary)), active=False)
 
     def _say(self, port: _Port, severity: Severity, event: Event, lasted: float | None) -> Finding:
         if port.said is None:
             port.began = event.time
         port.said, port.told = severity, port.total
-        return replace(self._finding(port, severity, event.time, self._evidence(port, event, lasted)), event=event.id)
+        return replace(self._about(port, severity, event.time, self._evidence(port, event, lasted)), event=event.id)
 
-    def _finding(self, port: _Port, severity: Severity, time: float, evidence: Evidence) -> Finding:
-        return Finding(
-            kind=FindingKind.NIC_DEGRADED,
-            entity=port.entity,
-            time=time,
-            severity=severity,
-            detector=self.name,
-            confidence=1.0,
-            evidence=evidence,
-            recommended_action=RecommendedAction.INSPECT_NODE
-            if severity is Severity.CRITICAL
-            else RecommendedAction.MONITOR,
-            cause=Cause.NETWORK,  # a port that falls has lost its cable or its switch
+    def _about(self, port: _Port, severity: Severity, time: float, evidence: Evidence) -> Finding:
+        (kind,), action = self.kinds, RecommendedAction.INSPECT_NODE if severity is Severity.CRITICAL else None
+        cause = Cause.NETWORK  # a port that falls has lost its cable or its switch
+        return self._finding(
+            kind, port.entity, time, evidence, severity=severity, recommended_action=action, cause=cause
         )
 
     def _evidence(self, port: _Port, event: Event, lasted: float | None) -> Evidence:

@@ -41,6 +41,7 @@ class NicDetector(ArrayDetector):
     name = "nic"
     kinds = frozenset({FindingKind.NIC_DEGRADED, FindingKind.CONGESTION})
     usual_causes = True
+    usual_action = RecommendedAction.MONITOR
     signals = (_UP, _RATE, _FALLS, _WAIT, _SENT, *NAMES)
     host_signals = (_UPTIME,)
 
@@ -270,15 +271,7 @@ class NicDetector(ArrayDetector):
             numbers={"wait_ratio": share},
             series=(series,),
         )
-        return self._finding(
-            FindingKind.CONGESTION,
-            entity,
-            t,
-            evidence,
-            severity=Severity.INFO,
-            confidence=0.8,
-            recommended_action=RecommendedAction.MONITOR,
-        )
+        return self._finding(FindingKind.CONGESTION, entity, t, evidence, severity=Severity.INFO, confidence=0.8)
 
     def _speak(self, t: float, heard: Bools) -> list[Finding]:
         """What is to be said now: what began, changed or ended."""
@@ -297,17 +290,9 @@ class NicDetector(ArrayDetector):
             return self._ended(
                 FindingKind.NIC_DEGRADED, entity, t, f"Port {port_name(entity)} is as good as its peers again."
             )
-        evidence, confidence = self._evidence(row, level, t)
-        recommended_action = RecommendedAction.INSPECT_NODE if level == _BROKEN else RecommendedAction.MONITOR
-        return self._finding(
-            FindingKind.NIC_DEGRADED,
-            entity,
-            t,
-            evidence,
-            severity=_SEVERITY[level],
-            confidence=confidence,
-            recommended_action=recommended_action,
-        )
+        (evidence, sure), kind = self._evidence(row, level, t), FindingKind.NIC_DEGRADED
+        severity, action = _SEVERITY[level], RecommendedAction.INSPECT_NODE if level == _BROKEN else None
+        return self._finding(kind, entity, t, evidence, severity=severity, confidence=sure, recommended_action=action)
 
     def _evidence(self, row: int, level: int, t: float) -> tuple[Evidence, float]:
         """The first of what holds at this level: lost, slow, errors."""

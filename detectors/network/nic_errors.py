@@ -162,8 +162,7 @@ def _bad_end(values: Floats, read: Bools, groups: Sequence[npt.NDArray[np.intp]]
 
 
 def _excess(count: Floats, expected: Floats) -> Floats:
-    z: Floats = 2.0 * (np.sqrt(count + 0.375) - np.sqrt(expected + 0.375))
-    return z
+    return 2.0 * (np.sqrt(count + 0.375) - np.sqrt(expected + 0.375))
 
 
 @dataclass(frozen=True, slots=True)

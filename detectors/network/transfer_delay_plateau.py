@@ -63,8 +63,7 @@ class NoiseTail:
         reach = _REACH * self.bulk
         near = np.searchsorted(self.values, r + reach) - np.searchsorted(self.values, r - reach)
         nearby = near / (self.count * 2.0 * reach)
-        density: Floats = np.log(np.maximum(np.maximum(fitted, nearby), _UNSEEN / self.count / _LEVEL))
-        return density
+        return np.log(np.maximum(np.maximum(fitted, nearby), _UNSEEN / self.count / _LEVEL))
 
 
 def tail_of(memory: Floats, least: float, bulk: float) -> NoiseTail:
@@ -114,8 +113,7 @@ def evidence(r: Floats, noise: Floats, tail: NoiseTail) -> Floats:
         one = -(n - 1) / 2 * np.log(2 * np.pi * variance) - np.log(n) / 2 - scatter / (2 * variance)
         likely = np.logaddexp(likely, one - np.log(len(_WIDTHS)))
     prior = -(mean - tail.start) / _LEVEL - np.log(_LEVEL)
-    found: Floats = np.where(inside, likely + prior - healthy, -np.inf)
-    return found
+    return np.where(inside, likely + prior - healthy, -np.inf)
 
 
 def _chance(count: int, expected: float) -> float:

@@ -209,8 +209,7 @@ class TransferDelayDetector(ArrayDetector):
 
     def _stuck(self) -> Bools:
         """Pairs whose sensor says one and the same for ever: no clock does, so it says nothing."""
-        stuck: Bools = self.rows["same"] >= self.config.learn_steps - 1
-        return stuck
+        return self.rows["same"] >= self.config.learn_steps - 1
 
     def _learn(self, ready: npt.NDArray[np.intp]) -> None:
         """Set the usual time of pairs that were heard of often enough, and whether it goes with their bytes."""

@@ -22,6 +22,7 @@ from mainstay.detectors.cli_errors import (
     one_line,
     open_transport,
     parse_since,
+    plain_table,
     print_unfolded,
 )
 from mainstay.detectors.policy.comparison import Comparison, compare
@@ -258,22 +259,13 @@ def _offline(found: Comparison, events: list[Event]) -> dict[str, Any]:
 
 def _rule_table(rules: list[XidRule]) -> Any:
     from rich.markup import escape
-    from rich.table import Table
 
-    table = Table(box=None, pad_edge=False)
-    for name in ("code", "severity", "recommended_action", "group", "meaning"):
-        table.add_column(name, no_wrap=name != "meaning")
+    table = plain_table("code", "severity", "recommended_action", "group", "meaning", folding="meaning")
     for rule in rules:
         more = "; ".join(part for part in (rule.repeat_text, rule.note if len(rules) == 1 else "") if part)
         meaning = escape(rule.title + (f" ({more})" if more else ""))
-        mark = "*" if rule.overridden else ""
-        table.add_row(
-            rule.label + mark,
-            rule.ruling.severity.value,
-            rule.ruling.recommended_action.value,
-            rule.group.value,
-            meaning,
-        )
+        label, ruling = rule.label + ("*" if rule.overridden else ""), rule.ruling
+        table.add_row(label, ruling.severity, ruling.recommended_action, rule.group, meaning)
     return table
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from mainstay.detectors.event_data import number, whole_number
 from mainstay.detectors.policy.model import Family, XidPolicy
 from mainstay.probes.core_types import Event
 
@@ -69,7 +70,7 @@ class Burst:
     def add_event(self, event: Event) -> None:
         """Add an event."""
         data = event.data
-        lines = _whole(data.get("count", data.get("repeats")))
+        lines = whole_number(data.get("count", data.get("repeats")))
         self.counts[str(data.get("source", ""))[:16]] += min(max(lines or 1, 1), 10**9)
         self.first, self.last = min(self.first, event.time), max(self.last, event.time)
         self._learn(event, data)
@@ -80,12 +81,12 @@ class Burst:
             self.text, self.event = text[:_KEPT_TEXT], event.id
         if isinstance(data.get("fatal"), bool):
             self.fatal = bool(self.fatal) or data["fatal"]
-        uptime = _number(data.get("uptime"))
+        uptime = number(data.get("uptime"))
         if uptime is not None:
             self.uptime = uptime if self.uptime is None else min(self.uptime, uptime)
         line = text if isinstance(text, str) else ""
         _add(self.jobs, event.job)
-        _add(self.processes, _whole(data.get("pid")))
+        _add(self.processes, whole_number(data.get("pid")))
         _add(self.places, _place(data, line))
         _add(self.links, _link(data, line))
 
@@ -160,16 +161,8 @@ def _add(values: set[Any], value: Any) -> None:
         values.add(value)
 
 
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
 def _place(data: dict[str, Any], text: str) -> tuple[int, int] | None:
-    gpc, tpc = _whole(data.get("gpc")), _whole(data.get("tpc"))
+    gpc, tpc = whole_number(data.get("gpc")), whole_number(data.get("tpc"))
     if gpc is not None and tpc is not None:
         return gpc, tpc
     found = _PLACE.search(text)
@@ -177,7 +170,7 @@ def _place(data: dict[str, Any], text: str) -> tuple[int, int] | None:
 
 
 def _link(data: dict[str, Any], text: str) -> int | None:
-    told = _whole(data.get("link"))
+    told = whole_number(data.get("link"))
     if told is not None:
         return told
     found = _LINK.search(text)

@@ -13,7 +13,15 @@ from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
-from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line, parse_since, print_unfolded
+from mainstay.detectors.cli_errors import (
+    BAD_INPUT,
+    AsJson,
+    InputError,
+    one_line,
+    parse_since,
+    plain_table,
+    print_unfolded,
+)
 from mainstay.detectors.finding import ADVICE, Finding
 from mainstay.detectors.recording.reader import RecordingDirectory
 from mainstay.detectors.recording.replay import replay as replay_recording
@@ -115,11 +123,7 @@ def lines(found: Sequence[Finding]) -> bytes:
 
 def table(found: Sequence[Finding], start: float) -> Table:
     """Findings that became active, in order of time, in seconds since the recording began."""
-    columns = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    columns.add_column("after", justify="right", no_wrap=True)
-    for name in ("severity", "kind", "who"):
-        columns.add_column(name, no_wrap=True)
-    columns.add_column("what")
+    columns = plain_table("after", "severity", "kind", "who", "what", right={"after"}, folding="what")
     for finding in [one for one in found if one.active][:_SHOWN]:
         word = "advice" if finding.kind in ADVICE else finding.severity.value
         columns.add_row(

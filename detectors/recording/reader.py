@@ -86,12 +86,10 @@ class RecordingDirectory:
         entities = self._entities(source, signals)
         if not entities:
             return
-        first, last = self._range(files.SAMPLES, "time")
         counters = [place for place, name in enumerate(signals) if SIGNALS[name].kind is SignalKind.COUNTER]
         rates = RecordedRates(len(counters), len(entities))
         groups = tuple(self.fleet.group(str(e.node), str(e.device)) for e in entities)
-        for start in range(int(first), int(last) + 1, WINDOW_SECONDS):
-            t = np.arange(start, min(start + WINDOW_SECONDS, int(last) + 1), dtype=np.float64)
+        for t in _seconds(*self._range(files.SAMPLES, "time")):
             x = self._dense(t, signals, entities)
             x[:, counters] = rates.feed(t, x[:, counters])
             yield Samples(entities=entities, groups=groups, signals=signals, t=t, x=x.astype(np.float32))
@@ -108,8 +106,7 @@ class RecordingDirectory:
 
     def _dense(self, t: Any, signals: tuple[str, ...], entities: tuple[Entity, ...]) -> npt.NDArray[np.float64]:
         """[T, S, E]; of several values in one second the last counts."""
-        within = (pc.field("time") >= t[0]) & (pc.field("time") < t[-1] + 1) & pc.field("signal").isin(list(signals))
-        table = self._read(files.SAMPLES, None, within)
+        table = self._read(files.SAMPLES, None, _during(t) & pc.field("signal").isin(list(signals)))
         x = np.full((len(t), len(signals), len(entities)), np.nan)
         times = _numbers(table, "time")
         order = np.argsort(times, kind="stable")
@@ -156,25 +153,25 @@ class RecordingDirectory:
     def _windows(self, name: str, job: str) -> Iterator[tuple[Any, tuple[str, ...]]]:
         """Rows of some hundred steps at a time, in order of time."""
         first, last = self._range(name, "step", job)
-        signals = tuple(c for c in files.COLUMNS[name] if last >= first and c in self._tables[name].schema_arrow.names)
         for start in range(int(first), int(last) + 1, WINDOW_STEPS):
             within = (pc.field("step") >= start) & (pc.field("step") < start + WINDOW_STEPS)
-            table = self._read(name, None, (pc.field("job") == job) & within)
+            table = self._in_time(name, (pc.field("job") == job) & within)
             if len(table):
-                yield table.take(pc.sort_indices(table, [("time", "ascending")])), signals
+                yield table, self._signals(name)
+
+    def _signals(self, name: str) -> tuple[str, ...]:
+        table = self._tables[name]
+        return () if table is None else tuple(c for c in files.COLUMNS[name] if c in table.schema_arrow.names)
+
+    def _in_time(self, name: str, where: Any) -> Any:
+        table = self._read(name, None, where)
+        return table.take(pc.sort_indices(table, [("time", "ascending")]))
 
     def progress(self, job: str) -> Iterator[Samples]:
         who = _ranks(self.fleet.mesh(job))
-        first, last = self._range(files.PROGRESS, "time", job)
-        if last < first:
-            return
-        have = self._tables[files.PROGRESS].schema_arrow.names
-        signals = tuple(column for column in files.COLUMNS[files.PROGRESS] if column in have)
-        for start in range(int(first), int(last) + 1, WINDOW_SECONDS):
-            t = np.arange(start, min(start + WINDOW_SECONDS, int(last) + 1), dtype=np.float64)
-            within = (pc.field("time") >= t[0]) & (pc.field("time") < t[-1] + 1) & (pc.field("job") == job)
-            table = self._read(files.PROGRESS, None, within)
-            table = table.take(pc.sort_indices(table, [("time", "ascending")]))
+        signals = self._signals(files.PROGRESS)
+        for t in _seconds(*self._range(files.PROGRESS, "time", job)):
+            table = self._in_time(files.PROGRESS, _during(t) & (pc.field("job") == job))
             rows = who.mesh.rows(_numbers(table, "rank").astype(np.int64).tolist())
             when = (np.floor(_numbers(table, "time")) - t[0]).astype(np.intp)
             x = np.full((len(t), len(signals), len(who.entities)), np.nan)
@@ -215,6 +212,16 @@ def _ranks(mesh: JobMesh) -> _Who:
     return _Who(entities, tuple(f"pp{stage}" for stage in mesh.on("pp")), mesh)
 
 
+def _seconds(first: float, last: float) -> Iterator[npt.NDArray[np.float64]]:
+    """Whole seconds of each window."""
+    for start in range(int(first), int(last) + 1, WINDOW_SECONDS):
+        yield np.arange(start, min(start + WINDOW_SECONDS, int(last) + 1), dtype=np.float64)
+
+
+def _during(t: npt.NDArray[np.float64]) -> Any:
+    return (pc.field("time") >= t[0]) & (pc.field("time") < t[-1] + 1)
+
+
 def _stepwise(table: Any, signals: tuple[str, ...], rows: npt.NDArray[np.intp], who: _Who) -> Samples:
     """[step, signal, entity]; of a step that was done again the first counts, as it was judged when it came."""
     number, ended = _numbers(table, "step").astype(np.int64), _numbers(table, "time")
@@ -237,8 +244,7 @@ def source_of(device: str) -> SignalSource:
 
 def _numbers(table: Any, column: str) -> npt.NDArray[np.float64]:
     """A column as float64, null as NaN."""
-    values: npt.NDArray[np.float64] = table[column].cast(pa.float64()).to_numpy(zero_copy_only=False)
-    return values
+    return np.asarray(table[column].cast(pa.float64()).to_numpy(zero_copy_only=False))
 
 
 def _codes(table: Any, column: str, places: dict[str, int]) -> npt.NDArray[np.intp]:

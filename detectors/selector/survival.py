@@ -60,8 +60,7 @@ class SurvivalModel(ABC):
 class Exponential(SurvivalModel):
     """One constant hazard for all: incidents per hour at risk."""
 
-    def _learn(self, x: npt.ArrayLike, data: Spells) -> CumulativeHazard:
-        del x
+    def _learn(self, _x: npt.ArrayLike, data: Spells) -> CumulativeHazard:
         rate = data.events / float(np.sum(data.stop - data.entry))
         return CumulativeHazard(np.zeros(1), np.zeros(1), rate)
 
@@ -72,8 +71,7 @@ class KaplanMeier(SurvivalModel):
     Where all that were left failed at once the curve would fall to zero for ever; the step counts as Nelson-Aalen's.
     """
 
-    def _learn(self, x: npt.ArrayLike, data: Spells) -> CumulativeHazard:
-        del x
+    def _learn(self, _x: npt.ArrayLike, data: Spells) -> CumulativeHazard:
         weights = np.ones(len(data.stop))
         times, deaths = np.unique(data.stop[data.observed], return_counts=True)
         share = deaths / RiskSets(data, times).sums(weights)

@@ -48,8 +48,7 @@ class Hysteresis:
 
     def on(self, rows: EntityState) -> Bools:
         """[E] where it holds now."""
-        held: Bools = rows[f"{self._name}.on"]
-        return held
+        return rows[f"{self._name}.on"]
 
     def step(self, rows: EntityState, yes: Bools, no: Bools) -> Places:
         """Take one sample, [E] each; returns the rows that changed."""

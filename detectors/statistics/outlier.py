@@ -92,9 +92,7 @@ class OutlierDetector(ArrayDetector):
         rows.field("name", 0, np.uint32)  # hashed, for the draw of peers
         return self._streams.declare(rows)
 
-    def status(self) -> DetectorStatus:
-        if not self.rows.entities:
-            return DetectorStatus(state=DetectorState.IDLE)
+    def _judging(self) -> DetectorStatus:
         judged = float(np.count_nonzero(self._peers.index < len(self._peers.labels)))
         numbers = {"entities": float(len(self.rows.entities)), "judged": judged, "stuck_sensors": float(self._stuck)}
         numbers["tail_scale"] = float(self._tails.scale.max())
@@ -292,5 +290,4 @@ def _spoken(value: float, unit: str) -> str:
 
 def _tail(count: npt.NDArray[np.intp]) -> Floats:
     """How much wider the scale must be for a cohort of this size."""
-    factor: Floats = np.interp(1.0 / np.maximum(count, 1), _TAIL_INVERSE, _TAIL_FACTOR)
-    return factor
+    return np.interp(1.0 / np.maximum(count, 1), _TAIL_INVERSE, _TAIL_FACTOR)

@@ -42,8 +42,7 @@ class Tail:
         if abs(self.shape) >= 1e-6:
             with np.errstate(divide="ignore"):  # beyond the end of a short tail: never
                 excess = np.log(np.maximum(1.0 + self.shape * excess, 0.0)) / self.shape
-        rate: Floats = np.where(score < self.start, np.inf, np.log(self.rate) - excess)
-        return rate
+        return np.where(score < self.start, np.inf, np.log(self.rate) - excess)
 
 
 def tail(score: Floats, *, quantile: float = 0.98, apart: int = 30) -> Tail:

@@ -92,8 +92,7 @@ class ComputeTime:
 
 def nodes_of(entities: Sequence[Entity]) -> npt.NDArray[np.intp]:
     """Number [rank] of the node that it runs on; who tells none shares one with those who tell none."""
-    nodes: npt.NDArray[np.intp] = np.unique([entity.node or "" for entity in entities], return_inverse=True)[1]
-    return nodes
+    return np.unique([entity.node or "" for entity in entities], return_inverse=True)[1]
 
 
 def has_noisier_neighbor(x: Floats, core_wait: Floats, row: int, slowdown: float, share: float) -> bool:

@@ -63,7 +63,7 @@ class ContentionDetector(ArrayDetector):
         self._ticks = 0
         self._noise: float | None = None
         self._said: dict[Entity, str] = {}
-        """Nodes and jobs that a finding holds about; ranks stand in ``state``."""
+        """Nodes and jobs that a finding holds about; ranks stand in ``said``."""
         self._uniform = 0
         self._heard = False
         self._layout: tuple[tuple[Entity, ...], PeerTable, PeerTable] | None = None
@@ -72,18 +72,13 @@ class ContentionDetector(ArrayDetector):
 
     def _rows(self) -> EntityState:
         rows = EntityState().field("seen", 0, np.int64).field("missing", 0, np.int64)
-        rows.field("hot", fill=False, dtype=np.bool_).field("state", fill=False, dtype=np.bool_)
+        rows.field("hot", fill=False, dtype=np.bool_).field("said", fill=False, dtype=np.bool_)
         rows.field("score", 0.0).field("onset", np.nan)
         for name in ("share", "excess"):
             rows.field(name, np.nan, np.float64, (self.config.remembered,))
         return rows
 
-    def _held(self, row: int) -> list[FindingKind]:
-        return [_KIND] if self.rows["state"][row] else []
-
-    def status(self) -> DetectorStatus:
-        if not self.rows.entities:
-            return DetectorStatus(state=DetectorState.IDLE)
+    def _judging(self) -> DetectorStatus:
         if not self._heard:
             return DetectorStatus(state=DetectorState.ABSTAINING, reason="No rank reports its run delay.")
         if self._noise is None:
@@ -184,9 +179,9 @@ class ContentionDetector(ArrayDetector):
         for entity in [e for e in self._said if e.node is not None and e.node not in status]:
             del self._said[entity]
             found.append(self._over(entity, time))
-        changed = np.flatnonzero(wanted != rows["state"])
+        changed = np.flatnonzero(wanted != rows["said"])
         ranks = [rows.entities[int(r)].rank or 0 for r in changed]
-        rows["state"] = wanted
+        rows["said"] = wanted
         for row in changed[np.argsort(ranks, kind="stable")]:
             over = self._over(rows.entities[int(row)], time)
             found.append(self._say_rank(int(row), time) if wanted[row] else over)

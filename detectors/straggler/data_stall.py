@@ -72,9 +72,7 @@ class DataStallDetector(ArrayDetector):
     def _held(self, row: int) -> list[FindingKind]:
         return [_KIND] if self._latch.on(self.rows)[row] else []
 
-    def status(self) -> DetectorStatus:
-        if not self.rows.entities:
-            return DetectorStatus(state=DetectorState.IDLE)
+    def _judging(self) -> DetectorStatus:
         if not self.rows["seen"].any():
             return DetectorStatus(state=DetectorState.ABSTAINING, reason="No rank reports how long it waits for data.")
         if not self._ready().any():
@@ -89,8 +87,7 @@ class DataStallDetector(ArrayDetector):
         return found
 
     def _ready(self) -> Bools:
-        ready: Bools = self.rows["seen"] >= self.config.skip_steps + self.config.learn_steps
-        return ready
+        return self.rows["seen"] >= self.config.skip_steps + self.config.learn_steps
 
     def _typical_step(self) -> float:
         return float(median(np.array(self._typical)))

@@ -46,6 +46,8 @@ class ImbalanceDetector(ArrayDetector):
     kinds = frozenset({_STAGE, _SEQUENCE, _GARBAGE})
     signals = _SIGNALS
     feed = Feed.STEPS
+    usual_severity = Severity.INFO
+    usual_confidence = 0.8
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Config:
@@ -88,13 +90,10 @@ class ImbalanceDetector(ArrayDetector):
         rows = EntityState().field("seen", 0, np.int64)
         return rows.field("seconds", np.nan, np.float64, (6, self.config.remembered))
 
-    def _held(self, row: int) -> list[FindingKind]:
-        del row
+    def _held(self, _row: int) -> list[FindingKind]:
         return []  # all that it says is about the job
 
-    def status(self) -> DetectorStatus:
-        if not self.rows.entities:
-            return DetectorStatus(state=DetectorState.IDLE)
+    def _judging(self) -> DetectorStatus:
         if self._known_steps() < self.config.least_steps:
             return DetectorStatus(state=DetectorState.LEARNING, reason="Advice needs more steps.")
         return DetectorStatus(state=DetectorState.ACTIVE, numbers={"advice": float(len(self._on))})
@@ -110,13 +109,10 @@ class ImbalanceDetector(ArrayDetector):
             ranks = [-1 if e.rank is None else e.rank for e in samples.entities]
             self._order = np.argsort(np.array(ranks, np.int64), kind="stable")
         if not samples.entities:
-            found += [self._gone(kind, job, float(samples.t[0])) for kind, job in self._on.items()]
+            gone, time = Evidence(summary="The job has no ranks any more."), float(samples.t[0])
+            found += [self._finding(kind, job, time, gone, active=False) for kind, job in self._on.items()]
             self._on = {}
         return found
-
-    def _gone(self, kind: FindingKind, job: Entity, time: float) -> Finding:
-        evidence = Evidence(summary="The job has no ranks any more.")
-        return self._finding(kind, job, time, evidence, active=False, severity=Severity.INFO, confidence=0.8)
 
     def _tick(self, samples: Samples, k: int) -> list[Finding]:
         values = np.array([samples.signal(k, name) for name in _SIGNALS])
@@ -147,18 +143,7 @@ class ImbalanceDetector(ArrayDetector):
                 self._on[kind] = job
             else:
                 del self._on[kind]
-            found.append(
-                self._finding(
-                    kind,
-                    job,
-                    time,
-                    evidence,
-                    active=holds,
-                    severity=Severity.INFO,
-                    confidence=0.8,
-                    cause=Cause.WORKLOAD,
-                )
-            )
+            found.append(self._finding(kind, job, time, evidence, active=holds, cause=Cause.WORKLOAD))
         return found
 
 

@@ -38,8 +38,7 @@ _SAME_WORK = 0.01
 def pool_of(ranks: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
     """Rows of about 512 ranks, all of a smaller job, in order of their numbers."""
     part = ((ranks * _KNUTH) % 2**32) * len(ranks) < _POOL * 2**32
-    rows: npt.NDArray[np.intp] = np.flatnonzero(part)[np.argsort(ranks[part], kind="stable")]
-    return rows
+    return np.flatnonzero(part)[np.argsort(ranks[part], kind="stable")]
 
 
 def drift_of(own: Floats) -> Floats:

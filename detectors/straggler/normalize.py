@@ -96,14 +96,12 @@ class PeerTable:
     def gather(self, x: Floats) -> Floats:
         """[..., G, N] the values of each group's rows; NaN where a group is shorter."""
         padded = np.concatenate((x, np.full((*x.shape[:-1], 1), np.nan)), axis=-1)
-        gathered: Floats = padded[..., self.table]
-        return gathered
+        return padded[..., self.table]
 
     def _scatter(self, values: Floats) -> Floats:
         flat = values.reshape(*values.shape[:-2], -1)
         padded = np.concatenate((flat, np.full((*flat.shape[:-1], 1), np.nan)), axis=-1)
-        scattered: Floats = padded[..., self._place]
-        return scattered
+        return padded[..., self._place]
 
 
 def scale_of(count: npt.NDArray[np.intp]) -> Floats:
@@ -112,8 +110,7 @@ def scale_of(count: npt.NDArray[np.intp]) -> Floats:
     Variance of a median of m normal values: 1 / (1 + 2/pi (m - 1)), within a tenth from m = 1 on.
     """
     others = np.maximum(count - 1, 1)
-    spread: Floats = np.sqrt(1.0 + 1.0 / (1.0 + 2.0 / np.pi * (others - 1)))
-    return spread
+    return np.sqrt(1.0 + 1.0 / (1.0 + 2.0 / np.pi * (others - 1)))
 
 
 @dataclass(eq=False)
@@ -230,8 +227,7 @@ def _some(columns: Floats) -> Floats:
     """[C, n] of [C, T, R]: complete rank-steps only, evenly thinned to what a fit needs."""
     flat = columns.reshape(len(columns), -1)
     flat = flat[:, np.isfinite(flat).all(axis=0)]
-    thinned: Floats = flat[:, :: max(1, -(-flat.shape[1] // _FIT_ROWS))]
-    return thinned
+    return flat[:, :: max(1, -(-flat.shape[1] // _FIT_ROWS))]
 
 
 _FIT_LEAST = 16
@@ -272,8 +268,7 @@ def fit_cost(seconds: Floats, work: Floats) -> Floats | None:
         scale = float((part**2).mean())
         cost = np.linalg.solve(part.T @ part / len(part) + scale * ridge, part.mean(axis=0))
         keep = _inliers(1.0 - design @ cost)
-    seconds_each: Floats = cost / size[:, 0]
-    return seconds_each
+    return np.asarray(cost / size[:, 0])
 
 
 def _inliers(residual: Floats) -> Bools:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mainstay.detectors.base import Floats
-from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.cli_errors import naming
 from mainstay.detectors.superbench.baseline import Baseline, look_up, why_unusable
 from mainstay.detectors.superbench.names import Selection, select
 from mainstay.detectors.superbench.results import Results
@@ -41,10 +41,8 @@ def bind(results: Results, rules: RuleFile, baseline: Baseline) -> tuple[Bound, 
     benchmarks = results.benchmarks()
     bound = []
     for rule in rules.rules:
-        try:
+        with naming(f"rule {rule.name!r}"):
             selection = select(rule.metrics, results.metrics, benchmarks)
-        except InputError as error:
-            raise InputError(f"rule {rule.name!r}: {error}") from error
         bound.append(_with_baselines(rule, selection, results, baseline))
     return tuple(bound)
 

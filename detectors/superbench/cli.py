@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from cyclopts import App, Parameter
 
-from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, Flag, InputError, one_line
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, Flag, InputError, naming, one_line
 from mainstay.detectors.superbench.baseline import (
     Generated,
     generate_fixed,
@@ -156,7 +156,8 @@ def summary(
     """
     summary_rules = _parsed(rules, lambda file: read_summary_rules(_text(file)))
     measured = _results(results)
-    lines = _named(rules, lambda: summarize(measured, summary_rules, digits))
+    with naming(rules):
+        lines = summarize(measured, summary_rules, digits)
     text = {
         "md": lambda: markdown_of(lines),
         "html": lambda: html_of_summary(lines),
@@ -207,14 +208,16 @@ def baseline(
     kept = _baseline(previous)
     wanted = _parsed(summary_rules, lambda file: read_summary_rules(_text(file)))
     measured = _results(results)
-    samples, whole = _named(summary_rules, lambda: samples_for_baseline(measured, wanted))
+    with naming(summary_rules):
+        samples, whole = samples_for_baseline(measured, wanted)
     if not samples:
         raise InputError(f"{summary_rules}: its rules select nothing in {results}")
     if rules is None or algorithm == "mean":
         made = generate_mean(samples, kept)
     else:
         rule_file = _parsed(rules, lambda file: read_rules(_text(file)))
-        made = _named(rules, lambda: generate_fixed(samples, rule_file, kept))
+        with naming(rules):
+            made = generate_fixed(samples, rule_file, kept)
     output.write_text(write_baseline(made, whole, digits=digits, kept=kept), encoding="utf-8")
     return _print_baseline(made, output, len(measured.nodes))
 
@@ -230,7 +233,8 @@ def _print_baseline(made: Generated, output: Path, nodes: int) -> int:
 
 def _judged(results: Path, rules: Path, rule_file: RuleFile, baseline: dict[str, object]) -> SuperBenchDiagnosis:
     measured = _results(results)
-    return _named(rules, lambda: diagnose_results(measured, rule_file, baseline))
+    with naming(rules):
+        return diagnose_results(measured, rule_file, baseline)
 
 
 def _results(file: Path) -> Results:
@@ -249,14 +253,8 @@ def _parsed(file: Path, read: Callable[[Path], T]) -> T:
     """Parse a file; errors name the file."""
     if not file.is_file():
         raise InputError(f"cannot read {file}: {'it is not a file' if file.exists() else 'no such file'}")
-    return _named(file, lambda: read(file))
-
-
-def _named(file: Path, do: Callable[[], T]) -> T:
-    try:
-        return do()
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from error
+    with naming(file):
+        return read(file)
 
 
 def _text(file: Path) -> str:

@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 
 from mainstay.detectors.base import Floats
-from mainstay.detectors.cli_errors import InputError, read_json
+from mainstay.detectors.cli_errors import InputError, naming, read_json
 from mainstay.detectors.superbench.names import direction
 from mainstay.detectors.superbench.results import Results, read_results
-from mainstay.detectors.validation.criteria import RefusedMetric
+from mainstay.detectors.validation.verdict import RefusedMetric
 from mainstay.probes.benchmarks.result import (
     RAW,
     BenchmarkResult,
@@ -61,10 +61,8 @@ def read_runs(file: Path, directions: Directions = lambda _: None) -> list[Suite
     if whole:
         name = file.absolute().parent.name if file.stem.startswith("results") else file.stem
         content = msgspec.json.encode({"node": name} | whole)
-    try:
+    with naming(file):
         return suite_results(read_results(content.splitlines()), file.stat().st_mtime, directions)
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from error
 
 
 def unread_metrics(runs: Sequence[SuiteResult]) -> list[RefusedMetric]:

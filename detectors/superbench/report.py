@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from mainstay.detectors.cli_errors import plain_table
 from mainstay.detectors.finding import join_names
 from mainstay.detectors.superbench.diagnose import SuperBenchDiagnosis
 from mainstay.detectors.superbench.lint import LintIssue, coverage
@@ -48,10 +49,7 @@ def _own(diagnosis: SuperBenchDiagnosis, node: int) -> bool:
 
 
 def _nodes(diagnosis: SuperBenchDiagnosis, places: list[int]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("verdict", "node", "category"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("why", overflow="fold")
+    table = plain_table("verdict", "node", "category", "why", folding="why")
     if len(places) > MOST_ROWS:
         table.add_row("", f"{len(places) - MOST_ROWS} more", "", "all of them: --output FILE")
     for place in reversed(places[:MOST_ROWS]):
@@ -59,13 +57,8 @@ def _nodes(diagnosis: SuperBenchDiagnosis, places: list[int]) -> Table:
         verdict = diagnosis.verdicts[place]
         is_failed = verdict is Verdict.FAIL
         why = _short(said.details) if is_failed else join_names(diagnosis.unknown[place], SHOWN)
-        category = said.category if is_failed else ""
-        table.add_row(
-            Text(verdict.upper(), _STYLES[verdict]),
-            Text(plain(diagnosis.results.nodes[place])),
-            Text(plain(category)),
-            Text(plain(why)),
-        )
+        cells = (diagnosis.results.nodes[place], said.category if is_failed else "", why)
+        table.add_row(Text(verdict.upper(), _STYLES[verdict]), *(Text(plain(cell)) for cell in cells))
     return table
 
 
@@ -76,10 +69,7 @@ def _short(details: str, most: int = 240) -> str:
 
 def render_findings(findings: Sequence[LintIssue]) -> RenderableType:
     """What is wrong with the rules, one a row."""
-    table = Table(box=None, pad_edge=False, header_style="bold yellow", padding=(0, 2, 0, 0))
-    table.add_column("rules", no_wrap=True)
-    table.add_column("finding", no_wrap=True)
-    table.add_column("what is wrong", overflow="fold")
+    table = plain_table("rules", "finding", "what is wrong", folding="what is wrong", style="bold yellow")
     for one in findings:
         table.add_row(Text(plain(one.rule) or "(file)"), Text(one.code, "yellow"), Text(plain(one.message)))
     return table

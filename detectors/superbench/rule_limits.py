@@ -15,12 +15,12 @@ from pathlib import Path
 
 import msgspec
 
-from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.cli_errors import InputError, naming
 from mainstay.detectors.superbench.conversion import COHORT, full_names
 from mainstay.detectors.superbench.interpret import Unjudgeable, evaluate
 from mainstay.detectors.superbench.names import benchmark_of, compiled
 from mainstay.detectors.superbench.rules import Function, SuperBenchRule, read_rules
-from mainstay.detectors.validation.criteria import Criteria, Criterion
+from mainstay.detectors.validation.verdict import Criteria, Criterion
 from mainstay.probes.benchmarks.result import Better, SuiteResult
 
 
@@ -49,13 +49,13 @@ class RuleLimits:
 
     def __init__(self, file: Path | None) -> None:
         try:
-            rules = read_rules(file.read_text()).rules if file else ()
-            stated = [(entry, limit) for rule in rules if (limit := _limit(rule)) for entry in rule.metrics]
-            self._entries = [(benchmark_of(entry), entry, compiled(entry), limit) for entry, limit in stated]
+            text = file.read_text() if file else ""
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"cannot read {file}: {error}") from error
-        except InputError as error:
-            raise InputError(f"{file}: {error}") from error
+        with naming(file):
+            rules = read_rules(text).rules if file else ()
+            stated = [(entry, limit) for rule in rules if (limit := _limit(rule)) for entry in rule.metrics]
+            self._entries = [(benchmark_of(entry), entry, compiled(entry), limit) for entry, limit in stated]
         self._of = cache(self._select)
 
     def _select(self, name: str) -> frozenset[RuleLimit]:

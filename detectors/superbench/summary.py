@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from mainstay.detectors.base import Floats
-from mainstay.detectors.cli_errors import InputError
+from mainstay.detectors.cli_errors import InputError, naming
 from mainstay.detectors.superbench.names import select, shown, without_rank
 from mainstay.detectors.superbench.output import Table, html_of, markdown, short
 from mainstay.detectors.superbench.results import Results
@@ -95,10 +95,8 @@ def samples_of(results: Results, rule: SummaryRule) -> dict[str, list[int]]:
     Raises:
         InputError: an entry is no regular expression; the message names the rule.
     """
-    try:
+    with naming(f"rule {rule.name!r}"):
         columns = select(rule.metrics, results.metrics, results.benchmarks()).columns
-    except InputError as error:
-        raise InputError(f"rule {rule.name!r}: {error}") from error
     groups: dict[str, list[int]] = {}
     for place in columns:
         groups.setdefault(_aggregated(results.metrics[place], rule.aggregate), []).append(place)

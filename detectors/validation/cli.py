@@ -18,17 +18,11 @@ from cyclopts import App, Parameter
 
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line, print_unfolded, read_json
 from mainstay.detectors.superbench.conversion import read_runs, unread_metrics
-from mainstay.detectors.validation.criteria import (
-    FALSE_ALARMS,
-    Criteria,
-    SuiteVerdict,
-    judge_suite,
-    learn_criteria,
-    samples_of,
-    worst,
-)
+from mainstay.detectors.validation.criteria import judge_suite, worst
+from mainstay.detectors.validation.criterion_learning import FALSE_ALARMS, learn_criteria, samples_of
 from mainstay.detectors.validation.remeasurement import confirm_failures
 from mainstay.detectors.validation.sessions import ONE_SESSION, by_day, by_time
+from mainstay.detectors.validation.verdict import Criteria, SuiteVerdict
 from mainstay.probes.benchmarks.result import SuiteResult, contention_note
 from mainstay.probes.core_types import Verdict
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from mainstay.detectors.validation.criterion_learning import FALSE_ALARMS, MetricSample, learn_criteria, samples_of
 from mainstay.detectors.validation.defect_attribution import attribute_defects, describe_defects
 from mainstay.detectors.validation.validator import judge_run
 from mainstay.detectors.validation.verdict import (
@@ -38,24 +37,6 @@ from mainstay.probes.benchmarks.result import (
     format_value,
 )
 from mainstay.probes.core_types import Verdict
-
-__all__ = [
-    "BADNESS",
-    "FALSE_ALARMS",
-    "HOW_TO_LEARN",
-    "Criteria",
-    "Criterion",
-    "MetricSample",
-    "MetricVerdict",
-    "RefusedMetric",
-    "RunVerdict",
-    "SuiteVerdict",
-    "judge",
-    "judge_suite",
-    "learn_criteria",
-    "samples_of",
-    "worst",
-]
 
 BADNESS = {Verdict.PASS: 0, Verdict.WARN: 1, Verdict.UNKNOWN: 2, Verdict.FAIL: 3}
 """A known fault is worse than ignorance; ignorance is worse than a known blemish."""

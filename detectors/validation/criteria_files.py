@@ -14,9 +14,10 @@ import numpy as np
 
 from mainstay.detectors.base import Floats
 from mainstay.detectors.validation.cohort_drift import CohortShift, judge_change
-from mainstay.detectors.validation.criteria import MetricSample, SuiteVerdict, samples_of
+from mainstay.detectors.validation.criterion_learning import MetricSample, samples_of
 from mainstay.detectors.validation.node_clusters import SlowGroup, group
 from mainstay.detectors.validation.repeatability import NEEDED, repeatability
+from mainstay.detectors.validation.verdict import SuiteVerdict
 from mainstay.probes.benchmarks.result import Better, SuiteResult
 from mainstay.probes.core_types import Verdict
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mainstay.detectors.validation.cohort_drift import MOST_HIDDEN
-from mainstay.detectors.validation.criteria import FALSE_ALARMS, worst
+from mainstay.detectors.validation.criteria import worst
+from mainstay.detectors.validation.criterion_learning import FALSE_ALARMS
 from mainstay.detectors.validation.criterion_limits import NotAGateError, Run
 from mainstay.detectors.validation.validator import OwnPast
 from mainstay.probes.benchmarks.result import Better

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from mainstay.detectors.validation.criteria import Criteria, judge_suite, worst
-from mainstay.detectors.validation.verdict import MetricVerdict
+from mainstay.detectors.validation.criteria import judge_suite, worst
+from mainstay.detectors.validation.verdict import Criteria, MetricVerdict
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better, SuiteResult
 from mainstay.probes.core_types import Verdict
 

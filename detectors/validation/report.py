@@ -5,20 +5,15 @@ Pure: verdicts in, something that rich can print out. A verdict is always a word
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mainstay.detectors.validation.criteria import (
-    BADNESS,
-    HOW_TO_LEARN,
-    Criteria,
-    Criterion,
-    MetricVerdict,
-    SuiteVerdict,
-)
+from mainstay.detectors.cli_errors import plain_table
+from mainstay.detectors.validation.criteria import BADNESS, HOW_TO_LEARN
+from mainstay.detectors.validation.verdict import Criteria, Criterion, MetricVerdict, SuiteVerdict
 from mainstay.probes.benchmarks.result import Better, format_value
 from mainstay.probes.core_types import Verdict
 
@@ -39,14 +34,10 @@ def render(judged: SuiteVerdict) -> RenderableType:
 
 def table(verdicts: Iterable[MetricVerdict]) -> Table:
     """One row a metric; what must be acted on comes last, next to the headline."""
-    columns = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     rows = sorted(verdicts, key=lambda verdict: BADNESS[verdict.verdict])  # stable: the suite's order within
-    for name in ("verdict", "benchmark", "device", "metric"):
-        columns.add_column(name, no_wrap=True)
-    columns.add_column("measured", justify="right", no_wrap=True)
     same = len({row.reason for row in rows}) == 1  # then the headline says it once
-    if not same:
-        columns.add_column("why")
+    names = ("verdict", "benchmark", "device", "metric", "measured", *(() if same else ("why",)))
+    columns = plain_table(*names, right={"measured"}, folding="why")
     for row in rows:
         value = "-" if row.value is None else format_value(row.value, row.unit)
         why = () if same else (row.reason,)
@@ -74,12 +65,8 @@ def _word(verdict: Verdict) -> Text:
 
 def criteria_table(criteria: Criteria) -> Table:
     """What was learned and what was refused, one row a metric."""
-    columns = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("cohort", "benchmark", "metric"):
-        columns.add_column(name, no_wrap=True)
-    for name in ("typical", "warns beyond", "fails beyond", "runs", "sessions", "finds from"):
-        columns.add_column(name, justify="right", no_wrap=True)
-    columns.add_column("judged by")
+    numbers = ("typical", "warns beyond", "fails beyond", "runs", "sessions", "finds from")
+    columns = plain_table("cohort", "benchmark", "metric", *numbers, "judged by", right=numbers, folding="judged by")
     for one in criteria.criteria:
         limit = one.low if one.better is Better.HIGHER else one.high
         edges = (_shown(one.center, one), _shown(one.warn, one), _shown(limit, one))
@@ -110,13 +97,9 @@ def _shown(value: float | None, criterion: Criterion) -> str:
     return "-" if value is None else format_value(value, criterion.unit)
 
 
-def rows_table(names: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+def rows_table(names: Sequence[str], rows: Iterable[Iterable[str]]) -> Table:
     """Plain columns; the last one folds."""
-    *first, last = names
-    columns = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in first:
-        columns.add_column(name, no_wrap=True)
-    columns.add_column(last)
+    columns = plain_table(*names, folding=names[-1])
     for row in rows:
         columns.add_row(*row)
     return columns

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mainstay.detectors.finding import Cause, Entity, Evidence, Finding, FindingKind
-from mainstay.detectors.validation.criteria import FALSE_ALARMS
+from mainstay.detectors.validation.criterion_learning import FALSE_ALARMS
 from mainstay.detectors.validation.defect_attribution import describe_defects
 from mainstay.detectors.validation.verdict import MetricVerdict, RunVerdict
 from mainstay.probes.benchmarks.defects import Defect

@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Select, select
 
-from mainstay.detectors.validation import criteria as pure
+from mainstay.detectors.validation.criterion_learning import MetricSample, learn_criteria
 from mainstay.detectors.validation.sessions import by_time
 from mainstay.detectors.validation.validator import BestLimits
+from mainstay.detectors.validation.verdict import Criterion
 from mainstay.probes.benchmarks.result import Better
 from mainstay.probes.core_types import Verdict
 from mainstay.service.common.db import AnySession, WriteSession
@@ -37,7 +38,7 @@ class NotMeasuredError(NotFoundError):
     slug, title = "not-measured", "Not measured in that validation"
 
 
-def of_cohort(session: AnySession, cohort: str) -> list[pure.Criterion]:
+def of_cohort(session: AnySession, cohort: str) -> list[Criterion]:
     """Return the criteria for a run of this cohort: its own, and those of its hardware where it has none."""
     own, general = (
         {(row.benchmark, row.metric): to_criterion(row) for row in _rows(session, name)}
@@ -50,8 +51,8 @@ def _rows(session: AnySession, cohort: str) -> Iterable[CriterionRow]:
     return session.scalars(select(CriterionRow).where(CriterionRow.cohort == cohort))
 
 
-def to_criterion(row: CriterionRow) -> pure.Criterion:
-    return msgspec.convert(row, pure.Criterion, from_attributes=True)
+def to_criterion(row: CriterionRow) -> Criterion:
+    return msgspec.convert(row, Criterion, from_attributes=True)
 
 
 def store(session: WriteSession, rows: Sequence[dict[str, Any]]) -> None:
@@ -71,13 +72,13 @@ def learn(session: WriteSession, cohort: str | None, *, now: float) -> list[dict
     that does not repeat well enough for a distribution gets robust limits. Runs of one node within an hour are one
     session: limits are to hold in the hours to come.
     """
-    learned = pure.learn_criteria(_samples(session, cohort), estimator=BestLimits).criteria
+    learned = learn_criteria(_samples(session, cohort), estimator=BestLimits).criteria
     rows = [_row(criterion, now) for criterion in learned]
     store(session, rows)
     return rows
 
 
-def _samples(session: AnySession, cohort: str | None) -> Iterable[pure.MetricSample]:
+def _samples(session: AnySession, cohort: str | None) -> Iterable[MetricSample]:
     statement = (
         select(ResultRow, ValidationRow.finished_at, ValidationRow.node)
         .join(ValidationRow, ValidationRow.id == ResultRow.validation_id)
@@ -90,7 +91,7 @@ def _samples(session: AnySession, cohort: str | None) -> Iterable[pure.MetricSam
     found = session.execute(statement).all()
     stretches = by_time([node for _, _, node in found], [finished_at for _, finished_at, _ in found])
     for (row, finished_at, node), stretch in zip(found, stretches, strict=True):
-        yield pure.MetricSample(
+        yield MetricSample(
             benchmark=row.benchmark,
             metric=row.metric,
             unit=row.unit,
@@ -103,7 +104,7 @@ def _samples(session: AnySession, cohort: str | None) -> Iterable[pure.MetricSam
         )
 
 
-def _row(criterion: pure.Criterion, now: float) -> dict[str, Any]:
+def _row(criterion: Criterion, now: float) -> dict[str, Any]:
     row: dict[str, Any] = msgspec.to_builtins(criterion)
     return row | {"learned_at": now if criterion.learned_at is None else criterion.learned_at}
 

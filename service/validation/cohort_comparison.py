@@ -16,7 +16,7 @@ import numpy as np
 from sqlalchemy import Select, distinct, func, select
 
 from mainstay.detectors.validation.cohort_drift import CohortShift, judge_change
-from mainstay.detectors.validation.criteria import FALSE_ALARMS
+from mainstay.detectors.validation.criterion_learning import FALSE_ALARMS
 from mainstay.detectors.validation.criterion_limits import Run
 from mainstay.probes.benchmarks.result import Better
 from mainstay.probes.core_types import Verdict

@@ -15,6 +15,7 @@ import msgspec
 from sqlalchemy import select
 
 from mainstay.detectors.validation import criteria as pure
+from mainstay.detectors.validation.verdict import RunVerdict
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState
 from mainstay.probes.core_types import Verdict
 from mainstay.probes.ids import uuid7
@@ -199,7 +200,7 @@ def _claim(session: WriteSession, row: ValidationRow) -> bool:
 
 
 def _results(
-    row: ValidationRow, cohort: str, results: Sequence[BenchmarkResult], judged: pure.RunVerdict
+    row: ValidationRow, cohort: str, results: Sequence[BenchmarkResult], judged: RunVerdict
 ) -> list[ResultRow]:
     measured = {(r.benchmark, r.device, m.name): (m, r.digest) for r in results for m in r.metrics}
     again = {(r.benchmark, r.device): r.remeasured for r in results}
@@ -238,7 +239,7 @@ def _end(
     *,
     now: float,
     settings: Settings,
-    judged: pure.RunVerdict | None = None,
+    judged: RunVerdict | None = None,
 ) -> None:
     """What follows from an end, however it came. One that was held to the end says nothing of its node."""
     if judged is not None or not row.held:

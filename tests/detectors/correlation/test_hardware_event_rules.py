@@ -51,7 +51,7 @@ WATCHED = (
 def test_each_fault_of_the_kernel(name: str, severity: Severity, action: RecommendedAction, hours: float) -> None:
     rule = rules.kernel_fault(fault(name), name)
     assert (rule.severity, rule.recommended_action) == (severity, action)
-    assert (rule.boot, rule.quiet_seconds) == (True, hours * 3600)
+    assert rule.quiet_seconds == hours * 3600
     assert rule.kind is (FindingKind.OUT_OF_MEMORY if name == "oom" else FindingKind.KERNEL_FAULT)
     (held,) = HardwareEventDetector().update([fault(name)])
     assert held.confidence == (1.0 if severity is CRITICAL else 0.9)
@@ -68,19 +68,18 @@ def test_an_unknown_fault_is_named(name: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "boot", "quiet", "evicts"),
+    ("rule", "quiet", "evicts"),
     [
-        (rules.SILENT, True, None, False),
-        (rules.lost("gpu_is_lost"), True, None, True),
-        (rules.lost("reset_required"), True, None, True),
-        (rules.NOTICES["gpu_unavailable"], True, None, True),
-        (rules.NOTICES["ecc_burst"], True, 3600.0, False),
-        (rules.foreign({}), True, None, False),
-        (rules.EventRule(kind=FindingKind.XID, severity=INFO, recommended_action=MONITOR, text=""), False, None, False),
+        (rules.SILENT, None, False),
+        (rules.lost("gpu_is_lost"), None, True),
+        (rules.lost("reset_required"), None, True),
+        (rules.NOTICES["gpu_unavailable"], None, True),
+        (rules.NOTICES["ecc_burst"], 3600.0, False),
+        (rules.foreign({}), None, False),
     ],
 )
-def test_what_ends_the_others(rule: rules.EventRule, boot: bool, quiet: float | None, evicts: bool) -> None:
-    assert (rule.boot, rule.quiet_seconds, rule.recommended_action.evicts) == (boot, quiet, evicts)
+def test_what_ends_the_others(rule: rules.EventRule, quiet: float | None, evicts: bool) -> None:
+    assert (rule.quiet_seconds, rule.recommended_action.evicts) == (quiet, evicts)
 
 
 def test_words_of_foreign_monitors_and_losses() -> None:

@@ -121,7 +121,6 @@ def test_the_programs_own_word_is_more_exact_than_a_mild_code() -> None:
 
 
 def test_a_lost_node_and_memory_are_facts() -> None:
-    assert classify({"signal": 9}, ExitContext(node_lost=True)).cause is Cause.HOST
     assert classify({"signal": 9}, ExitContext(gpu_lost=True)).cause is Cause.FAULTY_GPU
     for told in (
         classify({"signal": 9}, ExitContext(out_of_memory=True)),

@@ -13,7 +13,7 @@ import pytest
 from mainstay.detectors.cli_errors import InputError
 from mainstay.detectors.superbench.conversion import NO_DIRECTION, read_runs, unread_metrics
 from mainstay.detectors.superbench.names import direction
-from mainstay.detectors.validation.criteria import Criteria
+from mainstay.detectors.validation.verdict import Criteria
 from mainstay.probes.benchmarks.result import BenchmarkState, Better
 from mainstay.probes.core_types import Verdict
 from tests.commands import run_here as mainstay

@@ -10,7 +10,7 @@ import pytest
 
 from mainstay.detectors.cli_errors import InputError
 from mainstay.detectors.superbench.rule_limits import RuleLimits
-from mainstay.detectors.validation.criteria import Criteria
+from mainstay.detectors.validation.verdict import Criteria
 from mainstay.probes.benchmarks.result import Better
 from mainstay.probes.core_types import Verdict
 from tests.commands import run_here as mainstay

@@ -12,21 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mainstay.detectors.validation.criteria import (
-    BADNESS,
-    Criteria,
-    Criterion,
-    MetricSample,
-    RefusedMetric,
-    SuiteVerdict,
-    judge,
-    judge_suite,
-    learn_criteria,
-    samples_of,
-    worst,
-)
+from mainstay.detectors.validation.criteria import BADNESS, judge, judge_suite, worst
+from mainstay.detectors.validation.criterion_learning import MetricSample, learn_criteria, samples_of
 from mainstay.detectors.validation.criterion_limits import Distribution
 from mainstay.detectors.validation.validator import Validator
+from mainstay.detectors.validation.verdict import Criteria, Criterion, RefusedMetric, SuiteVerdict
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better, MetricValues, SuiteResult
 from mainstay.probes.core_types import Verdict
 

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainstay.detectors.validation.criteria import Criteria, SuiteVerdict
+from mainstay.detectors.validation.verdict import Criteria, SuiteVerdict
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better, MetricValues, SuiteResult
 from mainstay.probes.core_types import Verdict
 from tests.commands import run_here as mainstay

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from mainstay.detectors.validation.cli import validate
-from mainstay.detectors.validation.criteria import Criteria, judge_suite
+from mainstay.detectors.validation.criteria import judge_suite
 from mainstay.detectors.validation.remeasurement import REMARK, confirm_failures, needs_remeasurement
-from mainstay.detectors.validation.verdict import Criterion
+from mainstay.detectors.validation.verdict import Criteria, Criterion
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better, MetricValues, SuiteResult
 from mainstay.probes.core_types import Verdict
 

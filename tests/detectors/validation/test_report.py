@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console, RenderableType
 
 from mainstay.detectors.cli_errors import print_unfolded
-from mainstay.detectors.validation.criteria import HOW_TO_LEARN, Criteria, _headline, judge, judge_suite
+from mainstay.detectors.validation.criteria import HOW_TO_LEARN, _headline, judge, judge_suite
 from mainstay.detectors.validation.criterion_limits import Distribution
 from mainstay.detectors.validation.report import criteria_table, headline, render, rows_table
 from mainstay.detectors.validation.sessions import Sessions
-from mainstay.detectors.validation.verdict import Criterion, MetricVerdict, RefusedMetric, SuiteVerdict
+from mainstay.detectors.validation.verdict import Criteria, Criterion, MetricVerdict, RefusedMetric, SuiteVerdict
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better, MetricValues, SuiteResult
 from mainstay.probes.core_types import Verdict
 

@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from mainstay.detectors.validation.criteria import Criteria, MetricSample, judge, learn_criteria
+from mainstay.detectors.validation.criteria import judge
+from mainstay.detectors.validation.criterion_learning import MetricSample, learn_criteria
 from mainstay.detectors.validation.criterion_limits import NotAGateError, RobustLimits, reach
 from mainstay.detectors.validation.sessions import (
     ONE_SESSION,
@@ -22,6 +23,7 @@ from mainstay.detectors.validation.sessions import (
     numbered,
 )
 from mainstay.detectors.validation.validator import BestLimits, Validator
+from mainstay.detectors.validation.verdict import Criteria
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better, MetricValues
 from mainstay.probes.core_types import Verdict
 
