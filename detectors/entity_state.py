@@ -35,7 +35,7 @@ def places(before: tuple[Entity, ...], now: tuple[Entity, ...]) -> npt.NDArray[n
     Raises:
         ValueError: an entity stands twice.
     """
-    rows = {key: row for row, key in enumerate(map(id, before))}
+    rows = dict(zip(map(id, before), range(len(before)), strict=True))
     take = np.fromiter(map(rows.get, map(id, now), repeat(-1)), np.intp, len(now))
     stood = np.bincount(take[take >= 0], minlength=len(before))
     new = np.flatnonzero(take < 0).tolist()

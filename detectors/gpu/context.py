@@ -5,6 +5,9 @@ All arrays are [E]. A fact that cannot be known is neither true nor false: calle
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -68,28 +71,27 @@ class Cohorts:
 
 
 class Siblings:
-    """Who sits in the same node and cohort: [E, most] row numbers without oneself, -1 where there are fewer."""
+    """Who sits in the same node and cohort; all are counted again only when the entities or the labels change."""
 
     def __init__(self) -> None:
         self._of: tuple[object, object] = (None, None)
-        self._rows: npt.NDArray[np.intp] = np.zeros((0, 1), np.intp)
+        self._number = self._order = self._size = np.zeros(0, np.intp)
 
-    def find_siblings(self, samples: Samples) -> npt.NDArray[np.intp]:
-        if self._of[0] is samples.entities and (self._of[1] is samples.groups or self._of[1] == samples.groups):
-            return self._rows
-        numbers: dict[tuple[str | None, str], int] = {}
-        each = zip(samples.entities, samples.groups, strict=True)
-        number = np.array([numbers.setdefault((e.node, group), len(numbers)) for e, group in each], np.intp)
-        order = np.argsort(number, kind="stable")
-        size = np.bincount(number)
-        start = np.cumsum(size) - size
-        column = np.arange(max(int(size.max(initial=1)) - 1, 1))
-        own = np.argsort(order, kind="stable") - start[number]  # one's place among one's like
-        there = column + (column >= own[:, None])
-        place = np.where(there < size[number, None], start[number, None] + there, -1)
-        self._rows = np.where(place >= 0, order[place], -1) if len(order) else np.zeros((0, 1), np.intp)
-        self._of = (samples.entities, samples.groups)
-        return self._rows
+    def find_siblings(self, samples: Samples, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        """[len(rows), most] row numbers of each one's siblings without itself, -1 where there are fewer."""
+        same = self._of[1] is samples.groups or self._of[1] == samples.groups
+        if self._of[0] is not samples.entities or not same:
+            numbers: dict[tuple[str | None, str], int] = defaultdict(itertools.count().__next__)
+            each = zip(map(attrgetter("node"), samples.entities), samples.groups, strict=True)
+            self._number = np.fromiter(map(numbers.__getitem__, each), np.intp)
+            self._order, self._size = np.argsort(self._number, kind="stable"), np.bincount(self._number)
+            self._of = (samples.entities, samples.groups)
+        most = int(self._size.max(initial=1))
+        column, size = np.arange(most), self._size[self._number[rows], None]
+        start = np.cumsum(self._size)[self._number[rows], None] - size
+        members = np.where(column < size, self._order.take(start + column, mode="clip"), -1)
+        others: npt.NDArray[np.intp] = members[members != rows[:, None]].reshape(len(rows), most - 1)
+        return others
 
 
 def nan_to_zero(value: float | np.floating[Any]) -> float:

@@ -119,10 +119,10 @@ class OutlierDetector(ArrayDetector):
         self._ticks += 1
         self._at = self._ticks % self.config.drawn
         self._times[self._at] = samples.t[k]
-        self.rows["x"][self._at] = np.nan
-        self._middles[self._at] = np.nan
         self._stuck = 0
         tick = _Tick(self._plan.lines(samples.signals), self._masks(samples, k))
+        absent = sorted({*range(len(self._plan.rules))} - {line for line, _ in tick.lines})
+        self.rows["x"][self._at, absent] = np.nan
         with np.errstate(all="ignore"):  # nonsense far beyond any signal's range may overflow float32: not finite
             for line, column in tick.lines:
                 self._judge_line(samples, k, line, column, tick)
@@ -170,7 +170,7 @@ class OutlierDetector(ArrayDetector):
         odd = np.flatnonzero(z >= self.config.off)
         if not len(odd):
             return
-        others = self._siblings.find_siblings(samples)[odd]
+        others = self._siblings.find_siblings(samples, odd)
         values = np.where(others >= 0, x[others], np.nan)
         asked = np.count_nonzero(np.isfinite(values), axis=1) >= self.config.least_siblings
         away = (x[odd] - median(values)) * self._plan.side[line] / scale[self._peers.index[odd]]
@@ -191,8 +191,9 @@ class OutlierDetector(ArrayDetector):
             state[ended] = False
             rows["risen"][line, ended] = 0.0
             tick.changed += [(line, int(row), float(z[row])) for row in ended]
-        over = seen.odd[z[seen.odd] >= config.on]
-        over = over[~state[over] & (np.bitwise_count(loud[over]) >= config.needed)]
+        over = seen.over[~state[seen.over] & (np.bitwise_count(loud[seen.over]) >= config.needed)]
+        if not len(over):
+            return
         own = (rows["age"][line, over] < config.learned // STRIDE) | (rows["risen"][line, over] >= config.alarm)
         tick.may_begin += [(line, int(row), float(z[row])) for row in over[own]]
 
@@ -215,23 +216,20 @@ class OutlierDetector(ArrayDetector):
     def _weigh(self, samples: Samples, tick: _Tick) -> list[tuple[int, int, float]]:
         """Note what is worth a warning; returns what has become so without having changed otherwise."""
         state, grave, plan = self.rows["state"], self.rows["grave"], self._plan
-        if not state.any():
-            grave[...] = False
-            return []
         told: set[tuple[int, int]] = {(line, row) for line, row, _ in tick.changed}
         turned = []
-        for line in np.flatnonzero(state.any(axis=1) | grave.any(axis=1)).tolist():
-            before = grave[line].copy()
+        for line in sorted({*tick.z, *(line for line, _ in told)}):
             held = np.flatnonzero(state[line])
+            before = grave[line, held]
             worth = np.isin(held, tick.known.get(line, ())) if plan.work[line] else np.ones(len(held), np.bool_)
             x = self.rows["x"][self._at, line, held]
             worth &= plan.warns[line] & np.isfinite(x) & ~(x * plan.side[line] < plan.worth[line] * plan.side[line])
             if plan.clock[line]:
                 worth &= self._unexplained(samples, held, tick)
             grave[line] = False
-            grave[line, held] = before[held] | worth
+            grave[line, held] = before | worth
             rows, z = tick.z.get(line, (held[:0], np.zeros(0, np.float32)))
-            newly = np.flatnonzero(grave[line] & ~before).tolist()
+            newly = held[worth & ~before].tolist()
             turned += [(line, row, float(z[rows == row][0])) for row in newly if (line, row) not in told]
         return turned
 
@@ -241,7 +239,7 @@ class OutlierDetector(ArrayDetector):
         if power not in {line for line, _ in tick.lines} or power is None:
             return np.zeros(len(held), np.bool_)
         x = self.rows["x"][self._at, power]
-        others = self._siblings.find_siblings(samples)[held]
+        others = self._siblings.find_siblings(samples, held)
         usual = median(np.where(others >= 0, x[others], np.nan))
         return np.asarray(x[held] < self.config.less_power * usual)
 

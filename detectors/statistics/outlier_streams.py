@@ -37,10 +37,10 @@ class SignalTick:
     z: Rows32
     """[E] signed robust z, positive = bad; NaN where it is unknown. A work buffer: valid until the next line."""
     valid: Mask
-    odd: Places
-    """Rows with z >= ``off``."""
+    over: Places
+    """Rows with z >= ``on``."""
     onset: Places
-    """Those of them that were not at the sample before."""
+    """Rows with z >= ``off`` that were not at the sample before."""
 
 
 class OutlierStreams:
@@ -49,8 +49,7 @@ class OutlierStreams:
     def __init__(self, limits: OutlierConfig, signals: int) -> None:
         self.limits = limits
         self.signals = signals
-        counts = np.arange(256, dtype=np.float32)
-        self._rates = np.maximum(1.0 / (counts + 1.0), np.float32(STRIDE / limits.memory))
+        self._span = min(limits.memory // STRIDE, 255)  # looks over which the past is averaged
         self._stuck: dict[int, Places] = {}
         """By line, since the line was last inspected."""
         self._size = -1
@@ -61,7 +60,7 @@ class OutlierStreams:
         rows.field("odd", fill=False, dtype=np.bool_, lead=lead)
         rows.field("state", fill=False, dtype=np.bool_, lead=lead)
         rows.field("still", 0, np.uint8, lead=lead)  # looks in a row at which it did not move
-        rows.field("age", 0, np.uint8, lead=lead)  # samples learned from, up to 255
+        rows.field("age", 0, np.uint8, lead=lead)  # samples learned from, up to ``_span``
         for name in ("usual", "spread", "per_spread", "risen"):  # per_spread = side / deviation; 0 = unknown
             rows.field(name, 0.0, np.float32, lead=lead)
         return rows
@@ -127,26 +126,26 @@ class OutlierStreams:
         loud = rows["loud"][line]
         loud *= valid.view(np.uint8) + np.uint8(1)  # a shift; a missing sample moves nothing
         np.bitwise_and(loud, np.uint8(2**self.limits.of_last - 1), out=loud)
-        loud[now[z[now] >= self.limits.on]] |= np.uint8(1)
-        return SignalTick(z=z, valid=valid, odd=now, onset=onset)
+        over = now[z[now] >= self.limits.on]
+        loud[over] |= np.uint8(1)
+        return SignalTick(z=z, valid=valid, over=over, onset=onset)
 
     def rise(self, rows: EntityState, line: int, *, keep: bool) -> None:
         """CUSUM of how far each stream is from its own custom, in its own deviations, on the side that matters.
 
-        ``keep``: ``learn`` follows. In place wherever possible: that takes half the time of a third array.
+        ``keep``: ``learn`` follows. In place wherever possible: that takes half the time of a third array. ``clip``
+        takes a third of ``minimum`` or ``maximum`` with a number.
         """
         own, limits = self._own, self.limits
         risen, per_spread = rows["risen"][line], rows["per_spread"][line]
         np.negative(self._valid.view(np.int8), out=self._bits, casting="unsafe")
         own -= rows["usual"][line]
         work = np.multiply(own, per_spread, out=self._work if keep else own)
-        np.minimum(work, np.float32(limits.clip), out=work)
-        np.maximum(work, np.float32(-limits.clip), out=work)
+        np.clip(work, np.float32(-limits.clip), np.float32(limits.clip), out=work)
         work -= np.float32(limits.allowance)
         self._only_valid(work)
         risen += work
-        np.minimum(risen, np.float32(2 * limits.alarm), out=risen)  # capped: what is over is soon forgotten
-        np.maximum(risen, np.float32(0), out=risen)
+        np.clip(risen, np.float32(0), np.float32(2 * limits.alarm), out=risen)  # capped: what is over is soon forgotten
 
     def learn(self, rows: EntityState, line: int, *, side: float, floor: float) -> None:
         """Learn from this sample, after ``rise``, where that is safe."""
@@ -160,7 +159,7 @@ class OutlierStreams:
         spread += work
         np.subtract(np.float32(1), rate, out=rate)
         spread *= rate
-        np.maximum(spread, np.float32(floor) ** 2, out=work)
+        np.clip(spread, np.float32(floor) ** 2, np.float32(np.inf), out=work)
         np.sqrt(work, out=work)
         np.divide(np.float32(side), work, out=per_spread)
 
@@ -169,13 +168,14 @@ class OutlierStreams:
         rate, flag, age = self._rate, self._flag, rows["age"][line]
         np.greater(self._valid, self._odd, out=flag)
         np.greater(flag, rows["state"][line], out=flag)
-        if age.size and age.min() == 255:
+        if age.size and age.min() == self._span:
             np.copyto(rate, flag)
-            rate *= self._rates[255]
+            rate *= 1 / self._span
             return rate
-        self._rates.take(age, out=rate, mode="clip")
-        rate *= flag
-        flag &= age < 255
+        np.add(age, np.float32(1), out=rate)
+        np.clip(rate, 1, self._span, out=rate)
+        np.divide(flag, rate, out=rate)
+        flag &= age < self._span
         np.add(age, flag.view(np.uint8), out=age)
         return rate
 

@@ -1,4 +1,4 @@
-"""Middle and scale of every cohort, for one signal at a time, at the cost of a few selections.
+"""Middle and scale of every cohort, for one signal at a time, at the cost of a few sorts.
 
 Small cohorts are laid into matrices and sorted together; of a huge one a sample stands for all. The sample is drawn by
 a hash of the entities' names: it depends neither on their order nor on chance. With 2,048 drawn of a normal cohort the
@@ -20,7 +20,7 @@ Rows32 = npt.NDArray[np.float32]
 Places = npt.NDArray[np.intp]
 
 _NARROW = 512
-"""Up to here cohorts are sorted together as lines of a matrix; above, one selection each is cheaper."""
+"""Up to here cohorts are sorted together as lines of a matrix; above, one sort each serves median and MAD."""
 
 
 class Peers:
@@ -104,13 +104,15 @@ class Peers:
         middle, scale = np.full(size + 1, np.nan, np.float32), np.full(size + 1, np.nan, np.float32)
         count = np.zeros(size + 1, np.intp)
         for cohort in self._wide:
-            values = x[self.drawn[cohort]]
-            values = values[values == values]  # noqa: PLR0124 - not NaN
-            count[cohort] = len(values)
-            if len(values) >= self.least:
-                middle[cohort] = _half(values)
-                values -= middle[cohort]
-                scale[cohort] = NORMAL_MAD * _half(np.abs(values, out=values))
+            values = x.take(self.drawn[cohort])
+            values.sort()  # NaN last
+            known = values[: np.count_nonzero(values == values)]  # noqa: PLR0124 - not NaN
+            count[cohort] = n = len(known)
+            if n >= self.least:
+                middle[cohort] = (float(known[(n - 1) // 2]) + float(known[n // 2])) / 2
+                near, far = _nearest(known, middle[cohort], n // 2 + 1)
+                _, less = _nearest(near, middle[cohort], (n + 1) // 2)
+                scale[cohort] = NORMAL_MAD * (less + far) / 2
         if self._narrow:
             padded = np.append(x, np.float32(np.nan))
             for which, places in self._narrow:
@@ -127,10 +129,8 @@ class Peers:
         return np.array([*shares, 0.0], np.float32)
 
 
-def _half(values: Rows32) -> float:
-    """The median of what is not empty and holds no NaN; may reorder ``values``. One selection: two cost four times."""
-    high = len(values) // 2
-    values = np.partition(values, high)
-    if len(values) % 2:
-        return float(values[high])
-    return (float(values[:high].max()) + float(values[high])) / 2
+def _nearest(ordered: Rows32, middle: np.float32, n: int) -> tuple[Rows32, float]:
+    """Of sorted values the ``n`` nearest to ``middle``, which lie side by side, and the farthest one's distance."""
+    far = np.maximum(middle - ordered[: len(ordered) - n + 1], ordered[n - 1 :] - middle)
+    at = int(far.argmin())
+    return ordered[at : at + n], float(far[at])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,11 +44,15 @@ def test_siblings_sit_in_one_node_and_cohort() -> None:
     siblings = Siblings()
     three = among(("a", "x"), ("b", "x"), ("a", "x"), ("a", "y"), ("a", "x"))
     expected = [[2, 4], [-1, -1], [0, 4], [-1, -1], [0, 2]]
-    assert siblings.find_siblings(three).tolist() == expected
-    assert siblings.find_siblings(three).tolist() == expected
-    assert siblings.find_siblings(among(("a", "x"), ("a", "x"))).tolist() == [[1], [0]]
-    assert siblings.find_siblings(among(("a", "x"))).tolist() == [[-1]]
-    assert siblings.find_siblings(among()).shape == (0, 1)
+    for rows in (range(5), range(5), [3, 0], []):
+        told = siblings.find_siblings(three, np.array(rows, np.intp))
+        assert told.tolist() == [expected[row] for row in rows]
+        assert told.shape[1] == 2
+    alike = replace(three, groups=("x",) * 5)
+    assert siblings.find_siblings(alike, np.arange(2)).tolist() == [[2, 3, 4], [-1, -1, -1]]
+    assert siblings.find_siblings(among(("a", "x"), ("a", "x")), np.arange(2)).tolist() == [[1], [0]]
+    assert siblings.find_siblings(among(("a", "x")), np.arange(1)).tolist() == [[]]
+    assert siblings.find_siblings(among(), np.arange(0)).shape == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -136,6 +136,29 @@ def test_heat_is_a_warning_where_it_harms_and_information_below() -> None:
     assert [f.severity for f in findings_of(cool)] == [Severity.INFO]
     cool.x[150:, 0, 5] += 20.0
     assert [f.severity for f in findings_of(cool)] == [Severity.INFO, Severity.WARNING]
+    again = fleet(0)
+    again.x[:, 0] -= 30
+    again.x[50:70, 0, 5] += 48.0
+    again.x[150:, 0, 5] += 28.0
+    told = [(f.active, f.severity) for f in findings_of(again)]
+    assert [severity for active, severity in told if active] == [Severity.WARNING, Severity.INFO], (
+        "weighed from the start"
+    )
+
+
+def test_a_signal_that_was_absent_for_a_while_is_a_gap_in_the_evidence() -> None:
+    data, detector = example(0), OutlierDetector()
+    found = []
+    for start, stop in ((0, 90), (90, 95), (95, 200)):
+        part = slice(1 if start == 90 else 0, None)
+        found += detector.update(
+            Samples(
+                entities=data.entities, groups=data.groups, signals=data.signals[part], t=data.t[start:stop],
+                x=data.x[start:stop, part],
+            )
+        )  # fmt: skip
+    (line,) = found[0].evidence.series
+    assert [t - data.t[0] for t in line.x if 80 <= t - data.t[0] <= 100] == [*range(80, 90), *range(95, 101)]
 
 
 def test_a_low_clock_is_a_warning_unless_its_power_is_like_its_siblings() -> None:
