@@ -18,6 +18,7 @@ import msgspec
 from mainstay.recovery.agent.periodic_thread import PeriodicThread
 from mainstay.recovery.agent.store import ArenaStore
 from mainstay.recovery.checkpoint.upload import UploadRequest
+from mainstay.recovery.checkpoint.upload_state import UploadProgress
 
 _SUBJECT: Final = "checkpoint upload"
 _AGAIN_SECONDS: Final = 10.0
@@ -30,6 +31,7 @@ class CheckpointUpload(PeriodicThread):
         super().__init__("mainstay-upload")
         self._store, self._request = store, request
         self.process: subprocess.Popen[bytes] | None = None
+        self.progress = UploadProgress()
         self._started = 0.0
 
     def run_once(self) -> float:
@@ -38,7 +40,9 @@ class CheckpointUpload(PeriodicThread):
             return 1.0
         if process is not None:
             self._end_input()
-            self._store.degraded.setdefault(_SUBJECT, f"its process ended with exit code {process.returncode}")
+            if not self.progress.problem:
+                problem = f"its process ended with exit code {process.returncode}"
+                self._note(UploadProgress(problem=problem, can_send=False))
             if time.monotonic() - self._started < _AGAIN_SECONDS:
                 return _AGAIN_SECONDS
         self._started = time.monotonic()
@@ -59,11 +63,13 @@ class CheckpointUpload(PeriodicThread):
         assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
-                self._report(line.decode().strip())
+                self._note(msgspec.json.decode(line, type=UploadProgress))
 
-    def _report(self, problem: str) -> None:
-        if problem:
-            self._store.degraded[_SUBJECT] = problem
+    def _note(self, progress: UploadProgress) -> None:
+        since = (self.progress.since or time.time()) if progress.problem else 0.0
+        self.progress = msgspec.structs.replace(progress, since=since)
+        if progress.problem:
+            self._store.degraded[_SUBJECT] = progress.problem
         else:
             self._store.degraded.pop(_SUBJECT, None)
 

@@ -36,6 +36,7 @@ from mainstay.recovery.agent.peer_messages import (
 )
 from mainstay.recovery.checkpoint.listed_files import ParityFile, PartFile
 from mainstay.recovery.checkpoint.manifest import DiskConfig
+from mainstay.recovery.checkpoint.upload_state import UploadProgress
 from mainstay.recovery.memory.global_slices import GlobalSlice
 
 NEWEST: Final = -1
@@ -298,6 +299,8 @@ class Inventory(WireMessage, frozen=True):
     scrub: ScrubState | None = None
     """None where nothing is scrubbed."""
     disk_parity: tuple[ParityFile, ...] = ()
+    upload: UploadProgress | None = None
+    """None where nothing is uploaded."""
 
 
 class Fetched(WireMessage, frozen=True):

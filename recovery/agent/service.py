@@ -122,8 +122,9 @@ class AgentService:
         if settings.checkpoint_dir is not None:
             self._disk = CheckpointWriter(self.node, settings.checkpoint_dir)
             self._threads.append(self._disk)
-        if settings.upload is not None:
-            self._threads.append(CheckpointUpload(self.store, settings.upload))
+        self._upload = None if settings.upload is None else CheckpointUpload(self.store, settings.upload)
+        if self._upload is not None:
+            self._threads.append(self._upload)
         self.scrubber = Scrubber(self.node, self._encoder.again)
         if settings.scrub_pause:
             self._threads.append(self.scrubber)
@@ -202,6 +203,7 @@ class AgentService:
             rates=self.node.meter.rates(),
             degraded=tuple(f"{subject}: {words}" for subject, words in sorted(self._degraded().items())),
             scrub=msgspec.structs.replace(self.scrubber.counts),
+            upload=None if self._upload is None else self._upload.progress,
         )
 
     def _degraded(self) -> dict[str, str]:

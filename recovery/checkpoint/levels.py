@@ -292,6 +292,19 @@ class UploadLevel:
                 remove_step(run.step(epoch))
         return list(run.complete())
 
+    def supersede(self, run_id: str, epoch: int, ranks: Collection[int]) -> bool:
+        """Whether a step lacks no parts but those of ``ranks``; then older ones that are not complete are deleted."""
+        run, there = self.open_run(run_id), self.parts(run_id, epoch)[0]
+        with contextlib.suppress(CheckpointError):
+            config = save.target_of(run).config
+            others = msgspec.structs.replace(config, away=(*config.away, *ranks))
+            if there and save.complete_parts(others, part_files(epoch, there)) is not None:
+                for older in run.steps():
+                    if older < epoch and not self.parts(run_id, older)[1]:
+                        self._delete_step(f"{run_id}/{step_name(older)}")
+                return True
+        return False
+
     def _delete_step(self, place: str) -> None:
         """Its manifest first: at no time may a step claim to be whole and not be. A slow node may write one again."""
         self.storage.delete([f"{place}/{MANIFEST}"])

@@ -76,6 +76,8 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     resumed: tuple[str, int] | None = None
     upload_every: int = 0
     """Epochs between the steps that are uploaded; 0: the newest one, whenever the last upload has ended."""
+    upload_without: tuple[int, ...] = ()
+    """Ranks whose nodes cannot upload at present: the others continue with newer steps without their parts."""
 
     @property
     def shape(self) -> MeshShape:
@@ -122,7 +124,8 @@ class RunInfo(_Checked, frozen=True, kw_only=True):
     resumed: tuple[str, int] | None = None
     """(run, epoch) from which it continued."""
     upload_every: int | msgspec.UnsetType = msgspec.UNSET
-    """See ``DiskConfig``, as of the next two."""
+    """See ``DiskConfig``, as of the next three."""
+    upload_without: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     away: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
     replicated: bool | msgspec.UnsetType = msgspec.UNSET
 

@@ -8,7 +8,8 @@ from typing import Annotated, Final
 import msgspec
 
 PENDING_UPLOADS: Final = 4
-"""Complete steps that wait for their upload and are kept locally: beyond that, the oldest one is given up."""
+"""Complete steps that wait for their upload and are kept locally, and as many that are on their way: beyond that, the
+oldest one is given up."""
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +40,8 @@ def steps_to_keep(steps: Sequence[CompleteStep], policy: RetentionPolicy) -> set
     """Epochs of ``steps`` (all complete ones of a run) that ``policy`` keeps, and all that these refer to."""
     ordered = sorted(steps, key=lambda step: step.epoch)
     keep = {step.epoch for step in ordered[-policy.last :]}
-    keep.update(step.epoch for step in ordered if step.pinned or step.uploading)
+    keep.update(step.epoch for step in ordered if step.pinned)
+    keep.update([step.epoch for step in ordered if step.uploading][-PENDING_UPLOADS:])
     if policy.every_hours:
         first: dict[int, int] = {}
         for step in ordered:

@@ -106,6 +106,7 @@ def begin_step(target: WriteTarget) -> None:
         returns=config.returns,
         resumed=config.resumed,
         upload_every=config.upload_every or msgspec.UNSET,
+        upload_without=config.upload_without or msgspec.UNSET,
         away=config.away or msgspec.UNSET,
         replicated=config.replicated or msgspec.UNSET,
     )

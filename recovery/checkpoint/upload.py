@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -46,7 +46,7 @@ from mainstay.recovery.checkpoint.manifest import (
 from mainstay.recovery.checkpoint.retention import CompleteStep, RetentionPolicy, steps_to_keep
 from mainstay.recovery.checkpoint.save import complete_parts, newest_parts, target_of
 from mainstay.recovery.checkpoint.summary import note_uploaded
-from mainstay.recovery.checkpoint.upload_state import CLAIM, UPLOAD, UPLOAD_STALE_SECONDS, UploadState
+from mainstay.recovery.checkpoint.upload_state import CLAIM, UPLOAD, UPLOAD_STALE_SECONDS, UploadProgress, UploadState
 
 FILES_AT_ONCE: Final = 4
 """With 4 parts of 8 MiB each under way, that is 128 MiB of memory."""
@@ -79,14 +79,27 @@ class UploadRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Uploader:
     """Uploads the steps of a directory, one after the other, and deletes what the policy does not keep there."""
 
-    def __init__(self, level: UploadLevel, request: UploadRequest) -> None:
+    def __init__(
+        self, level: UploadLevel, request: UploadRequest, report: Callable[[UploadProgress], None] = lambda _: None
+    ) -> None:
+        """``report`` learns what changes."""
         self._level, self._storage, self._request = level, level.storage, request
+        self._report, self._reported = report, UploadProgress()
         self.directory = request.directory
         self._lock = threading.Lock()
         self._free_at = 0.0
         self._touched: dict[Path, float] = {}
+        self._without: tuple[int, ...] = ()
+        """Ranks whose nodes cannot upload."""
         self._looked: dict[str, tuple[object, float]] = {}
         """Run -> what waited for other nodes when it was looked at, and when."""
+
+    def report_changes(self, **changes: Any) -> None:
+        """Report what is new: fields of ``UploadProgress``."""
+        made = msgspec.structs.replace(self._reported, **changes)
+        if made != self._reported:
+            self._reported = made
+            self._report(made)
 
     def upload_next(self, *, final: bool = False) -> tuple[str, int] | None:
         """Upload the newest step that waits; its run and number, or None if there is none for this node.
@@ -101,10 +114,17 @@ class Uploader:
             with contextlib.suppress(CheckpointError, FileNotFoundError):  # given up, or removed, while it was read
                 mine = self.upload_step(run, epoch, ended=ended)
                 if mine is not None:
-                    if self._request.policy is not None:
-                        note_uploaded(run, self._level.prune(run, self._request.policy if mine else None))
+                    self._prune(run, mine=mine)
                     return run.id, epoch
         return None
+
+    def _prune(self, run: RunDirectory, *, mine: bool) -> None:
+        policy = self._request.policy
+        try:
+            if policy is not None:
+                note_uploaded(run, self._level.prune(run, policy if mine else None))
+        except OSError as error:  # a store may allow no deletion
+            self.report_changes(problem=problem_line(error, self.directory))
 
     def _waiting(self, *, final: bool) -> Iterator[tuple[RunDirectory, int, bool]]:
         """Steps that are to go up, the newest first, and whether no more parts of them will come.
@@ -123,9 +143,9 @@ class Uploader:
             if look == known_look and time.monotonic() - at < WAIT_SECONDS:
                 continue
             every = 0 if ended or info is None else info.upload_every or 0
+            self._without = () if info is None else info.upload_without or ()
             if states and not (run.step(states[-1].epoch) / MANIFEST).exists():
-                generation = 0 if ended or info is None else info.generation
-                epochs = self._waiting_parts(run, states, every, generation)
+                epochs = self._waiting_parts(run, states, every, None if ended else info)
             else:
                 epochs = self._waiting_steps(states[-1:] if job and number else states, states, every)
             for epoch in epochs:
@@ -143,19 +163,19 @@ class Uploader:
                 yield state.epoch
 
     def _waiting_parts(
-        self, run: RunDirectory, states: Sequence[CompleteStep], every: int, generation: int
+        self, run: RunDirectory, states: Sequence[CompleteStep], every: int, info: RunInfo | None
     ) -> Iterator[int]:
         """Steps of a directory in which none is complete, as on a disk of the node's own.
 
         A step is complete there when all nodes have sent their parts of it, so all nodes take the same: a node follows
         those that have begun a newer one. It begins with one itself when its last one is complete there, or may never
-        be, because the job has formed again. It does not go back to an older one, which nodes that are faster may
-        remove, until the run has ended (``generation`` 0).
+        be, because the job has formed again, or waits only for nodes whose uploads fail. It does not go back to an
+        older one, which nodes that are faster may remove, until the run has ended (``info`` None).
         """
         waiting = [state.epoch for state in states if not state.uploaded]
         begun = set(self._storage.children(run.id)[0]) if waiting else set()
         there = [epoch for epoch in waiting if step_name(epoch) in begun]
-        if not generation:
+        if info is None:
             yield from sorted({*there, *waiting[-1:]}, reverse=True)
             return
         last = max((state.epoch for state in states if run.upload_state(state.epoch) is not None), default=None)
@@ -163,7 +183,11 @@ class Uploader:
         if current is not None:
             yield current
         due = waiting and waiting[-1] != current and (last is None or waiting[-1] - last >= every)
-        if due and (current is None or all(part.generation < generation for part in run.parts(current))):
+        if due and (
+            current is None
+            or all(part.generation < info.generation for part in run.parts(current))
+            or (self._without and self._level.supersede(run.id, current, self._without))
+        ):
             yield waiting[-1]
 
     def upload_step(self, run: RunDirectory, epoch: int, *, ended: bool = False) -> bool | None:
@@ -199,55 +223,66 @@ class Uploader:
             self._level.put_run_info(run)  # before parts that were made after the job went back
             self._note(step, "")
         at = zlib.crc32(self._request.node.encode()) % (len(missing) or 1)  # nodes that share the directory begin apart
-        with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
-            list(pool.map(lambda part: self._send(run, epoch, part), missing[at:] + missing[:at]))
-        return self._complete(run, epoch, own, ended=ended, begun=begun)
+        self.report_changes(is_uploading=bool(missing))
+        try:
+            with ThreadPoolExecutor(FILES_AT_ONCE) as pool:
+                sent = any(list(pool.map(lambda part: self._send(run, epoch, part), missing[at:] + missing[:at])))
+        finally:
+            self.report_changes(is_uploading=False)
+        if sent or not missing:
+            seconds = time.monotonic() - begun if sent else self._reported.seconds
+            self.report_changes(problem="", can_send=True, seconds=seconds)
+        return self._complete(run, epoch, own, ended=ended)
 
-    def _send(self, run: RunDirectory, epoch: int, name: PartName) -> None:
-        """Upload a part, unless another node does: its data, its description, and then the list of both."""
+    def _send(self, run: RunDirectory, epoch: int, name: PartName) -> bool:
+        """Upload a part, unless another node does: data, description, then the list of both. Whether this one did."""
+        claim = run.step(epoch) / CLAIM.format(*name)
+        if not self._claim(claim, name[0]):
+            return False
         step, place = run.step(epoch), f"{run.id}/{step_name(epoch)}"
-        claim = step / CLAIM.format(*name)
-        if not self._claim(claim):
-            return
         part, files = run.part(epoch, *name), {}
-        for file in (part.file, part_name(*name)):
-            path = f"{place}/{object_name(file, part.check)}"
-            files[file] = self._storage.put_file(path, step / file, lambda nbytes: self._wait(claim, nbytes))
-        if run.part(epoch, *name).check != part.check or files[part.file].nbytes != part.file_bytes:
-            raise CheckpointError(f"{step} was replaced while it was uploaded")
-        self._storage.put_bytes(f"{place}/{files_name(*name, part.check)}", msgspec.json.encode(files))
+        try:
+            for file in (part.file, part_name(*name)):
+                path = f"{place}/{object_name(file, part.check)}"
+                files[file] = self._storage.put_file(path, step / file, lambda nbytes: self._wait(claim, nbytes))
+            if run.part(epoch, *name).check != part.check or files[part.file].nbytes != part.file_bytes:
+                raise CheckpointError(f"{step} was replaced while it was uploaded")
+            self._storage.put_bytes(f"{place}/{files_name(*name, part.check)}", msgspec.json.encode(files))
+        except OSError:
+            claim.unlink(missing_ok=True)  # another node may have more luck
+            raise
+        return True
 
-    def _claim(self, path: Path) -> bool:
+    def _claim(self, path: Path, rank: int) -> bool:
         """Whether this node is to send the part. Two that take over from one that was killed send the same."""
         with contextlib.suppress(FileExistsError), path.open("x") as file:
             file.write(self._request.node)
             return True
-        if path.read_text() != self._request.node and time.time() - path.stat().st_mtime < UPLOAD_STALE_SECONDS:
+        whose, fresh = path.read_text(), time.time() - path.stat().st_mtime < UPLOAD_STALE_SECONDS
+        if fresh and whose != self._request.node and (whose or rank not in self._without):
             return False
         path.write_text(self._request.node)
         return True
 
-    def _complete(
-        self, run: RunDirectory, epoch: int, own: list[PartName], *, ended: bool, begun: float
-    ) -> bool | None:
+    def _complete(self, run: RunDirectory, epoch: int, own: list[PartName], *, ended: bool) -> bool | None:
         """Write the manifest if all parts are there; see ``upload_step``. One that lacks parts of this node goes."""
         there, named = self._level.parts(run.id, epoch)
-        path, made, seconds = f"{run.id}/{step_name(epoch)}/{MANIFEST}", None, None
+        path, made, mine = f"{run.id}/{step_name(epoch)}/{MANIFEST}", None, False
         with contextlib.suppress(msgspec.MsgspecError):  # a damaged one is replaced
             made = msgspec.json.decode(self._storage.read(path), type=Manifest) if named else None
         if made is None or not {*own} <= {(part.rank, part.generation) for part in made.parts}:
             raw = self._make_manifest(run, epoch, there, partial=ended and not named)
             if raw is None:
                 return None
-            made, seconds = msgspec.json.decode(raw, type=Manifest), time.monotonic() - begun
+            made, mine = msgspec.json.decode(raw, type=Manifest), True
             self._storage.put_bytes(path, raw)
             if (run.step(epoch) / PINNED).exists():
                 self._storage.put_bytes(path.replace(MANIFEST, PINNED), b"")
             if not _checks(made).items() <= self._level.parts(run.id, epoch)[0].items():
                 self._storage.delete([path])  # other nodes were faster by several steps, and removed this one
                 return None
-        self._note(run.step(epoch), (_manifest(run, epoch) or made).check, seconds or 0.0)
-        return seconds is not None
+        self._note(run.step(epoch), (_manifest(run, epoch) or made).check)
+        return mine
 
     def _make_manifest(
         self, run: RunDirectory, epoch: int, there: dict[PartName, str], *, partial: bool
@@ -266,8 +301,8 @@ class Uploader:
             raw = (run.step(epoch) / MANIFEST).read_bytes()
         return raw
 
-    def _note(self, step: Path, check: str, seconds: float = 0.0) -> None:
-        state = UploadState(self._storage.url, self._request.node, check, seconds)
+    def _note(self, step: Path, check: str) -> None:
+        state = UploadState(self._storage.url, self._request.node, check)
         write_durably(step / UPLOAD, msgspec.json.encode(state))
 
     def _wait(self, claim: Path, nbytes: int) -> None:
@@ -306,8 +341,8 @@ def _info(run: RunDirectory) -> RunInfo | None:
     return None
 
 
-def follow(uploader: Uploader, ended: threading.Event, report: Callable[[str], None]) -> None:
-    """Upload until the job has ended, and then what is complete. ``report`` learns of problems; empty: all is well."""
+def follow(uploader: Uploader, ended: threading.Event) -> None:
+    """Upload until the job has ended, and then what is complete."""
     deadline = float("inf")
     while time.monotonic() < deadline:
         final = ended.is_set()
@@ -319,9 +354,8 @@ def follow(uploader: Uploader, ended: threading.Event, report: Callable[[str], N
                 if final:
                     return
                 pause = LOOK_SECONDS
-            report("")
         except OSError as error:
-            report(problem_line(error, uploader.directory))
+            uploader.report_changes(problem=problem_line(error, uploader.directory), can_send=False)
             pause = AGAIN_SECONDS
         (threading.Event() if ended.is_set() else ended).wait(pause)
 
@@ -329,7 +363,8 @@ def follow(uploader: Uploader, ended: threading.Event, report: Callable[[str], N
 def main() -> int:
     """``python -m mainstay.recovery.checkpoint.upload``: an ``UploadRequest`` comes as a line on stdin.
 
-    Problems go to stdout, a line each. It ends when stdin has ended and what is complete is uploaded.
+    What changes goes to stdout, an ``UploadProgress`` a line. It ends when stdin has ended and what is complete is
+    uploaded.
     """
     os.nice(max(0, NICE - os.nice(0)))  # that of the thread which started it is inherited
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=UploadRequest)
@@ -340,16 +375,17 @@ def main() -> int:
             pass
         ended.set()
 
-    def report(problem: str) -> None:
+    def report(progress: UploadProgress) -> None:
         with contextlib.suppress(BrokenPipeError):  # the agent has ended
-            print(problem, flush=True)  # noqa: T201 - the agent reads this line
+            print(msgspec.json.encode(progress).decode(), flush=True)  # noqa: T201 - the agent reads this line
 
     threading.Thread(target=listen, daemon=True).start()
     try:
         with open_level(request.url) as level:
-            follow(Uploader(level, request), ended, report)
+            report(UploadProgress())  # what the process before this one said is over
+            follow(Uploader(level, request, report), ended)
     except (ValueError, OSError) as error:
-        report(str(error))
+        report(UploadProgress(problem=str(error), can_send=False))
         return 1
     return 0
 

@@ -22,5 +22,18 @@ class UploadState(msgspec.Struct, frozen=True):
     node: str
     check: str = ""
     """Of the manifest here, or of the one there if there is none here; empty: the step is not complete there yet."""
+
+
+class UploadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the uploads of one node do."""
+
+    problem: str = ""
+    """Why they fail; empty is good."""
+    since: float = 0.0
+    """Unix seconds since when they fail."""
+    can_send: bool = True
+    """It is not known to fail before all its parts are there."""
+    is_uploading: bool = False
+    """It sends parts of a step."""
     seconds: float = 0.0
-    """That the upload took; 0: none yet, another node ended it, or an older release made it."""
+    """That it sent parts of the last step; 0: none yet."""

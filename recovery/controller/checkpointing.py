@@ -59,7 +59,8 @@ class CheckpointManager:
         self.saved: dict[str, str] = {}
         """Node -> why the last save is not whole there; empty: it is."""
         self.upload_every = 0
-        """See ``DiskConfig``; a coordinator that takes over learns it again."""
+        """See ``DiskConfig``, as of the next; a coordinator that takes over learns them again."""
+        self.upload_without: tuple[int, ...] = ()
         self._once = NO_EPOCH
         self._prefetched = False
         if options.resume is not None and options.checkpoint_dir is not None:
@@ -247,6 +248,7 @@ class CheckpointManager:
             returns=self._job.history.returns,
             resumed=None if self._job.source is None else (self._job.source.manifest.run, self._job.begun_at),
             upload_every=self.upload_every,
+            upload_without=self.upload_without,
         )
         for node in self._job.members.alive():
             self._job.send(node, ConfigureCheckpoint(config=config))

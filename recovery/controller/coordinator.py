@@ -93,7 +93,7 @@ class Coordinator:
         self.participation = ParticipationPolicy(job, self.commands, self.inputs)
         self.durability = DurabilityMonitor(job, self.commands, self.participation, self.inputs)
         self.intervals = IntervalTuner(job, self.checkpoints, self.inputs, self.durability)
-        self.checkpoint_monitor = CheckpointMonitor(job, self.inputs, self.durability)
+        self.checkpoint_monitor = CheckpointMonitor(job, self.checkpoints, self.inputs, self.durability)
         self.strategies = StrategyController(job, self.inputs, self.participation, self.durability)
         self.lease = CoordinatorLease(job)
         self.executor = RecoveryExecutor(

@@ -87,6 +87,14 @@ class ReportedStep(Lenient):
     """Which losses it outlives; empty: unknown."""
 
 
+class UploadProblem(Lenient):
+    """A node whose uploads fail; others continue with later steps."""
+
+    node: Name
+    problem: Text
+    since: UnixSeconds
+
+
 class Checkpoints(Lenient):
     """What the checkpoint directory holds of the present run."""
 
@@ -94,6 +102,8 @@ class Checkpoints(Lenient):
     directory: Text
     upload: Text | None
     """Place of the upload level; null: none."""
+    upload_problems: Annotated[list[UploadProblem], Field(max_length=MAX_NAMED, default_factory=list)]
+    """The first nodes whose uploads fail."""
     time: UnixSeconds
     """When the directory was read."""
     steps: Annotated[list[ReportedStep], Field(max_length=MAX_STEPS)]

@@ -15,7 +15,7 @@ from mainstay.recovery.checkpoint.levels import open_level
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.checkpoint.storage import StorageError
 from tests.fork_server.processes import Warm
-from tests.recovery.checkpoint.object_store import FaultProxy, s3_server
+from tests.recovery.checkpoint.object_store import FaultProxy, another_way, s3_server
 from tests.recovery.checkpoint.upload_place import until
 from tests.scenarios.pace import FEW, paced
 from tests.scenarios.whole_model import parameters
@@ -103,6 +103,38 @@ def test_nodes_with_a_disk_each_continue_from_the_bucket(warm: Warm, tmp_path: P
     warm.run_plain(tmp_path / "plain", [*words, "--save", str(tmp_path / "undisturbed")], ranks=2)
     assert saved(tmp_path / "saved") == saved(tmp_path / "undisturbed")
     until(lambda: newest(bucket.url) == 60)
+
+
+def test_one_node_of_three_is_refused_by_the_store_for_a_while(warm: Warm, tmp_path: Path, bucket: FaultProxy) -> None:
+    """Its credentials have expired, say. The job does not wait for it, and says which node it is."""
+    words = ["--steps", "4000", "--dp", "1", "--pp", "3", *SMALL, "--layers", "3"]
+    words += paced(tmp_path / "job", 200)
+    with another_way(bucket.upstream) as refused:
+        urls = [bucket.url, bucket.url, refused.url]
+        own = {
+            number: ["--checkpoint-dir", str(tmp_path / f"disk-{number}"), "--checkpoint-upload", url]
+            for number, url in enumerate(urls)
+        }
+        options = ["--checkpoint-interval", "3"]
+        job = warm.job(directory=tmp_path / "job", nodes=3, arguments=words, per_node=1, options=options, own=own)
+
+        def begun() -> list[int]:
+            with open_level(bucket.url) as level:
+                return level.open_run(level.run_ids()[0]).steps()
+
+        with job:
+            job.until(lambda: newest(bucket.url) > 0, 120.0, "a step in the bucket")
+            for method in ("GET", "PUT", "POST", "DELETE", "HEAD"):
+                refused.fail("403", method, times=100_000)
+            last = newest(bucket.url)
+            job.until(lambda: len([epoch for epoch in begun() if epoch > last]) > 1, 120.0, "later steps of the others")
+            since = begun()[-1]
+            job.until(lambda: begun()[-1] > since, 120.0, "and still later ones")
+            assert newest(bucket.url) == last
+            assert "checkpoint upload: node node-2 fails, others continue: Cannot" in job.log(0).read_text()
+            refused.work_again()
+            job.until(lambda: newest(bucket.url) > since, 120.0, "a newer complete step")
+            job.until(lambda: "node node-2 works again" in job.log(0).read_text(), 120.0, "its end in the log")
 
 
 def test_another_number_of_stages_continues_from_the_bucket(warm: Warm, tmp_path: Path, bucket: FaultProxy) -> None:

@@ -16,7 +16,9 @@ import msgspec
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.job_summary import JobFacts, with_job
 from mainstay.recovery.checkpoint.manifest import CheckpointError
-from mainstay.recovery.checkpoint.summary import CheckpointStep, RunReader, newest
+from mainstay.recovery.checkpoint.summary import NAMED, CheckpointStep, RunReader, newest
+from mainstay.recovery.checkpoint.upload_state import UploadProgress
+from mainstay.recovery.controller.checkpointing import CheckpointManager
 from mainstay.recovery.controller.daemon_thread import in_daemon_thread
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
@@ -37,19 +39,25 @@ _DIGITS: Final = 2
 class CheckpointMonitor:
     """One a coordinator."""
 
-    def __init__(self, job: Job, inputs: PlannerInputBuilder, durability: DurabilityMonitor) -> None:
+    def __init__(
+        self, job: Job, checkpoints: CheckpointManager, inputs: PlannerInputBuilder, durability: DurabilityMonitor
+    ) -> None:
         self._job = job
+        self._checkpoints = checkpoints
         self._inputs = inputs
         self._durability = durability
         self._reader: RunReader | None = None
         self._steps: tuple[CheckpointStep, ...] = ()
         self._count = 0
         self._seen_at = self._sent_at = 0.0
-        self._sent: tuple[CheckpointStep, ...] | None = None
+        self._sent: object = None
+        self._failing: dict[str, UploadProgress] = {}
+        """Node whose uploads fail -> how."""
 
     async def run(self) -> None:
         """Look for as long as the job runs."""
         while self._job.options.checkpoint_dir is not None and not self._job.state.over:
+            self._note_uploads()
             await self.refresh()
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -75,6 +83,20 @@ class CheckpointMonitor:
                 if steps is not None:
                     self._steps, self._count, self._seen_at = newest(steps), len(steps), time.time()
 
+    def _note_uploads(self) -> None:
+        """Have nodes continue without the parts of those whose uploads fail, and log once what has changed."""
+        seen, before, job = self._durability.inventories, self._failing, self._job
+        uploads = {node: known.upload for node, known in sorted(seen.items()) if known.upload}
+        self._failing = {node: upload for node, upload in uploads.items() if not upload.can_send}
+        for node in [node for node in self._failing if node not in before][:NAMED]:
+            log.warning("checkpoint upload: node %s fails, others continue: %s", node, self._failing[node].problem)
+        for node in [node for node in before if node in seen and node not in self._failing][:NAMED]:
+            log.warning("checkpoint upload: node %s works again", node)
+        without = tuple(rank.number for rank in job.members.ranks if rank.node in self._failing)
+        if without != self._checkpoints.upload_without and not job.active:
+            self._checkpoints.upload_without = without
+            self._checkpoints.configure()
+
     def _facts(self) -> JobFacts:
         inventories = self._durability.inventories
         rates = [known.rates.disk_read for known in inventories.values() if known.rates.disk_read]
@@ -91,16 +113,20 @@ class CheckpointMonitor:
 
     def report(self) -> dict[str, Any]:
         """What the next job report has of it: nothing where that is no news."""
-        now = time.time()
-        if not self._seen_at or (self._steps == self._sent and now - self._sent_at < AGAIN_SECONDS):
+        now, news = time.time(), (self._steps, self._failing)
+        if not self._seen_at or (news == self._sent and now - self._sent_at < AGAIN_SECONDS):
             return {}
-        self._sent, self._sent_at = self._steps, now
+        self._sent, self._sent_at = news, now
         options = self._job.options
         return {
             "checkpoints": {
                 "run": self._job.state.run,
                 "directory": str(options.checkpoint_dir),
                 "upload": options.checkpoint_upload,
+                "upload_problems": [
+                    {"node": node, "problem": how.problem, "since": how.since}
+                    for node, how in list(self._failing.items())[:NAMED]
+                ],
                 "time": self._seen_at,
                 "steps": msgspec.to_builtins(self._steps),
                 "omitted": self._count - len(self._steps),

@@ -1,8 +1,8 @@
 """How often parity, disk, and uploads save, where that was left to us: all together, and looked at again as it changes.
 
-Costs are this job's own. How long a write and an upload took is in the run's directory; the rates of network and
-encoding come from agents; what saves cost training shows in its steps: those beside a save against the others
-(CheckFreq, FAST 2021). Until then, they are assumed. Intervals: ``mainstay.recovery.save_intervals``.
+Costs are this job's own. How long a write took is in the run's directory; how long uploads took each node, and the
+rates of network and encoding, come from agents; what saves cost training shows in its steps: those beside a save
+against the others (CheckFreq, FAST 2021). Until then, they are assumed. See ``mainstay.recovery.save_intervals``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
-from mainstay.recovery.checkpoint.catalog import find
+from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.controller.checkpointing import CheckpointManager
 from mainstay.recovery.controller.daemon_thread import in_daemon_thread
@@ -38,12 +38,12 @@ SURE: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class SavePace:
-    """What the directory says of this run's saves; 0: nothing yet."""
+    """What is known of this run's saves; 0: nothing yet."""
 
     disk_Bps: float = 0.0  # noqa: N815 - bytes per second, as the unit is written
-    """At which the slowest rank of the newest whole step was written."""
+    """At which the slowest rank of the newest whole step was written; of this node, if each has a disk of its own."""
     upload_s: float = 0.0
-    """That the newest upload took."""
+    """That the slowest node sent parts of its last step: a step is complete with its last part."""
     is_uploading: bool = False
 
 
@@ -151,23 +151,23 @@ class IntervalTuner:
                 self._slowdown[name] = sure if name == "upload" else max(share, error)
 
     async def _pace(self) -> SavePace:
-        return await in_daemon_thread(self._read_pace, "mainstay-save-pace")
+        uploads = [known.upload for known in self._durability.inventories.values() if known.upload]
+        return SavePace(
+            disk_Bps=await in_daemon_thread(self._read_disk_rate, "mainstay-save-pace"),
+            upload_s=max((upload.seconds for upload in uploads), default=0.0),
+            is_uploading=any(upload.is_uploading for upload in uploads),
+        )
 
-    def _read_pace(self) -> SavePace:
+    def _read_disk_rate(self) -> float:
         directory = self._job.options.checkpoint_dir
         assert directory is not None
+        run = RunDirectory(directory / self._job.state.run)
         try:
-            source = find(directory, self._job.state.run)
-            parts = [source.run.part(source.manifest.epoch, p.rank, p.generation) for p in source.manifest.parts]
-        except CheckpointError:
-            return SavePace()
-        run = source.run
-        uploads = [(epoch, state) for epoch in run.steps() if (state := run.upload_state(epoch)) is not None]
-        return SavePace(
-            disk_Bps=min((part.nbytes / part.seconds for part in parts if part.seconds > 0.0), default=0.0),
-            upload_s=next((state.seconds for _, state in reversed(uploads) if state.seconds), 0.0),
-            is_uploading=any(not state.check and run.is_uploading(epoch) for epoch, state in uploads),
-        )
+            names = [part for step in run.counted_steps()[-1:] for part in run.parts(step.epoch)]
+            parts = [run.part(name.epoch, name.rank, name.generation) for name in names]
+        except (CheckpointError, OSError):
+            return 0.0
+        return min((part.nbytes / part.seconds for part in parts if part.seconds > 0.0), default=0.0)
 
 
 def _apart(one: int, other: int) -> bool:

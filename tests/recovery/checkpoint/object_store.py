@@ -15,7 +15,7 @@ BUCKET = "checkpoints"
 SLOW_DOWN = (
     b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 )
-FAULTS = ("500", "503", "reset", "reset_after", "torn_request", "torn_response", "flip_request", "flip_response")
+FAULTS = ("403", "500", "503", "reset", "reset_after", "torn_request", "torn_response", "flip_request", "flip_response")
 
 
 class FaultProxy(ThreadingHTTPServer):
@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(length // 2 if fault == "torn_request" else length)
         if fault in {"reset", "torn_request"}:
             return self._reset()
-        if fault in {"500", "503"}:
+        if fault.isdigit():
             return self._send(int(fault), {"Content-Type": "application/xml"}, SLOW_DOWN)
         status, headers, content = self._forward(_flipped(body) if fault == "flip_request" else body)
         if fault == "reset_after":
@@ -125,18 +125,28 @@ def s3_server() -> Iterator[FaultProxy]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
     server.start()
-    proxy = FaultProxy(server.get_host_and_port())
-    thread = threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
     try:
-        with contextlib.closing(http.client.HTTPConnection(*proxy.upstream, timeout=30)) as connection:
+        with another_way(server.get_host_and_port()) as proxy:
+            connection = http.client.HTTPConnection(*proxy.upstream, timeout=30)
             connection.request("POST", "/moto-api/reset")
             connection.getresponse().read()
             connection.request("PUT", f"/{BUCKET}")
             assert connection.getresponse().status == 200
+            connection.close()
+            yield proxy
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def another_way(upstream: tuple[str, int]) -> Iterator[FaultProxy]:
+    """A proxy before the same bucket."""
+    proxy = FaultProxy(upstream)
+    thread = threading.Thread(target=proxy.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
         yield proxy
     finally:
         proxy.shutdown()
         proxy.server_close()
-        server.stop()
         thread.join()

@@ -13,6 +13,7 @@ from mainstay.recovery.checkpoint.levels import open_level
 from mainstay.recovery.checkpoint.manifest import Manifest, Return
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.upload import Uploader
+from mainstay.recovery.checkpoint.upload_state import UploadProgress
 from tests.recovery.checkpoint.upload_place import Place
 
 KEEP = RetentionPolicy(last=2, pending=4)
@@ -27,6 +28,10 @@ class OwnDisks:
         self._disks = [home / f"disk-{node}" for node in range(self.count)]
         self.config = config
         """What the coordinator says otherwise."""
+        self.urls = [place.url] * self.count
+        """Of the upload level, as each node reaches it."""
+        self.progress = [UploadProgress()] * self.count
+        """What each node said of its uploads last."""
 
     def run(self, node: int) -> RunDirectory:
         return RunDirectory(self._disks[node] / self.job.run_id)
@@ -52,8 +57,12 @@ class OwnDisks:
     def upload(self, node: int, *, final: bool = False, **changes: Any) -> list[int]:
         """All that waits on the node; the steps that are complete then."""
         request = self.place.request(directory=str(self._disks[node]), node=f"n{node}", **changes)
-        with open_level(self.place.url, retry_seconds=1.0) as level:
-            uploader = Uploader(level, request)
+
+        def note(progress: UploadProgress) -> None:
+            self.progress[node] = progress
+
+        with open_level(self.urls[node], retry_seconds=1.0) as level:
+            uploader = Uploader(level, request, note)
             return [found[1] for found in iter(lambda: uploader.upload_next(final=final), None)]
 
     def upload_all(self) -> list[list[int]]:

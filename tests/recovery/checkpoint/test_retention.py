@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from mainstay.recovery.checkpoint import catalog, save
 from mainstay.recovery.checkpoint.catalog import PINNED
 from mainstay.recovery.checkpoint.manifest import MANIFEST, Manifest
-from mainstay.recovery.checkpoint.retention import CompleteStep, RetentionPolicy, steps_to_keep
+from mainstay.recovery.checkpoint.retention import PENDING_UPLOADS, CompleteStep, RetentionPolicy, steps_to_keep
 from mainstay.recovery.checkpoint.upload_state import UPLOAD, UploadState
 
 policies = st.builds(
@@ -37,7 +37,7 @@ def histories(draw: st.DrawFn) -> list[CompleteStep]:
     for number, epoch in enumerate(epochs):
         now += draw(st.floats(1.0, 20_000.0))
         bases = draw(st.sets(st.sampled_from(epochs[:number]), max_size=2)) if number else set()
-        flags = {name: draw(st.booleans()) for name in ("pinned", "uploaded")}
+        flags = {name: draw(st.booleans()) for name in ("pinned", "uploaded", "uploading")}
         made.append(CompleteStep(epoch=epoch, time=now, bases=frozenset(bases), **flags))
     return made
 
@@ -62,7 +62,10 @@ def test_what_is_kept_is_what_the_policy_says_and_what_that_refers_to(
     assert firsts <= keep
     needed = [step for step in steps if step.epoch in keep]
     reached = {base for step in needed for base in step.bases}
+    sending = {*[step.epoch for step in steps if step.uploading][-PENDING_UPLOADS:]}
+    assert sending <= keep
     own = {step.epoch for step in steps[-policy.last :]} | {step.epoch for step in steps if step.pinned} | firsts
+    own |= sending
     assert keep <= own | reached | set(waiting[-policy.pending :] if policy.pending else [])
     assert steps_to_keep(needed, policy) == keep
 

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import msgspec
@@ -22,6 +23,7 @@ from mainstay.recovery.checkpoint.levels import open_level
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.save import WriteTarget, begin_step
 from mainstay.recovery.checkpoint.upload import Uploader, UploadRequest
+from mainstay.recovery.checkpoint.upload_state import UploadProgress
 from mainstay.recovery.job_certificates import Authority, job_tls
 from tests.recovery.checkpoint.object_store import FaultProxy
 from tests.recovery.checkpoint.upload_place import Place, until
@@ -51,7 +53,10 @@ def test_the_process_is_killed_and_the_next_one_ends_when_all_is_there(bucket: P
     bucket.job.whole(20)
     out, _ = process.communicate(timeout=60.0)  # stdin ends: what is complete goes up first
     assert process.returncode == 0
-    assert set(out.split(b"\n")) == {b""}
+    told = [msgspec.json.decode(line, type=UploadProgress) for line in out.splitlines()]
+    assert not any(progress.problem for progress in told)
+    assert told[-1].seconds > 0.0
+    assert not told[-1].is_uploading
     assert bucket.complete() == [10, 20]
     bucket.check(tmp_path / "back", 20)
 
@@ -82,18 +87,18 @@ def test_a_problem_is_reported_and_forgotten_when_it_has_passed(
     monkeypatch.setattr(upload, "LOOK_SECONDS", 0.05)
     bucket.job.whole(10)
     proxy.fail("503", "PUT", times=10_000)
-    problems: list[str] = []
+    told: list[UploadProgress] = []
     ended = threading.Event()
     with open_level(bucket.url, retry_seconds=0.2) as level:
-        uploader = Uploader(level, bucket.request())
-        thread = threading.Thread(target=upload.follow, args=(uploader, ended, problems.append))
+        uploader = Uploader(level, bucket.request(), told.append)
+        thread = threading.Thread(target=upload.follow, args=(uploader, ended))
         thread.start()
-        until(lambda: bool(problems))
+        until(lambda: any(progress.problem for progress in told))
+        assert "Cannot write" in told[-1].problem
         proxy.work_again()
-        until(lambda: problems[-1] == "")
+        until(lambda: told[-1].problem == "" and not told[-1].is_uploading)
         ended.set()
         thread.join(60.0)
-    assert "Cannot write" in problems[0]
     assert bucket.complete() == [10]
 
 
@@ -109,8 +114,10 @@ def test_the_agent_starts_it_again_and_lets_it_finish(place: Place, tmp_path: Pa
     until(lambda: place.complete() == [10])
     first.kill()
     until(lambda: "exit code -9" in store.degraded.get("checkpoint upload", ""))
+    assert time.time() - 60.0 < thread.progress.since <= time.time()
     until(lambda: thread.process is not first)
     until(lambda: not store.degraded)
+    assert thread.progress.since == 0.0
     last = thread.process
     assert last is not None
     place.job.whole(20)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
+from mainstay.recovery.agent.messages import Inventory, TransferRates
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointPart,
@@ -17,20 +17,35 @@ from mainstay.recovery.checkpoint.manifest import (
     PartEntry,
     RunInfo,
     TensorEntry,
+    data_name,
     part_name,
     run_name,
     step_name,
     write_checked,
 )
-from mainstay.recovery.checkpoint.upload_state import UPLOAD, UploadState
+from mainstay.recovery.checkpoint.upload_state import UploadProgress
 from mainstay.recovery.controller.monitors.interval_tuning import SavePace
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.worker_messages import StepRecord
+from tests.recovery.checkpoint.conftest import Ranks
+from tests.recovery.checkpoint.own_disks import OwnDisks
+from tests.recovery.checkpoint.upload_place import Place
 
 
 @pytest.fixture
 def disk(options: RunOptions, tmp_path: Path) -> RunOptions:
     return dataclasses.replace(options, disk_every=5, checkpoint_dir=tmp_path / "checkpoints")
+
+
+@pytest.fixture
+def no_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator does not ask agents itself, which only pretend."""
+    for name in ("checkpoint_monitor", "durability_monitor"):
+        monkeypatch.setattr(f"mainstay.recovery.controller.monitors.{name}.LOOK_SECONDS", 1e6)
+
+
+def inventory(node: str, upload: UploadProgress) -> Inventory:
+    return Inventory(node=node, slots=(), parity=(), disk=(), rates=TransferRates(), degraded=(), upload=upload)
 
 
 def step_record(epoch: int, seconds: float) -> StepRecord:
@@ -145,6 +160,8 @@ def test_the_rate_is_that_of_the_slowest_part_of_the_newest_whole_step(
                 )
                 for rank, seconds in enumerate((2.0, 4.0))
             ]  # fmt: skip
+            for rank in (0, 1):
+                (run / step_name(5) / data_name(rank, 1)).touch()
             checks = [write_checked(run / step_name(5) / part_name(p.rank, 1), p).check for p in parts]
             entries = tuple(PartEntry(rank=r, generation=1, nbytes=100, check=c) for r, c in enumerate(checks))
             manifest = Manifest(
@@ -152,10 +169,61 @@ def test_the_rate_is_that_of_the_slowest_part_of_the_newest_whole_step(
             )
             write_checked(run / step_name(5) / MANIFEST, manifest)
             assert await tuning._pace() == SavePace(disk_Bps=25.0)
-            state = UploadState("/upload", "n", "of the manifest", seconds=3.0)
-            (run / step_name(5) / UPLOAD).write_bytes(msgspec.json.encode(state))
-            assert await tuning._pace() == SavePace(disk_Bps=25.0, upload_s=3.0)
-            (run / step_name(5) / UPLOAD).write_bytes(msgspec.json.encode(UploadState("/upload", "n")))
-            assert await tuning._pace() == SavePace(disk_Bps=25.0, is_uploading=True)
+            (run / step_name(5) / MANIFEST).unlink()  # as on a disk of the node's own
+            assert await tuning._pace() == SavePace(disk_Bps=25.0)
+
+    play(scenario())
+
+
+def test_the_time_of_an_upload_is_that_of_the_slowest_node(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None], tmp_path: Path, no_looks: None
+) -> None:
+    """One that reaches the upload level at a fifth of the other's rate."""
+    disks = OwnDisks(Place(Ranks(tmp_path, dp=1, pp=2, sharded=True), str(tmp_path / "level")), tmp_path)
+    disks.write_all(10)
+    nbytes = sum(path.stat().st_size for path in disks.run(0).step(10).iterdir())
+    for node, seconds in enumerate((0.2, 1.0)):
+        disks.upload(node, rate=nbytes / seconds)
+
+    async def scenario() -> None:
+        async with running(disk, steps=1) as world:
+            coordinator, seconds = world.coordinator, [progress.seconds for progress in disks.progress]
+            assert 0.15 < seconds[0] < seconds[1]
+            for node, progress in zip(("node-0", "node-1"), disks.progress, strict=True):
+                coordinator.durability.inventories[node] = inventory(node, progress)
+            assert await coordinator.intervals._pace() == SavePace(upload_s=seconds[1])
+            coordinator.durability.inventories["node-0"] = inventory("node-0", UploadProgress(is_uploading=True))
+            assert await coordinator.intervals._pace() == SavePace(upload_s=seconds[1], is_uploading=True)
+
+    play(scenario())
+
+
+def test_a_node_whose_uploads_fail_is_not_waited_for_and_is_named_once(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None], caplog: Any, no_looks: None
+) -> None:
+    options = dataclasses.replace(disk, checkpoint_upload="/upload")
+
+    async def scenario() -> None:
+        async with running(options, steps=1) as world:
+            monitor, seen = world.coordinator.checkpoint_monitor, world.coordinator.durability.inventories
+
+            async def note_upload(progress: UploadProgress) -> dict[str, Any]:
+                seen["node-1"] = inventory("node-1", progress)
+                monitor._note_uploads()
+                await monitor.refresh()
+                return monitor.report().get("checkpoints", {})
+
+            problem = "Cannot list s3://b: 403"
+            told = (await note_upload(UploadProgress(problem=problem, since=5.0, can_send=False)))["upload_problems"]
+            assert told == [{"node": "node-1", "problem": problem, "since": 5.0}]
+            await world.until(lambda: world.nodes[0].runs[-1].upload_without == (2, 3))
+            await note_upload(UploadProgress(problem="Cannot list s3://b: 500", can_send=False))
+            assert (await note_upload(UploadProgress()))["upload_problems"] == []
+            await world.until(lambda: world.nodes[0].runs[-1].upload_without == ())
+            lines = [line for line in caplog.messages if line.startswith("checkpoint upload")]
+            assert lines == [
+                f"checkpoint upload: node node-1 fails, others continue: {problem}",
+                "checkpoint upload: node node-1 works again",
+            ]
 
     play(scenario())

@@ -17,7 +17,7 @@ STEP: dict[str, Any] = {
 }  # fmt: skip
 REPORT: dict[str, Any] = {
     "run": "0199", "directory": "/checkpoints", "upload": "s3://bucket/llm", "time": 1_700_000_100.0,
-    "steps": [STEP], "omitted": 0,
+    "steps": [STEP], "omitted": 0, "upload_problems": [{"node": "n1", "problem": "refused", "since": 1_700_000_000.0}],
 }  # fmt: skip
 
 
@@ -43,11 +43,12 @@ def test_the_newest_report_counts_until_the_next_start(service: Any, report_job:
     assert read(client)["checkpoints"] is None, "another start has another run"
 
 
-def test_what_an_older_launcher_does_not_say_of_a_step_is_unknown(service: Any, report_job: Callable[..., Any]) -> None:
+def test_what_an_older_launcher_does_not_say_is_unknown(service: Any, report_job: Callable[..., Any]) -> None:
     client, new = service.client(), {"quantized": None, "serves_recovery": None, "parity_bytes": 0}
     older = {name: value for name, value in STEP.items() if name not in new}
-    client.put("/v1/jobs/demo", json=report_job(checkpoints=REPORT | {"steps": [older]}))
-    assert read(client)["checkpoints"]["steps"] == [older | new]
+    report = {name: value for name, value in REPORT.items() if name != "upload_problems"}
+    client.put("/v1/jobs/demo", json=report_job(checkpoints=report | {"steps": [older]}))
+    assert read(client)["checkpoints"] == report | {"steps": [older | new], "upload_problems": []}
     for bound in ({"bits": 0, "absolute": 0.0, "relative": 0.0}, {"bits": 8, "absolute": -1.0, "relative": 0.0}, {}):
         said = report_job(checkpoints=REPORT | {"steps": [STEP | {"quantized": bound}]})
         assert client.put("/v1/jobs/demo", json=said).status_code == 422

@@ -3181,6 +3181,8 @@ export interface components {
             time: number;
             /** Upload */
             upload: string | null;
+            /** Upload Problems */
+            upload_problems?: components["schemas"]["UploadProblem"][];
         };
         /**
          * CheckpointsRead
@@ -7732,6 +7734,18 @@ export interface components {
             worse_high: number | null;
             /** Worse Low */
             worse_low: number | null;
+        };
+        /**
+         * UploadProblem
+         * @description A node whose uploads fail; others continue with later steps.
+         */
+        UploadProblem: {
+            /** Node */
+            node: string;
+            /** Problem */
+            problem: string;
+            /** Since */
+            since: number;
         };
         /**
          * UserAccess

@@ -138,4 +138,11 @@ describe("a report", () => {
       "1 usable step, 1.00 MiB on disk, 512 KiB of it parity",
     );
   });
+  it("names nodes whose uploads fail, the first of many", () => {
+    const problems = ["a", "b", "c", "d", "e"].map((node) => ({ node, problem: "refused", since: 0 }));
+    const facts = directoryFacts({ ...reported, upload_problems: problems });
+    const failing = facts.filter((fact) => fact.name.startsWith("Upload fails"));
+    expect(failing.map((fact) => fact.name.at(-1))).toEqual(["a", "b", "c", "d"]);
+    expect(failing[0]?.value).toMatch(/^since .*: refused$/);
+  });
 });

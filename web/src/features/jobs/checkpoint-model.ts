@@ -1,6 +1,10 @@
 /** Checkpoints of a job as words and numbers. */
 import type { CheckpointStep, Checkpoints, Job } from "@/api/types";
 import { bytes, duration, integer, percent, plural } from "@/lib/format";
+import { dateTime } from "@/lib/time";
+
+/** Nodes whose uploads fail, of many. */
+const MOST_FAILING = 4;
 
 /** A directory that answers is read every few seconds, and reported each half minute. */
 export const STALE_SECONDS = 90;
@@ -95,6 +99,10 @@ export function directoryFacts(reported: Checkpoints): { name: string; value: st
   return [
     { name: "Directory", value: reported.directory, mono: true },
     { name: "Upload level", value: reported.upload ?? "none", mono: reported.upload !== null },
+    ...(reported.upload_problems ?? []).slice(0, MOST_FAILING).map(({ node, problem, since }) => ({
+      name: `Upload fails on ${node}`,
+      value: `since ${dateTime(since)}: ${problem}`,
+    })),
     { name: "Run", value: reported.run, mono: true },
     {
       name: "Steps",
