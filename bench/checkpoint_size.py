@@ -13,7 +13,7 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,19 @@ import numpy as np
 import torch
 
 from bench.lib_checkpoint_models import TOUCHED, DenseJob, EmbeddingJob, Job, layout_of, restore, slot_of
-from bench.lib_encoded_slots import chain_in_memory, decoded, fill
+from bench.lib_encoded_slots import chain_in_memory, decoded, fill, readable
 from bench.lib_encoded_writes import EncodedWrites
 from bench.report import Row, publish, target_file
-from mainstay.recovery.checkpoint.encoding.chain_policy import ChainCosts, Link, NextSizes, Policy, choose_base
+from mainstay.recovery.checkpoint.encoding.chain_policy import ChainCosts, Link, NextSizes, choose_base
 from mainstay.recovery.checkpoint.encoding.encoded_slot import (
-    Quantization,
-    SlotBase,
+    SlotDigests,
     SlotId,
     SlotIndex,
     encode_slot,
     slot_digests,
     write_encoded_slot,
 )
+from mainstay.recovery.checkpoint.encoding.quantized import BITS
 from mainstay.recovery.checkpoint.encoding.slot_chain import SlotChain
 from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.layout import Layout
@@ -53,26 +53,18 @@ MORE = 200
 SMALLER = {8: 3.5, 4: 6.0, 2: 10.0}
 LOSS_BOUND = {8: 0.005, 4: 0.02, 2: 0.05}
 """Relative to the loss of the exact restore; stated before it was measured."""
-QUANTIZED = [Quantization(8), Quantization(4), Quantization(4, kmeans=True), Quantization(2)]
 LARGE = Layout.build({"param.w": ("float32", (16 * 1024, 1024))})
 """64 MiB, to measure speeds."""
-
-
-def named(quantization: Quantization) -> str:
-    return f"{quantization.bits} bit {'k-means' if quantization.kmeans else 'uniform'}"
 
 
 def raw_bytes(layout: Layout) -> int:
     return sum(spec.nbytes for spec in layout.tensors)
 
 
-def encoded_bytes(
-    layout: Layout, slot: Bytes, base: SlotBase | None = None, quantization: Quantization | None = None
-) -> int:
-    """Bytes of the blobs; exact ones are decoded and compared first."""
-    blobs = [*encode_slot(layout, slot, base, quantization)]
-    if quantization is not None or isinstance(base, Mapping):
-        return sum(map(len, blobs))
+def encoded_bytes(layout: Layout, slot: Bytes, base: Bytes | None = None, *, dense: bool = False) -> int:
+    """Bytes of the exact blobs, which are decoded and compared first; of a dense job, the base is subtracted."""
+    known = None if base is None else readable(layout, slot, base) if dense else slot_digests(layout, base)
+    blobs = [*encode_slot(layout, slot, known)]
     if not np.array_equal(decoded(layout, blobs, base), slot):
         raise RuntimeError("an exact encoding does not decode to the same bits")
     return sum(map(len, blobs))
@@ -89,14 +81,14 @@ Sized = Callable[[int, int | None], int]
 """Bytes of a step against a base, or in full."""
 
 
-def write_policy(policy: Policy, sized: Sized, costs: ChainCosts) -> list[Link]:
-    """What a policy writes; it knows the size of what it may write, which a writer predicts from the changed units."""
+def written_chain(sized: Sized, costs: ChainCosts, *, since_full: bool) -> list[Link]:
+    """What is written if the size of each choice is known; ``since_full``: against the last full step alone."""
     links: list[Link] = []
     cycle: list[Link] = []
     for epoch in range(STEPS):
         first, last = (cycle[0].epoch, cycle[-1].epoch) if cycle else (None, None)
-        following = NextSizes(full=0, since_full=sized(epoch, first), since_previous=sized(epoch, last))
-        base = choose_base(cycle, following, costs, policy)
+        sizes = NextSizes(since_full=sized(epoch, first), since_previous=sized(epoch, first if since_full else last))
+        base = choose_base(cycle, sizes, costs)
         link = Link(epoch, sized(epoch, base), base)
         cycle = [link] if base is None else [*cycle, link]
         links.append(link)
@@ -113,15 +105,11 @@ def embedding_rows() -> Iterator[Row]:
         slots.append(slot_of(job, layout))
     raw, what = raw_bytes(layout), f"embedding, {TOUCHED:.0%} of the rows touched"
     exact = [encoded_bytes(layout, new, old) / raw for old, new in itertools.pairwise(slots)]
-    digests = encoded_bytes(layout, slots[-1], slot_digests(layout, slots[-2])) / raw
     yield live(
         f"{what}: a difference to the step before", 100 * statistics.mean(exact), "% of full", "<= 12",
         holds=max(exact) <= 0.12, n=len(exact),
-        baseline=f"greatest {max(exact):.1%}; from digests of the base alone {digests:.1%}",
+        baseline=f"greatest {max(exact):.1%}",
     )  # fmt: skip
-    for quantization in QUANTIZED[:2]:
-        nbytes = encoded_bytes(layout, slots[-1], slots[-2], quantization)
-        yield live(f"{what}: the same, {named(quantization)}", 100 * nbytes / raw, "% of full")
     row, costs = chain_costs(layout, slots)
     yield row
 
@@ -129,9 +117,8 @@ def embedding_rows() -> Iterator[Row]:
     def sized(epoch: int, base: int | None) -> int:
         return encoded_bytes(layout, slots[epoch], None if base is None else slots[base])
 
-    policies: tuple[Policy, ...] = ("one_shot", "consecutive", "intermittent", "measured")
-    for policy in policies:
-        links = write_policy(policy, sized, costs)
+    for policy in ("intermittent", "measured"):
+        links = written_chain(sized, costs, since_full=policy == "intermittent")
         fulls = sum(link.base is None for link in links)
         share = sum(link.nbytes for link in links) / len(links) / raw
         yield live(
@@ -152,8 +139,8 @@ def chain_costs(layout: Layout, slots: Sequence[Bytes]) -> tuple[Row, ChainCosts
         sizes, seconds = [], {}
         for epoch, slot in enumerate(slots):
             own = SlotId("run", epoch, 0, 1)
-            blobs = encode_slot(layout, slot, slots[epoch - 1] if index else None)
-            index = write_encoded_slot(file(own), own, layout, blobs, exact=True, base=index)
+            blobs = encode_slot(layout, slot, slot_digests(layout, slots[epoch - 1]) if index else None)
+            index = write_encoded_slot(file(own), own, layout, blobs, base=index)
             sizes.append(file(own).stat().st_size)
         out = np.zeros(layout.nbytes, np.uint8)
         for epoch in (0, STEPS - 1):
@@ -168,8 +155,8 @@ def chain_costs(layout: Layout, slots: Sequence[Bytes]) -> tuple[Row, ChainCosts
         baseline=f"bytes {sum(sizes) / sizes[0]:.2f} times; a full file: {full * 1000:.0f} ms of processor time",
     )  # fmt: skip
     return row, ChainCosts(
-        write_bytes_per_second=rate, read_bytes_per_second=rate, max_restore_seconds=SLOWER * full,
-        link_seconds=max(0, chain - sum(sizes) / rate) / (STEPS - 1), restore_probability=0.001,
+        read_bytes_per_second=rate, max_restore_seconds=SLOWER * full,
+        link_seconds=max(0, chain - sum(sizes) / rate) / (STEPS - 1),
     )  # fmt: skip
 
 
@@ -214,11 +201,12 @@ def dense_rows(job: DenseJob, precision: str) -> Iterator[Row]:
     raw, newest, what = raw_bytes(layout), slots[10], f"dense Adam, {precision}"
     bases = {"alone": None, "difference to 1 step before": slots[9], "difference to 10 steps before": slots[0]}
     for name, base in bases.items():
-        smaller = raw / encoded_bytes(layout, newest, base)
+        smaller = raw / encoded_bytes(layout, newest, base, dense=True)
         yield live(f"{what}: lossless, {name}", smaller, "times smaller", ">= 1.25", holds=smaller >= 1.25)
-    for quantization in () if job.mixed else QUANTIZED:
-        smaller, least = raw / encoded_bytes(layout, newest, None, quantization), SMALLER[quantization.bits]
-        claim = f"{what}: {named(quantization)}"
+    for bits in () if job.mixed else BITS:
+        nbytes = sum(map(len, encode_slot(layout, newest, bits=bits)))
+        smaller, least = raw / nbytes, SMALLER[bits]
+        claim = f"{what}: {bits} bit uniform"
         yield live(claim, smaller, "times smaller", f">= {least}", holds=smaller >= least)
 
 
@@ -237,12 +225,12 @@ def accuracy_rows(job: Job, what: str, begin: int) -> Iterator[Row]:
     layout = layout_of(job)
     slot, before = slot_of(job, layout), job.held_out()
     exact = trained(copy.deepcopy(job), layout, slot, begin)
-    for quantization in QUANTIZED:
-        near = decoded(layout, encode_slot(layout, slot, None, quantization))
+    for bits in BITS:
+        near = decoded(layout, encode_slot(layout, slot, bits=bits))
         found = trained(copy.deepcopy(job), layout, near, begin)
-        above, bound = found / exact - 1, LOSS_BOUND[quantization.bits]
+        above, bound = found / exact - 1, LOSS_BOUND[bits]
         yield live(
-            f"{what}: loss {MORE} steps after a restore, {named(quantization)}", 100 * above, "% above exact",
+            f"{what}: loss {MORE} steps after a restore, {bits} bit uniform", 100 * above, "% above exact",
             f"<= {100 * bound:g}", holds=above <= bound,
             baseline=f"exact {exact:.4f}, at the restore {before:.4f}",
         )  # fmt: skip
@@ -270,17 +258,16 @@ def speed_rows() -> Iterator[Row]:
     few = values.copy()
     few[:: round(1 / TOUCHED)] += 1
     sparse = few.reshape(-1).view(np.uint8)
-    cases: list[tuple[str, Bytes, SlotBase | None, Quantization | None]] = [
+    cases: list[tuple[str, Bytes, SlotDigests | None, int | None]] = [
         ("lossless, alone", slot, None, None),
-        ("lossless, difference of all words", slot, base, None),
-        ("5% of the rows changed", sparse, base, None),
-        ("5% of the rows changed, base by digests", sparse, slot_digests(LARGE, base), None),
-        *((named(quantization), slot, None, quantization) for quantization in QUANTIZED),
+        ("lossless, difference of all words", slot, readable(LARGE, slot, base), None),
+        ("5% of the rows changed", sparse, slot_digests(LARGE, base), None),
+        *((f"{bits} bit uniform", slot, None, bits) for bits in BITS),
     ]
-    for name, data, below, quantization in cases:
+    for name, data, below, bits in cases:
         copied = fastest(lambda: np.copyto(out, slot), 5)
-        encoding = fastest(lambda: list(encode_slot(LARGE, data, below, quantization)), 2)  # noqa: B023
-        chain = chain_in_memory(LARGE, encode_slot(LARGE, data, below, quantization), base)
+        encoding = fastest(lambda: list(encode_slot(LARGE, data, below, bits)), 2)  # noqa: B023
+        chain = chain_in_memory(LARGE, encode_slot(LARGE, data, below, bits), base)
         decoding = fastest(lambda: fill(chain, out), 2)  # noqa: B023
         gigabytes = LARGE.nbytes / 1e9
         yield live(

@@ -1,7 +1,6 @@
 """Whole blocks encoded and decoded at once, for a bench: the product combines blocks chunk by chunk as they arrive.
 
-A library sums all blocks of a row in one call: ISA-L's own encode and XOR, or numpy by Horner (from the highest bit of
-the coefficients down, double what there is, then XOR the blocks whose coefficient has the bit).
+ISA-L sums all blocks of a row in one call, with its own encode and XOR; numpy adds one block after the other.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
-from mainstay.recovery.coding import Code, isal, numpy_gf
-from mainstay.recovery.coding.galois_field import PRODUCTS, Bytes, Matrix
+from mainstay.recovery.coding import Code, gf, isal
+from mainstay.recovery.coding.galois_field import Bytes, Matrix
 
 _XOR_ALIGNMENT = 32
 """What ``xor_gen`` asks of every pointer."""
@@ -90,18 +89,13 @@ class Numpy:
     name = "numpy"
 
     def combine(self, matrix: Matrix, blocks: Sequence[Bytes], out: Sequence[Bytes]) -> None:
-        whole = len(out[0]) & ~7
-        sources = [block[:whole].view(np.uint64) for block in blocks]
-        targets = [row[:whole].view(np.uint64) for row in out]
-        scratch = np.empty(min(numpy_gf.TILE, whole) // 8, np.uint64)
-        for at in range(0, whole // 8, numpy_gf.TILE // 8):
-            tile = slice(at, at + numpy_gf.TILE // 8)
-            parts = [source[tile] for source in sources]
-            for coefficients, target in zip(matrix, targets, strict=True):
-                _sum(coefficients, parts, target[tile], scratch)
         for coefficients, row in zip(matrix, out, strict=True):
-            ends = [PRODUCTS[c, block[whole:]] for c, block in zip(coefficients, blocks, strict=True)]
-            row[whole:] = np.bitwise_xor.reduce(ends, axis=0)
+            row[:] = 0
+            for coefficient, block in zip(coefficients, blocks, strict=True):
+                if coefficient == 1:
+                    gf.multiply_add(1, block, row)
+                elif coefficient:
+                    gf.multiply_add_by_numpy(int(coefficient), block, row)
 
 
 _Addresses = np.ndarray[tuple[int], np.dtype[np.uintp]]
@@ -114,23 +108,3 @@ def _addresses(blocks: Sequence[Bytes]) -> _Addresses:
 def _steps(size: int) -> Iterator[int]:
     for at in range(0, size, isal.TILE):
         yield min(isal.TILE, size - at)
-
-
-def _sum(coefficients: Bytes, parts: Sequence[numpy_gf.Words], target: numpy_gf.Words, scratch: numpy_gf.Words) -> None:
-    """``target`` becomes the sum of all parts, each times its coefficient."""
-    highest = int(coefficients.max()).bit_length()
-    if not highest:
-        target[:] = 0
-        return
-    empty = True
-    for bit in range(highest - 1, -1, -1):
-        if not empty:
-            numpy_gf.double(target, scratch[: len(target)])
-        for coefficient, part in zip(coefficients, parts, strict=True):
-            if not coefficient >> bit & 1:
-                continue
-            if empty:
-                np.copyto(target, part)
-            else:
-                np.bitwise_xor(target, part, out=target)
-            empty = False

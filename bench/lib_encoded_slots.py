@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 
-from mainstay.recovery.checkpoint.encoding.encoded_slot import FullSlot, SlotId
+from mainstay.recovery.checkpoint.encoding.encoded_slot import (
+    FullSlot,
+    SlotDigests,
+    SlotId,
+    sampled_against,
+    slot_digests,
+)
 from mainstay.recovery.checkpoint.encoding.slot_chain import SlotChain
 from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.layout import Layout, TensorSpec
@@ -17,6 +24,17 @@ def decoded(layout: Layout, blobs: Iterable[bytes], base: Bytes | None = None) -
     slot = np.zeros(layout.nbytes, np.uint8)
     fill(chain_in_memory(layout, blobs, base), slot)
     return slot
+
+
+def readable(layout: Layout, slot: Bytes, base: Bytes) -> SlotDigests:
+    """Digests of ``base``, whose bytes are read for the tensors of ``slot`` where that pays."""
+    views = {spec.name: base[spec.offset : spec.offset + spec.nbytes] for spec in layout.tensors}
+
+    def read_from(name: str) -> Callable[[int, Bytes], None]:
+        return lambda at, out: np.copyto(out, views[name][at : at + len(out)])
+
+    stored = {name: replace(known, read=read_from(name)) for name, known in slot_digests(layout, base).items()}
+    return sampled_against(layout, slot, slot_digests(layout, slot), stored)[2]
 
 
 def chain_in_memory(layout: Layout, blobs: Iterable[bytes], base: Bytes | None = None) -> SlotChain:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -29,11 +32,18 @@ def write_durably(path: Path, content: bytes, *, mode: int = 0o666) -> None:
     Raises:
         OSError: the disk refused; nothing is left behind.
     """
+    with new_file(path, mode) as file:
+        file.write(content)
+
+
+@contextmanager
+def new_file(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """A file that takes the place of ``path``, durably as ``write_durably``, unless its writer raises an error."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     scratch.unlink(missing_ok=True)  # of a process that had this number and was killed
     try:
         with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)

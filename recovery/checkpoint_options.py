@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import typing
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from mainstay.recovery import option_help
 from mainstay.recovery.checkpoint.manifest import StepEncoding
+from mainstay.recovery.option_values import parse_upload
 from mainstay.recovery.save_intervals import NODE_MTBF_HOURS
 
 AUTO: Final = -(1 << 40)
@@ -20,13 +21,6 @@ def _steps(text: str) -> int:
         return AUTO if text == "auto" else int(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} must be a number of steps or auto") from error
-
-
-def checkpoint_fields(found: argparse.Namespace) -> dict[str, Any]:
-    """Fields of ``RunOptions`` that are as they were given."""
-    names = ("dir", "keep", "keep_hours", "replicas", "parity", "encoding")
-    others = ("resume", "accept_quantized", "mtbf_hours")
-    return {name: getattr(found, name) for name in (*(f"checkpoint_{name}" for name in names), *others)}
 
 
 def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
@@ -41,8 +35,9 @@ def add_checkpoint_options(parser: argparse.ArgumentParser) -> None:
     add("--checkpoint-dir", type=Path, help=option_help.CHECKPOINTS)
     add("--checkpoint-keep", type=int, default=2, metavar="N", help=option_help.CHECKPOINT_KEEP)
     add("--checkpoint-keep-hours", type=float, default=0.0, metavar="H", help=option_help.CHECKPOINT_KEEP_HOURS)
-    add("--checkpoint-upload", metavar="URL", help=option_help.CHECKPOINT_UPLOAD)
-    add("--checkpoint-upload-rate", type=float, default=0.0, metavar="B", help=option_help.CHECKPOINT_UPLOAD_RATE)
+    add("--checkpoint-upload", type=parse_upload, metavar="URL", help=option_help.CHECKPOINT_UPLOAD)
+    rate = option_help.CHECKPOINT_UPLOAD_RATE
+    add("--checkpoint-upload-rate", dest="upload_rate", type=float, default=0.0, metavar="B", help=rate)
     add("--checkpoint-replicas", type=int, default=0, help=option_help.CHECKPOINT_REPLICAS)
     add("--checkpoint-parity", action="store_true", help=option_help.CHECKPOINT_PARITY)
     encodings = typing.get_args(StepEncoding)

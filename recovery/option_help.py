@@ -62,6 +62,11 @@ PREFLIGHT: Final = (
 ON_HANG: Final = (
     "When ranks hang: report them with their stacks, or also recover (end and replace them) if it is certain which."
 )
+NPROC: Final = "Set the number of ranks on each node."
+RDZV_ENDPOINT: Final = "Set HOST:PORT of the coordinator on node 0; port 0: any (one node only)."
+SERVICE: Final = "Send events to this control plane (a URL), not only to the state directory."
+READY_TIMEOUT: Final = "Replace a survivor that is silent for this many seconds."
+NODE_TIMEOUT: Final = "Declare a node lost after this many seconds of silence."
 JOIN_TIMEOUT: Final = (
     "Wait this many seconds for all nodes at the start, and for a node that joins or comes back where ranks have no "
     "place to run."

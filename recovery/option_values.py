@@ -9,15 +9,18 @@ import argparse
 import hashlib
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from mainstay.probes.data_dir import read_secret
 from mainstay.probes.transport import Transport
 from mainstay.recovery import protection_scheme
 from mainstay.recovery.checkpoint.storage import check_storage_url
 from mainstay.recovery.protection_scheme import ProtectionScheme
+
+_Parsed = TypeVar("_Parsed")
 
 TOKEN_VARIABLE: Final = "MAINSTAY_JOB_TOKEN"  # noqa: S105 - the name of a variable, not a token
 
@@ -31,13 +34,6 @@ def parse_scheme(text: str, group_size: int | None) -> ProtectionScheme:
         return protection_scheme.parse(text, group_size)
     except ValueError as error:
         raise OptionsError(f"--protection, --group-size: {error}") from error
-
-
-def parse_upload(url: str | None) -> str | None:
-    try:
-        return None if url is None else check_storage_url(url)
-    except ValueError as error:
-        raise OptionsError(f"--checkpoint-upload: {error}") from error
 
 
 def parse_domains(given: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -66,33 +62,38 @@ def parse_nnodes(text: str) -> NodeCount:
     return found
 
 
-def parse_endpoint(text: str | None, nnodes: int) -> tuple[str, int]:
-    if text is None:
-        if nnodes > 1:
-            raise OptionsError("--rdzv-endpoint HOST:PORT is needed when there are several nodes")
-        return "127.0.0.1", 0
-    host, port = parse_host_and_port("--rdzv-endpoint", text, 0)
-    if port == 0 and nnodes > 1:
-        raise OptionsError("--rdzv-endpoint needs a port that all nodes know")
-    return host, port
-
-
-def parse_host_and_port(option: str, text: str, lowest: int = 1) -> tuple[str, int]:
+def _endpoint(lowest: int, text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdigit() or not lowest <= int(port) < 65536:
-        raise OptionsError(f"{option} {text!r} must look like HOST:PORT")
+        raise ValueError(f"{text!r} must look like HOST:PORT")
     return host.strip("[]"), int(port)
 
 
-def parse_launcher_endpoint(text: str | None) -> tuple[str, int] | None:
-    return None if text is None else parse_host_and_port("--launcher-endpoint", text)
+def _explained(parse: Callable[[str], _Parsed]) -> Callable[[str], _Parsed]:
+    """``parse`` with its errors as those whose message argparse shows."""
+
+    def read(text: str) -> _Parsed:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
 
 
-def parse_service(url: str | None) -> str | None:
-    try:
-        return None if url is None else Transport(url).url
-    except ValueError as error:
-        raise OptionsError(f"--service: {error}") from error
+parse_any_endpoint: Final = _explained(partial(_endpoint, 0))
+parse_endpoint: Final = _explained(partial(_endpoint, 1))
+parse_service: Final = _explained(lambda url: Transport(url).url)
+parse_upload: Final = _explained(check_storage_url)
+
+
+def require_endpoint(given: tuple[str, int] | None, nnodes: int) -> tuple[str, int]:
+    if given is None and nnodes > 1:
+        raise OptionsError("--rdzv-endpoint HOST:PORT is needed when there are several nodes")
+    host, port = given or ("127.0.0.1", 0)
+    if port == 0 and nnodes > 1:
+        raise OptionsError("--rdzv-endpoint needs a port that all nodes know")
+    return host, port
 
 
 def find_job_token(path: Path | None, service_token: str, job: str, nnodes: int) -> str:

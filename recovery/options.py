@@ -6,7 +6,7 @@ import argparse
 import secrets
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, NoReturn
@@ -15,21 +15,21 @@ from mainstay.probes.core_types import validate_name
 from mainstay.recovery import option_help
 from mainstay.recovery.admission import AdmissionPolicy
 from mainstay.recovery.checkpoint.manifest import QUANTIZED, StepEncoding
-from mainstay.recovery.checkpoint_options import AUTO, add_checkpoint_options, checkpoint_fields
+from mainstay.recovery.checkpoint_options import AUTO, add_checkpoint_options
 from mainstay.recovery.job_certificates import Authority, job_tls
 from mainstay.recovery.job_tls import JobTls
 from mainstay.recovery.option_values import (
     TOKEN_VARIABLE,
     OptionsError,
     find_job_token,
+    parse_any_endpoint,
     parse_domains,
     parse_endpoint,
-    parse_launcher_endpoint,
     parse_nnodes,
     parse_scheme,
     parse_service,
-    parse_upload,
     read_token,
+    require_endpoint,
     state_directory,
 )
 from mainstay.recovery.protection_scheme import ProtectionScheme, SchemeKind
@@ -228,8 +228,8 @@ def _torchrun_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("options of torchrun").add_argument
     add("--nnodes", type=parse_nnodes, default="1", metavar="N or MIN:MAX", help=option_help.NNODES)
     add(*_both("node-rank"), type=int, default=0, help="Set the number of this node; node 0 coordinates.")
-    add(*_both("nproc-per-node"), type=int, default=1, help="Set the number of ranks on each node.")
-    add(*_both("rdzv-endpoint"), help="Set HOST:PORT of the coordinator on node 0; port 0: any (one node only).")
+    add(*_both("nproc-per-node"), dest="nproc", type=int, default=1, metavar="N", help=option_help.NPROC)
+    add(*_both("rdzv-endpoint"), type=parse_any_endpoint, metavar="HOST:PORT", help=option_help.RDZV_ENDPOINT)
     add(*_both("max-restarts"), type=int, default=10, help="Give the job up after this many recoveries.")
     add("-m", "--module", action="store_true", help="Run the script as a module.")
     add("--standalone", action="store_true", help="Use one node; this is also the default.")
@@ -238,23 +238,23 @@ def _torchrun_options(parser: argparse.ArgumentParser) -> None:
 def _job_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("options of the job").add_argument
     add("--job-id", help="Name the job; use the same name on all nodes.")
-    add("--node-name", help="Name this node; the default is its host name.")
+    add("--node-name", dest="node", metavar="NAME", help="Name this node; the default is its host name.")
     add("--preload", action="append", default=[], metavar="MODULE", help="Import a module before any rank; repeatable.")
     add("--dp", type=int, default=0, help=f"Set the data-parallel size {option_help.SHAPE}.")
     add("--pp", type=int, default=0, help=f"Set the number of pipeline stages {option_help.SHAPE}.")
     add("--tp", type=int, default=0, help="Set the number of tensor-parallel ranks, instead of mainstay.init(tp=).")
     add("--token-file", type=Path, help=f"Read the job's secret from a file instead of {TOKEN_VARIABLE}.")
-    add("--service", help="Send events to this control plane (a URL), not only to the state directory.")
+    add("--service", type=parse_service, metavar="URL", help=option_help.SERVICE)
     add("--service-token-file", type=Path, help="Read the token for --service from a file.")
     _add_choice(add, "--admission", AdmissionPolicy.ENFORCE, option_help.ADMISSION)
     _add_choice(add, "--preflight", AdmissionPolicy.OFF, option_help.PREFLIGHT)
     add("--state-dir", type=Path, help="Keep events.jsonl, job.json, and spools in this directory.")
     add("--record-events", type=Path, metavar="DIR", help="Record what changes the job, for mainstay replay-job.")
-    add("--join-timeout", type=float, default=300.0, help=option_help.JOIN_TIMEOUT)
-    add("--ready-timeout", type=float, default=60.0, help="Replace a survivor that is silent for this many seconds.")
-    add("--node-timeout", type=float, default=10.0, help="Declare a node lost after this many seconds of silence.")
+    add("--join-timeout", dest="join_seconds", type=float, default=300.0, metavar="S", help=option_help.JOIN_TIMEOUT)
+    add("--ready-timeout", dest="ready_seconds", type=float, default=60.0, metavar="S", help=option_help.READY_TIMEOUT)
+    add("--node-timeout", dest="node_seconds", type=float, default=10.0, metavar="S", help=option_help.NODE_TIMEOUT)
     add("--quorum", type=int, help=option_help.QUORUM)
-    add("--launcher-endpoint", help=option_help.LAUNCHER_ENDPOINT)
+    add("--launcher-endpoint", type=parse_endpoint, metavar="HOST:PORT", help=option_help.LAUNCHER_ENDPOINT)
 
 
 def _recovery_options(parser: argparse.ArgumentParser) -> None:
@@ -270,62 +270,37 @@ def _recovery_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_choice(add: Callable[..., argparse.Action], name: str, default: StrEnum, text: str) -> None:
-    add(name, choices=[value.value for value in type(default)], default=default.value, help=text)
+    known = {value.value: value for value in type(default)}
+    add(name, type=lambda word: known.get(word, word), choices=[*known], default=default, help=text)
 
 
 def _checked(found: argparse.Namespace) -> RunOptions:
     service_token = read_token(found.service_token_file, "--service-token-file")
     job = found.job_id or f"job-{secrets.token_hex(4)}"
-    host, port = parse_endpoint(found.rdzv_endpoint, found.nnodes.most)
-    options = RunOptions(
-        nnodes=found.nnodes.least,
-        spare_nodes=found.nnodes.most - found.nnodes.least,
-        node_rank=found.node_rank,
-        nproc=found.nproc_per_node,
-        host=host,
-        port=port,
-        node=found.node_name or socket.gethostname().split(".")[0] or "localhost",
-        job=job,
-        token=find_job_token(found.token_file, service_token, job, found.nnodes.most),
-        spares=found.spares,
-        preload=tuple(found.preload),
-        parity_every=AUTO_PARITY if found.parity_every == AUTO else found.parity_every,
-        protection=parse_scheme(found.protection, found.group_size),
-        domain=next((text for text in reversed(found.domain) if "=" not in text), ""),
-        domains=parse_domains(found.domain),
-        disk_every=AUTO_DISK if found.disk_every == AUTO else found.disk_every,
-        **checkpoint_fields(found),
-        checkpoint_upload=parse_upload(found.checkpoint_upload),
-        upload_rate=found.checkpoint_upload_rate,
-        max_restarts=found.max_restarts,
-        state_dir=found.state_dir or state_directory(job),
-        record_events=found.record_events,
-        service=parse_service(found.service),
-        service_token=service_token,
-        admission=AdmissionPolicy(found.admission),
-        preflight=AdmissionPolicy(found.preflight),
-        join_seconds=found.join_timeout,
-        ready_seconds=found.ready_timeout,
-        node_seconds=found.node_timeout,
-        quorum=found.nnodes.most // 2 + 1 if found.quorum is None else found.quorum,
-        launcher_endpoint=parse_launcher_endpoint(found.launcher_endpoint),
-        on_loss=LossPolicy(found.on_loss),
-        micro_batch_assignment=AssignmentPolicy(found.micro_batch_assignment),
-        on_hang=OnHang(found.on_hang),
-        on_numeric_anomaly=NumericAnomalyPolicy(found.on_numeric_anomaly),
-        on_corruption=CorruptionPolicy(found.on_corruption),
-        step_replay_every=found.step_replay_every,
-        disk_auto=found.disk_every == AUTO,
-        parity_auto=found.parity_every == AUTO,
-        dp=found.dp,
-        pp=found.pp,
-        tp=found.tp,
-        shard_snapshots=found.shard_snapshots,
-        encrypts_snapshots=found.snapshot_encryption == "on",
-        script=found.script,
-        module=found.module,
-        argv=tuple(found.script_args),
-    )  # fmt: skip
+    host, port = require_endpoint(found.rdzv_endpoint, found.nnodes.most)
+    same = {name: value for name, value in vars(found).items() if name in {each.name for each in fields(RunOptions)}}
+    options = RunOptions(**same | {
+        "nnodes": found.nnodes.least,
+        "spare_nodes": found.nnodes.most - found.nnodes.least,
+        "host": host,
+        "port": port,
+        "node": found.node or socket.gethostname().split(".")[0] or "localhost",
+        "job": job,
+        "token": find_job_token(found.token_file, service_token, job, found.nnodes.most),
+        "service_token": service_token,
+        "preload": tuple(found.preload),
+        "parity_every": AUTO_PARITY if found.parity_every == AUTO else found.parity_every,
+        "parity_auto": found.parity_every == AUTO,
+        "disk_every": AUTO_DISK if found.disk_every == AUTO else found.disk_every,
+        "disk_auto": found.disk_every == AUTO,
+        "protection": parse_scheme(found.protection, found.group_size),
+        "domain": next((text for text in reversed(found.domain) if "=" not in text), ""),
+        "domains": parse_domains(found.domain),
+        "state_dir": found.state_dir or state_directory(job),
+        "quorum": found.nnodes.most // 2 + 1 if found.quorum is None else found.quorum,
+        "encrypts_snapshots": found.snapshot_encryption == "on",
+        "argv": tuple(found.script_args),
+    })  # fmt: skip
     _refuse_nonsense(options, named=found.job_id is not None)
     return options
 

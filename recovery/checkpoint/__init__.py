@@ -4,6 +4,7 @@ pickle_codec   a pickle stream as data: written term by term, read without execu
 torchfile   one tensor as ``torch.save`` has it, its bytes where they can be read without torch
 torch_archive a whole file of ``torch.save``, read and written likewise
 dcp         the ``.metadata`` of a step
+file_errors the error that names a file which cannot be read
 manifest    what we ourselves read: runs, parts, manifests, each with its checksum
 catalog     what lies in a directory: runs, complete steps, what to keep
 direct_file a file written past the page cache, digested in the same pass

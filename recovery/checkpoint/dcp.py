@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from mainstay.recovery.checkpoint.file_errors import file_errors
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart
 from mainstay.recovery.checkpoint.pickle_codec import (
     Name,
@@ -76,7 +77,8 @@ def keys(parts: Sequence[CheckpointPart]) -> dict[tuple[int, str], str]:
     taken: dict[tuple[str, GlobalSlice], int] = {}
     """Key and place -> digest of what stands there."""
     for members in roles(parts):
-        role = prefix_of(members[0])
+        first = members[0]
+        role = prefix(first.shape, first.rank, model_names=first.has_model_names, sliced=first.is_sliced)
         digests: dict[tuple[str, GlobalSlice], set[int]] = {}
         for tensor in (tensor for part in members for tensor in part.listed):
             digests.setdefault((tensor.name, tensor.slice), set()).add(tensor.digest)
@@ -101,17 +103,11 @@ def roles(parts: Sequence[CheckpointPart]) -> list[list[CheckpointPart]]:
     return [result[place] for place in sorted(result)]
 
 
-def prefix_of(part: CheckpointPart) -> str:
-    if part.has_model_names and part.is_sliced:
-        return ""
-    return prefix(part.shape, part.rank, model_names=part.has_model_names)
-
-
-def prefix(shape: MeshShape, rank: int, *, model_names: bool) -> str:
+def prefix(shape: MeshShape, rank: int, *, model_names: bool, sliced: bool) -> str:
     """What stands before the names of a rank's stage and slice."""
     _, pp, tp = shape.place(rank)
     if model_names:
-        return "" if shape.tp == 1 else f"tp{tp}."
+        return "" if sliced or shape.tp == 1 else f"tp{tp}."
     return f"pp{pp}.tp{tp}."
 
 
@@ -235,7 +231,7 @@ def read_metadata(directory: Path) -> list[StoredChunk]:
         CheckpointError: missing, damaged, or names what is not admitted.
     """
     path = directory / ".metadata"
-    try:
+    with file_errors(path, "is no metadata of torch.distributed.checkpoint"):
         if path.stat().st_size > _MAX_METADATA:
             raise CheckpointError(f"{path} is longer than {_MAX_METADATA} bytes")
         root = decode(path.read_bytes(), ADMITTED)
@@ -243,12 +239,6 @@ def read_metadata(directory: Path) -> list[StoredChunk]:
         described, places = state["state_dict_metadata"].text(), state["storage_data"].items
         tensors = {key: _tensor_state(key, entry) for key, entry in described.items()}
         return [_chunk(tensors, _state(index, "MetadataIndex"), place) for index, place in places]
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}") from error
-    except OpcodesError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise CheckpointError(f"{path} is no metadata of torch.distributed.checkpoint: {error!r}") from error
 
 
 def _state(term: Any, kind: str) -> dict[str, Any]:

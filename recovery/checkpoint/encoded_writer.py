@@ -30,7 +30,6 @@ from mainstay.recovery.checkpoint.encoding.chain_policy import (
 )
 from mainstay.recovery.checkpoint.encoding.encoded_slot import (
     ChainBase,
-    Quantization,
     SlotDigests,
     SlotId,
     SlotIndex,
@@ -108,7 +107,6 @@ class EncodedWriter:
         """Bytes of the last encoded step for each byte that changed; a guess until there is one."""
         self._alone = 0
         """Steps in a row without a base: after some, a full step shows whether a base pays by now."""
-        self._write_rate = READ_RATE
 
     def fits(self, target: WriteTarget, layout: Layout) -> bool:
         return (self._run.path, self._layout.digest) == (target.run.path, layout.digest)
@@ -142,7 +140,7 @@ class EncodedWriter:
                 logger.warning("step %d is written without its base: %s", record.epoch, error)
                 return self._write_encoded(arena, record, target, digests, _Choice(encoded=True))
         part = save.write_part(arena, record, target, direct=direct, final=True)
-        self._write_rate, self._alone = part.nbytes / max(part.seconds, 1e-9), 0
+        self._alone = 0
         self._keep(_Base(full_slot(self._run, part), digests, part), self._nbytes, None)
         return part
 
@@ -170,7 +168,6 @@ class EncodedWriter:
             return _Choice(encoded=False)
         full_seconds = self._nbytes / read_rate
         costs = ChainCosts(
-            write_bytes_per_second=self._write_rate,
             read_bytes_per_second=read_rate,
             max_restore_seconds=max(RESTORE_RATIO * full_seconds, RESTORE_SECONDS),
             link_seconds=LINK_RATIO * full_seconds,
@@ -183,7 +180,7 @@ class EncodedWriter:
                 logger.warning("the base of the next step cannot be read: %s", error)
                 return _Choice(encoded=self._ratio < 1.0 - LEAST_SAVING)
         first, last = (round(changed[self._chain[at].epoch] * self._ratio) for at in (0, -1))
-        epoch = choose_base(self._chain, NextSizes(full=self._nbytes, since_full=first, since_previous=last), costs)
+        epoch = choose_base(self._chain, NextSizes(since_full=first, since_previous=last), costs)
         return _Choice(encoded=epoch is not None, base=None if epoch is None else self._bases[epoch])
 
     def _choose_dense(self, data: Bytes, digests: SlotDigests, costs: ChainCosts, opened: ExitStack) -> _Choice:
@@ -198,9 +195,9 @@ class EncodedWriter:
         read = opened.enter_context(full_part(self._run, base.part))
         stored = {e.name: replace(base.digests[e.name], read=partial(read, e)) for e in base.part.tensors}
         alone, against, known = sampled_against(self._layout, data, digests, stored)
-        sizes = NextSizes(full=self._nbytes, since_full=against, since_previous=against)
+        sizes = NextSizes(since_full=against, since_previous=against)
         pays = against <= (1.0 - LEAST_SAVING) * alone
-        if pays and choose_base(self._chain, sizes, costs, "intermittent") is not None:
+        if pays and choose_base(self._chain, sizes, costs) is not None:
             return _Choice(encoded=True, base=base, known=known)
         return _Choice(encoded=alone < (1.0 - LEAST_SAVING) * self._nbytes and not pays_full(self._chain, alone))
 
@@ -246,7 +243,6 @@ def _write_slot(
     data = arena.slot_bytes(record.slot)[: record.nbytes]
     whole, places, entries = SlotDigest(data), slices_of(layout, data), list[TensorEntry]()
     bits = QUANTIZED.get(target.config.encoding)
-    quantization = None if bits is None else Quantization(bits)
 
     def copied(spec: TensorSpec) -> Bytes:
         """What is digested is what is encoded: memory may change, and be repaired, meanwhile."""
@@ -258,14 +254,14 @@ def _write_slot(
         return tensor
 
     def noted() -> Iterator[bytes]:
-        blobs = encode_slot(layout, data, known, quantization, own=digests, copied=copied)
+        blobs = encode_slot(layout, data, known, bits, own=digests, copied=copied)
         for spec, blob in zip(layout.tensors, blobs, strict=True):
             entries.append(_entry(spec, split(blob, spec)[0].digest, places.get(spec.name)))
             yield blob
 
     index = write_encoded_slot(
         step / name, SlotId(target.config.run, record.epoch, rank, record.generation), layout, noted(),
-        exact=bits is None, base=base, still=lambda: arena.check(record, whole.finish()),
+        base=base, still=lambda: arena.check(record, whole.finish()),
     )  # fmt: skip
     described, text = layout_text(layout)
     part = save.report_part(

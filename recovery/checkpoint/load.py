@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from mainstay.recovery.checkpoint.catalog import RunDirectory
+from mainstay.recovery.checkpoint.file_errors import file_errors
 from mainstay.recovery.checkpoint.logical import read_at
 from mainstay.recovery.checkpoint.manifest import LAYOUT, CheckpointError, CheckpointPart, TensorEntry, step_name
 from mainstay.recovery.memory.digest import Bytes, digest_of
@@ -50,11 +51,8 @@ def full_part(run: RunDirectory, part: CheckpointPart) -> Iterator[ReadBytes]:
         CheckpointError: the file is missing or short.
     """
     path = run.step(part.epoch) / part.file
-    try:
+    with file_errors(path):
         file = path.open("rb", buffering=0)
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}") from error
-
     with file:  # errors of who reads are not of this file
         yield lambda entry, start, out: read_at(file.fileno(), out, entry.at + start, path)
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from mainstay.recovery.checkpoint.file_errors import file_errors
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.memory.layout import DTYPES
 
@@ -178,6 +179,10 @@ class LogicalCheckpoint:
     def step(self) -> int:
         return int(self.values.get("step", 0))
 
+    def add_tensor(self, name: str, tensor: LogicalTensor) -> None:
+        """Have ``tensor`` under another name."""
+        self.tensors[name] = replace(tensor, name=name)
+
     def tensor(self, name: str) -> LogicalTensor:
         """The tensor called ``name``.
 
@@ -260,10 +265,10 @@ def boxes_of_range(shape: Shape, start: int, stop: int) -> Iterator[tuple[Shape,
         start += count * strides[axis]
 
 
-def array_tensor(name: str, array: Array, dtype: str) -> LogicalTensor:
+def array_tensor(array: Array, dtype: str) -> LogicalTensor:
     """A tensor that is in memory; ``array`` has the numpy type of ``dtype``."""
     box = Box((0,) * array.ndim, array.shape, lambda region: array[region], "memory")
-    return LogicalTensor(name, dtype, array.shape, (box,))
+    return LogicalTensor("", dtype, array.shape, (box,))
 
 
 def joined(dtype: str, parts: Iterable[tuple[LogicalTensor, int, int]]) -> LogicalTensor:
@@ -339,7 +344,7 @@ def file_reader(
 
     def read_rows(region: Region) -> Array:
         out = np.empty(lengths(region), kind)
-        with _open(path) as file:
+        with file_errors(path), path.open("rb", buffering=0) as file:
             for row, first in _runs(out, sizes, region):
                 read_at(file.fileno(), row.view(np.uint8), at + first * kind.itemsize, path)
         return out
@@ -347,20 +352,13 @@ def file_reader(
     def read_strided(region: Region) -> Array:
         span = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1
         raw = np.empty(span, kind)
-        with _open(path) as file:
+        with file_errors(path), path.open("rb", buffering=0) as file:
             read_at(file.fileno(), raw.view(np.uint8), at, path)
         steps = tuple(stride * kind.itemsize for stride in strides)
         return np.lib.stride_tricks.as_strided(raw, sizes, steps)[region].copy()
 
     contiguous = all(size == 1 or a == b for size, a, b in zip(sizes, strides, rows, strict=True))
     return read_rows if contiguous else read_strided
-
-
-def _open(path: Path) -> Any:
-    try:
-        return path.open("rb", buffering=0)
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}") from error
 
 
 def read_at(fd: int, out: npt.NDArray[np.uint8], at: int, path: Path) -> None:
@@ -370,14 +368,12 @@ def read_at(fd: int, out: npt.NDArray[np.uint8], at: int, path: Path) -> None:
         CheckpointError: the file ends before, or the disk refused.
     """
     done = 0
-    while done < len(out):
-        try:
+    with file_errors(path):
+        while done < len(out):
             count = os.preadv(fd, [out[done : done + PIECE].data], at + done)
-        except OSError as error:
-            raise CheckpointError(f"{path}: {error.strerror}") from error
-        if not count:
-            raise CheckpointError(f"{path} ends before byte {at + len(out)}")
-        done += count
+            if not count:
+                raise CheckpointError(f"{path} ends before byte {at + len(out)}")
+            done += count
 
 
 # Checks

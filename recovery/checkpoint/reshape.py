@@ -21,12 +21,11 @@ import numpy.typing as npt
 
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.dcp import BLOB
-from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, Manifest, TensorEntry
-from mainstay.recovery.checkpoint.slot_reader import Exchange, Origin, Reuse, SlotReader
-from mainstay.recovery.checkpoint.tensor_index import TensorIndex
+from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, Manifest
+from mainstay.recovery.checkpoint.slot_reader import Exchange, Reuse, SlotReader
 from mainstay.recovery.memory import varlen_buffer
-from mainstay.recovery.memory.digest import Bytes, digest
-from mainstay.recovery.memory.global_slices import SLICES, GlobalSlice, Slices, encode, whole
+from mainstay.recovery.memory.digest import Bytes
+from mainstay.recovery.memory.global_slices import SLICES, Slices, encode
 from mainstay.recovery.memory.layout import Layout, TensorSpec
 from mainstay.recovery.memory.model_names import MARK, MODEL
 from mainstay.recovery.memory.shard import SHARD
@@ -122,10 +121,8 @@ def substitute_part(manifest: Manifest, shape: MeshShape, rank: int) -> tuple[in
     depth, pp, tp = shape.cut(rank)
     alike = [replica for replica, stages in enumerate(old.stages) if stages == depth]
     if old.tp != shape.tp or not alike:
-        raise CheckpointError(
-            f"step {manifest.epoch} of run {manifest.run} was made with {_cuts(old)}, this job has {_cuts(shape)}: "
-            "other pipeline or tensor sizes cannot be resumed from it"
-        )
+        why = "other pipeline or tensor sizes cannot be resumed from it"
+        raise CheckpointError(_made_with(manifest, shape, why))
     there = {part.rank: part.generation for part in manifest.parts}
     turn = shape.dp_peers(rank).index(rank)
     first = old.rank_of(dp=alike[turn % len(alike)], pp=pp, tp=tp)
@@ -171,17 +168,16 @@ class GatherReader(SlotReader):
             CheckpointError: a tensor is missing, has another shape, differs between stages or does not match its
                 digest; so does ``read``.
         """
-        self._run, self._step, self._slices = run, run.step(epoch), slices
+        self._step = run.step(epoch)
         if stages > 1 and MARK not in layout.specs():
             raise CheckpointError(
                 f"{self._step} was saved with other pipeline stages, and this script's names are each stage's own: "
                 "give mainstay.attach names="
             )
         self._parts = [run.part(epoch, rank, generation) for rank, generation in parts]
-        super().__init__(self._parts[0], layout)
-        self._own = {entry.name: entry for entry in self.part.tensors}
         with self._named_step():
-            self._index = TensorIndex(run, self._parts)
+            super().__init__(run, self._parts, layout, MODEL)
+            self._places = slices
             self._made = dict(self._make())
 
     @contextmanager
@@ -201,7 +197,7 @@ class GatherReader(SlotReader):
             if spec.name == MARK:
                 yield spec.name, np.ones(1, np.uint8)
             elif spec.name == SLICES:
-                yield spec.name, encode(self._slices)
+                yield spec.name, encode(self._places)
             elif spec.name == BLOB:
                 yield spec.name, self._scalars(spec, known)
             else:
@@ -210,39 +206,6 @@ class GatherReader(SlotReader):
     def read(self, out: Bytes, reuse: Reuse | None = None, exchange: Exchange | None = None) -> int:
         with self._named_step():
             return super().read(out, reuse, exchange)
-
-    def origin(self, spec: TensorSpec) -> Origin:
-        if spec.name in self._made:
-            return ((whole(spec.shape), digest(self._made[spec.name])),)
-        if spec.name.startswith(MODEL):
-            place = self._place(spec)
-            box = GlobalSlice(spec.shape, place.offsets), 0  # of the same pieces, ranks may need other boxes
-            return (box, *self._index.origin(spec.name))
-        entry = self._entry(spec)
-        return ((entry.slice, entry.digest),)
-
-    def read_tensor(self, spec: TensorSpec, slot: Bytes) -> int:
-        if spec.name in self._made:
-            slot[spec.offset : spec.offset + spec.nbytes] = self._made[spec.name]
-            return digest(self._made[spec.name])
-        if spec.name.startswith(MODEL):
-            return self._index.read(spec.name, spec.dtype, self._place(spec), spec.view(slot))
-        entry = self._entry(spec)
-        spec.view(slot)[...] = self._index.array(self.part, entry)
-        return entry.digest
-
-    def _place(self, spec: TensorSpec) -> GlobalSlice:
-        return self._slices.get(spec.name) or whole(spec.shape)
-
-    def _entry(self, spec: TensorSpec) -> TensorEntry:
-        if spec.name not in self._own:
-            raise CheckpointError(f"the step has no tensor {spec.name!r}, which this rank needs")
-        entry = self._own[spec.name]
-        if (entry.dtype, entry.shape) != (spec.dtype, spec.shape):
-            raise CheckpointError(
-                f"{spec.name!r} is {entry.dtype}{list(entry.shape)} there, {spec.dtype}{list(spec.shape)} here"
-            )
-        return entry
 
     # Scalars, as plain msgpack: what is inside does not matter here
 

@@ -30,7 +30,7 @@ class CompleteStep(msgspec.Struct, frozen=True, kw_only=True):
     time: float
     """Unix seconds."""
     bases: frozenset[int] = frozenset()
-    """Epochs of the steps without which this one cannot be read."""
+    """Epochs of all steps without which this one cannot be read."""
     pinned: bool = False
     uploaded: bool = False
     uploading: bool = False
@@ -49,10 +49,4 @@ def steps_to_keep(steps: Sequence[CompleteStep], policy: RetentionPolicy) -> set
         keep.update(first.values())
     if policy.pending:
         keep.update([step.epoch for step in ordered if not step.uploaded][-policy.pending :])
-    bases = {step.epoch: step.bases for step in ordered}
-    missing = list(keep)
-    while missing:
-        more = bases.get(missing.pop(), frozenset()) - keep
-        keep |= more
-        missing.extend(more)
-    return keep
+    return keep.union(*(step.bases for step in ordered if step.epoch in keep))

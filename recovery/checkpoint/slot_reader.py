@@ -9,7 +9,6 @@ or copied is digested while it is in the processor's cache.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,7 +18,7 @@ import numpy as np
 
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.load import IN_CACHE, part_file
-from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart
+from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, TensorEntry
 from mainstay.recovery.checkpoint.slot_tensors import slices_of
 from mainstay.recovery.checkpoint.tensor_index import TensorIndex
 from mainstay.recovery.memory.digest import Bytes, digest, digest_of
@@ -41,14 +40,33 @@ Exchange = Callable[[Sequence[TensorSpec], Mapping[str, Origin], ReadAll], Mappi
 """Fills tensors of known origins, with as few as possible from disk; name -> digest."""
 
 
-class SlotReader(ABC):
-    """Fills a slot with ``layout``, for a rank in the place of the one that wrote ``part``."""
+class SlotReader:
+    """Fills a slot with ``layout``, for a rank in the place of the one that wrote the first of ``parts``."""
 
-    def __init__(self, part: CheckpointPart, layout: Layout) -> None:
-        self.part, self.layout = part, layout
+    def __init__(
+        self, run: RunDirectory, parts: Sequence[CheckpointPart], layout: Layout, joined: tuple[str, ...] = ()
+    ) -> None:
+        """Look through the parts of one step.
+
+        Args:
+            run: that wrote the step.
+            parts: of the step; what is not joined comes from the first.
+            layout: of this rank.
+            joined: beginnings of the names of tensors that are put together from the pieces in all parts.
+
+        Raises:
+            CheckpointError: two parts hold different bytes of the same place.
+        """
+        self.part, self.layout = parts[0], layout
         self.origins: dict[str, Origin] = {}
         self.digests: dict[str, int] = {}
         """Of each tensor that was read."""
+        self._index, self._joined = TensorIndex(run, parts), joined
+        self._own = {entry.name: entry for entry in self.part.tensors}
+        self._places: Mapping[str, GlobalSlice] = {}
+        """Of joined tensors that are cut."""
+        self._made: Mapping[str, Bytes] = {}
+        """Tensors that come from no part as they are."""
         self._counts: list[int] = []
 
     @property
@@ -56,17 +74,47 @@ class SlotReader(ABC):
         """Read from disk so far."""
         return sum(self._counts)
 
-    @abstractmethod
     def origin(self, spec: TensorSpec) -> Origin:
         """Where a tensor comes from."""
+        if spec.name in self._made:
+            return ((whole(spec.shape), digest(self._made[spec.name])),)
+        if spec.name.startswith(self._joined):
+            box = (
+                GlobalSlice(spec.shape, self._place(spec).offsets),
+                0,
+            )  # of the same pieces, ranks may need other boxes
+            return (box, *self._index.origin(spec.name))
+        entry = self._entry(spec)
+        return ((entry.slice, entry.digest),)
 
-    @abstractmethod
     def read_tensor(self, spec: TensorSpec, slot: Bytes) -> int:
         """Fill a tensor of ``slot`` (uint8) from disk, checked; its digest. Called from several threads.
 
         Raises:
             CheckpointError: a file is missing, short, or a stored piece does not match its digest.
         """
+        out = slot[spec.offset : spec.offset + spec.nbytes]
+        if spec.name in self._made:
+            out[:] = self._made[spec.name]
+            return digest(out)
+        if spec.name.startswith(self._joined):
+            return self._index.read(spec.name, spec.dtype, self._place(spec), spec.view(slot))
+        entry = self._entry(spec)
+        self._index.read_piece(self.part, entry, out)
+        return entry.digest
+
+    def _place(self, spec: TensorSpec) -> GlobalSlice:
+        return self._places.get(spec.name) or whole(spec.shape)
+
+    def _entry(self, spec: TensorSpec) -> TensorEntry:
+        if spec.name not in self._own:
+            raise CheckpointError(f"the step has no tensor {spec.name!r}, which this rank needs")
+        entry = self._own[spec.name]
+        if (entry.dtype, entry.shape) != (spec.dtype, spec.shape):
+            raise CheckpointError(
+                f"{spec.name!r} is {entry.dtype}{list(entry.shape)} there, {spec.dtype}{list(spec.shape)} here"
+            )
+        return entry
 
     def read(self, out: Bytes, reuse: Reuse | None = None, exchange: Exchange | None = None) -> int:
         """Fill ``out`` (uint8, the bytes of a slot); with ``exchange``, not all of it from disk.
@@ -114,54 +162,26 @@ class PartReader(SlotReader):
             LayoutMismatchError: the part holds other tensors; names the first where it can.
             CheckpointError: the step is not whole, or one of the shares is missing.
         """
-        super().__init__(part, layout)
         where = run.step(part.epoch) / part.file
-        if part.is_share:
-            if part.layout_digest != layout.digest:
-                raise LayoutMismatchError(f"{where} holds other tensors than this rank has")
-        else:
+        if not part.is_share:
             layout.require_same(part.layout(), str(where))
-        self._run = run
-        self._own = {entry.name: entry for entry in part.tensors}
-        self._index = self._join() if part.is_share else None
-        self._places = self._find_places()
+        elif part.layout_digest != layout.digest:
+            raise LayoutMismatchError(f"{where} holds other tensors than this rank has")
+        super().__init__(run, _shares(run, part), layout, SHARED if part.is_share else ())
+        spec = layout.specs().get(SLICES)
+        if part.is_share and spec is not None:
+            slot = np.zeros(layout.nbytes, np.uint8)  # of which no more than this tensor takes memory
+            self.read_tensor(spec, slot)
+            self._places = slices_of(layout, slot)
 
-    def _join(self) -> TensorIndex:
-        """Of the shares of all replicas."""
-        part = self.part
-        kept = {entry.rank: entry.generation for entry in self._run.manifest(part.epoch).parts}
-        peers = [peer for peer in part.shape.dp_peers(part.rank) if peer in kept and peer != part.rank]
-        return TensorIndex(self._run, [part, *(self._run.part(part.epoch, peer, kept[peer]) for peer in peers)])
 
-    def _find_places(self) -> Mapping[str, GlobalSlice]:
-        """Of the tensors that shares are put together to."""
-        spec = self.layout.specs().get(SLICES)
-        if self._index is None or spec is None:
-            return {}
-        slot = np.zeros(self.layout.nbytes, np.uint8)  # of which no more than this tensor takes memory
-        with part_file(self._run, self.part) as read:
-            read(self._own[SLICES], slot[spec.offset : spec.offset + spec.nbytes])
-        return slices_of(self.layout, slot)
-
-    def read(self, out: Bytes, reuse: Reuse | None = None, exchange: Exchange | None = None) -> int:
-        with part_file(self._run, self.part) as self._read_entry:
-            return super().read(out, reuse, exchange)
-
-    def read_tensor(self, spec: TensorSpec, slot: Bytes) -> int:
-        if self._index is not None and spec.name.startswith(SHARED):
-            place = self._places.get(spec.name) or whole(spec.shape)
-            return self._index.read(spec.name, spec.dtype, place, spec.view(slot))
-        entry = self._own[spec.name]
-        self._read_entry(entry, slot[spec.offset : spec.offset + spec.nbytes])
-        return entry.digest
-
-    def origin(self, spec: TensorSpec) -> Origin:
-        if self._index is not None and spec.name.startswith(SHARED):
-            return self._index.origin(spec.name)
-        if spec.name not in self._own:
-            raise CheckpointError(f"{self._run.step(self.part.epoch) / self.part.file} has no tensor {spec.name!r}")
-        entry = self._own[spec.name]
-        return ((entry.slice, entry.digest),)
+def _shares(run: RunDirectory, part: CheckpointPart) -> list[CheckpointPart]:
+    """The part, and those of the replicas that wrote the rest of its state."""
+    if not part.is_share:
+        return [part]
+    kept = {entry.rank: entry.generation for entry in run.manifest(part.epoch).parts}
+    peers = [peer for peer in part.shape.dp_peers(part.rank) if peer in kept and peer != part.rank]
+    return [part, *(run.part(part.epoch, peer, kept[peer]) for peer in peers)]
 
 
 def _copy(source: Bytes, out: Bytes) -> int:

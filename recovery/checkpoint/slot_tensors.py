@@ -98,12 +98,12 @@ def _write_tensor(
     file.pad()
     begin = file.size
     archive = Archive(spec, begin)
-    file.append_bytes(archive.head())
+    file.append_bytes(archive.head)
     if slot is not None:
         slot.skip(spec.offset, spec.nbytes)
         file.digest = slot.state
     digest = file.append(data)
     file.digest = None
-    file.append_bytes(archive.tail())
+    file.append_bytes(archive.tail)
     nbytes = file.size - begin
     return TensorEntry(spec.name, spec.dtype, spec.shape, archive.data_at, spec.nbytes, digest, begin, nbytes, place)

@@ -83,7 +83,7 @@ class CheckpointStep(msgspec.Struct, frozen=True, kw_only=True):
     levels: tuple[CheckpointLevel, ...] = (CheckpointLevel.LOCAL,)
     pinned: bool = False
     bases: tuple[int, ...] = ()
-    """Steps that it is built on, directly."""
+    """All steps that it is built on."""
     unreadable: tuple[int, ...] = ()
     """Later steps that cannot be read without it, the oldest first."""
     previous: int | None = None
@@ -161,7 +161,7 @@ def from_manifest(manifest: Manifest, sizes: Mapping[int, int]) -> CheckpointSte
         full_bytes=manifest.state_bytes or sum(part.nbytes for part in manifest.parts),
         quantized=manifest.quantized or None,
         read_bytes=max(read.values(), default=0),
-        bases=tuple(sorted(bases_of(manifest))),
+        bases=tuple(bases_of(manifest)),
     )
 
 
@@ -202,33 +202,20 @@ def link(steps: Iterable[CheckpointStep], begun_at: int = 0) -> tuple[Checkpoint
         if step.state not in USABLE:
             linked[epoch] = step
             continue
-        chain = _chain(step.bases, linked)
         missing = [base for base in step.bases if base not in read]
         if missing:
             problem = f"step {missing[0]}, which it is built on, is not complete"
             linked[epoch] = msgspec.structs.replace(step, state=StepState.INCOMPLETE, problem=problem, read_bytes=None)
             continue
-        for base in chain:
+        for base in step.bases:
             needed_by[base].add(epoch)
         read[epoch] = step.read_bytes or 0
-        total = read[epoch] + sum(read[base] for base in chain)
+        total = read[epoch] + sum(read[base] for base in step.bases)
         linked[epoch] = msgspec.structs.replace(step, previous=previous, read_bytes=total or None)
         previous = epoch
     return tuple(
         msgspec.structs.replace(step, unreadable=tuple(sorted(needed_by[epoch]))) for epoch, step in linked.items()
     )
-
-
-def _chain(bases: Iterable[int], steps: Mapping[int, CheckpointStep]) -> set[int]:
-    """All steps that one with ``bases`` is built on."""
-    found: set[int] = set()
-    waiting = list(bases)
-    while waiting:
-        base = waiting.pop()
-        if base not in found and base in steps:
-            found.add(base)
-            waiting.extend(steps[base].bases)
-    return found
 
 
 class RunReader:

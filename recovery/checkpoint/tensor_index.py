@@ -8,7 +8,6 @@ that memory beyond the box is that of one piece. No torch here.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import numpy.typing as npt
@@ -80,7 +79,7 @@ class TensorIndex:
         for part, entry, (source, target) in [single] if single else met:
             box = out[target] if target else out
             if box.shape == entry.shape and box.flags.c_contiguous:
-                self._read(part, entry, _raw(box))
+                self.read_piece(part, entry, _raw(box))
                 if single:
                     return entry.digest
             else:
@@ -102,20 +101,22 @@ class TensorIndex:
             CheckpointError: it does not match its digest.
         """
         raw = np.empty(entry.nbytes, np.uint8)
-        self._read(part, entry, raw)
+        self.read_piece(part, entry, raw)
         return raw.view(np.dtype(DTYPES[entry.dtype])).reshape(entry.shape)
 
-    def _read(self, part: CheckpointPart, entry: TensorEntry, out: Bytes) -> None:
-        with self._open(part) as read:
-            read(entry, out)
+    def read_piece(self, part: CheckpointPart, entry: TensorEntry, out: Bytes) -> None:
+        """Fill ``out`` (uint8 [entry.nbytes]) with a stored piece; of an encoded part, all files are found once.
 
-    def _open(self, part: CheckpointPart) -> AbstractContextManager[ReadTensor]:
-        """The file of a part; of an encoded one, all files that it needs are found once."""
+        Raises:
+            CheckpointError: a file is missing, short, or the piece does not match its digest.
+        """
         if not part.is_encoded:
-            return part_file(self._run, part)
+            with part_file(self._run, part) as read:
+                read(entry, out)
+            return
         if part.check not in self._encoded:
             self._encoded[part.check] = encoded_part(self._run, part)
-        return nullcontext(self._encoded[part.check])
+        self._encoded[part.check](entry, out)
 
 
 def _peers(a: CheckpointPart, b: CheckpointPart) -> bool:

@@ -18,11 +18,11 @@ from typing import IO, Any, Final, cast
 
 import numpy as np
 
+from mainstay.recovery.checkpoint.file_errors import file_errors
 from mainstay.recovery.checkpoint.logical import LogicalTensor, file_tensor
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.checkpoint.pickle_codec import (
     Name,
-    OpcodesError,
     PickledCall,
     PickledDict,
     PickledObject,
@@ -98,19 +98,9 @@ def read_archive(path: Path, at: int = 0, length: int | None = None) -> Any:
     Raises:
         CheckpointError: missing, damaged, no such archive, or it names what is not admitted.
     """
-    try:
+    with file_errors(path, "is no archive of torch.save"):
         found = path.stat()
         return _read_once(path, found.st_mtime_ns, at, found.st_size - at if length is None else length)
-    except zipfile.BadZipFile as error:
-        raise CheckpointError(f"{path} is no zip archive of torch.save: {error}") from error
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror or error}") from error
-    except CheckpointError:
-        raise
-    except OpcodesError as error:
-        raise CheckpointError(f"{path}: {error}") from error
-    except (KeyError, TypeError, AttributeError, LookupError, ValueError, NotImplementedError, struct.error) as error:
-        raise CheckpointError(f"{path} is damaged: {error!r}") from error
 
 
 @lru_cache(maxsize=4096)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from mainstay.recovery.checkpoint.pickle_codec import Name, Persistent, PickledCall, encode
-from mainstay.recovery.memory.layout import ALIGNMENT, DTYPES, TensorSpec, align
+from mainstay.recovery.memory.layout import ALIGNMENT, DTYPES, TensorSpec
 
 STORAGE_CLASSES: Final = {
     "float32": "FloatStorage",
@@ -43,39 +43,17 @@ _LOCATOR: Final = struct.Struct("<4sIQI")
 _FULL: Final = 0xFFFFFFFF
 _PADDING_ID: Final = 0x4246
 """torch's own id ("FB") for the bytes that align a member."""
-_STEM: Final = "tensor"
 
 
-@dataclass(slots=True)
-class _Member:
-    name: bytes
-    nbytes: int
-    crc: int
-    at: int
-    """Of its header, from the archive's first byte."""
-    extra: bytes = b""
-
-    @property
-    def wide(self) -> bool:
-        return self.nbytes >= _FULL
-
-    def local(self) -> bytes:
-        size = _FULL if self.wide else self.nbytes
-        head = _LOCAL.pack(
-            b"PK\3\4", 45 if self.wide else 20, 0x0800, 0, 0, 0x21, self.crc, size, size, len(self.name),
-            len(self.extra),
-        )  # fmt: skip
-        return head + self.name + self.extra
-
-    def central(self) -> bytes:
-        size, at = _FULL if self.wide else self.nbytes, min(self.at, _FULL)
-        extra = struct.pack("<HHQQ", 1, 16, self.nbytes, self.nbytes) if self.wide else b""
-        version = 45 if self.wide else 20
-        head = _CENTRAL.pack(
-            b"PK\1\2", version, version, 0x0800, 0, 0, 0x21, self.crc, size, size, len(self.name), len(extra), 0, 0, 0,
-            0, at,
-        )  # fmt: skip
-        return head + self.name + extra
+def _headers(name: str, nbytes: int, crc: int, at: int, extra: bytes = b"") -> tuple[bytes, bytes]:
+    """What stands before a member, and its entry in the directory; ``at`` counts from the archive's first byte."""
+    wide, raw = nbytes >= _FULL, f"tensor/{name}".encode()
+    size, version = (_FULL, 45) if wide else (nbytes, 20)
+    sizes = struct.pack("<HHQQ", 1, 16, nbytes, nbytes) if wide else b""
+    common = (version, 0x0800, 0, 0, 0x21, crc, size, size, len(raw))
+    local = _LOCAL.pack(b"PK\3\4", *common, len(sizes + extra)) + raw + sizes + extra
+    entry = _CENTRAL.pack(b"PK\1\2", version, *common, len(sizes), 0, 0, 0, 0, min(at, _FULL)) + raw + sizes
+    return local, entry
 
 
 class Archive:
@@ -85,35 +63,29 @@ class Archive:
     """
 
     def __init__(self, spec: TensorSpec, at: int) -> None:
-        self._small: list[tuple[_Member, bytes]] = []
-        where, pickled = 0, encode(tensor_term(spec.dtype, spec.shape, "0"))
+        head, entries = b"", []
+        pickled = encode(tensor_term(spec.dtype, spec.shape, "0"))
         for name, body in (("data.pkl", pickled), ("byteorder", b"little"), ("version", b"3\n")):
-            member = _Member(f"{_STEM}/{name}".encode(), len(body), zlib.crc32(body), where)
-            self._small.append((member, body))
-            where += len(member.local()) + len(body)
-        self._data = _Member(f"{_STEM}/data/0".encode(), spec.nbytes, 0, where)
-        wide = struct.pack("<HHQQ", 1, 16, spec.nbytes, spec.nbytes) if self._data.wide else b""
-        bare = at + where + len(self._data.local()) + len(wide) + 4
-        gap = align(bare, ALIGNMENT) - bare
-        self._data.extra = wide + struct.pack("<HH", _PADDING_ID, gap) + bytes(gap)
-        self.head_bytes = where + len(self._data.local())
-        self.data_at = at + self.head_bytes
-
-    def head(self) -> bytes:
+            local, entry = _headers(name, len(body), zlib.crc32(body), len(head))
+            head += local + body
+            entries.append(entry)
+        member = ("data/0", spec.nbytes, 0, len(head))
+        gap = -(at + len(head) + len(_headers(*member)[0]) + 4) % ALIGNMENT
+        local, entry = _headers(*member, struct.pack("<HH", _PADDING_ID, gap) + bytes(gap))
+        self.head = head + local
         """Everything before the data."""
-        return b"".join(member.local() + body for member, body in self._small) + self._data.local()
-
-    def tail(self) -> bytes:
+        self.data_at = at + len(self.head)
+        self.tail = _directory([*entries, entry], len(self.head) + spec.nbytes)
         """Everything after the data."""
-        members = [*(member for member, _ in self._small), self._data]
-        start = self.head_bytes + self._data.nbytes
-        directory = b"".join(member.central() for member in members)
-        end = b""
-        if start >= _FULL:
-            end = _END64.pack(b"PK\6\6", 44, 45, 45, 0, 0, len(members), len(members), len(directory), start)
-            end += _LOCATOR.pack(b"PK\6\7", 0, start + len(directory), 1)
-        count = len(members)
-        return directory + end + _END.pack(b"PK\5\6", 0, 0, count, count, len(directory), min(start, _FULL), 0)
+
+
+def _directory(entries: Sequence[bytes], start: int) -> bytes:
+    """The end of an archive, which begins at byte ``start`` of it."""
+    listed, count, end = b"".join(entries), len(entries), b""
+    if start >= _FULL:
+        end = _END64.pack(b"PK\6\6", 44, 45, 45, 0, 0, count, count, len(listed), start)
+        end += _LOCATOR.pack(b"PK\6\7", 0, start + len(listed), 1)
+    return listed + end + _END.pack(b"PK\5\6", 0, 0, count, count, len(listed), min(start, _FULL), 0)
 
 
 def tensor_term(dtype: str, shape: tuple[int, ...], key: str) -> PickledCall:

@@ -20,19 +20,16 @@ MAX_BLOCKS: Final = 255
 """Data and parity together: what a code over 8-bit symbols can tell apart (ISA-L's bound)."""
 
 
-def _tables() -> tuple[Bytes, Bytes, Bytes]:
-    powers, logs = np.zeros(510, np.uint8), np.zeros(256, np.uint8)
-    value = 1
-    for power in range(255):
-        powers[power] = powers[power + 255] = value
-        logs[value] = power
-        value = value << 1 ^ (POLYNOMIAL if value & 0x80 else 0)
-    products = powers[np.add.outer(logs.astype(int), logs.astype(int))]
-    products[0, :] = products[:, 0] = 0
-    return powers, logs, products
+def _products() -> Matrix:
+    """By Horner: from the highest bit of a down, double what there is, then add b where a has the bit."""
+    values = np.arange(256)
+    found: npt.NDArray[np.integer] = np.zeros((256, 256), np.int64)
+    for bit in range(7, -1, -1):
+        found = found << 1 ^ (found >> 7) * POLYNOMIAL ^ np.outer(values >> bit & 1, values)
+    return found.astype(np.uint8)
 
 
-_POWERS, _LOGS, PRODUCTS = _tables()
+PRODUCTS: Final = _products()
 """``PRODUCTS[a, b]`` is a·b: uint8 [256, 256]."""
 
 
@@ -44,7 +41,7 @@ def inverse(value: int) -> int:
     """
     if not 0 < value < 256:
         raise ZeroDivisionError(f"{value} has no inverse in GF(2^8)")
-    return int(_POWERS[255 - int(_LOGS[value])])
+    return int(np.flatnonzero(PRODUCTS[value] == 1)[0])
 
 
 def multiply(a: Matrix, b: Matrix) -> Matrix:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 
-from mainstay.recovery.coding import isal, numpy_gf
-from mainstay.recovery.coding.galois_field import Bytes
+from mainstay.recovery.coding import isal
+from mainstay.recovery.coding.galois_field import PRODUCTS, Bytes
 
 MultiplyAdd = Callable[[int, Bytes, Bytes], None]
 """``multiply_add`` of arguments that were checked already; releases the interpreter lock while it works."""
+
+TILE: Final = 128 * 1024
+"""Bytes of each block at a time in numpy: output, product, and block fit a second-level cache of 512 KiB."""
 
 logger = logging.getLogger("mainstay.coding")
 
@@ -36,7 +40,7 @@ def multiply_add(coefficient: int, block: Bytes, out: Bytes) -> None:
     if len(block) != len(out):
         raise ValueError(f"out has {len(out)} bytes, the block has {len(block)}")
     if coefficient == 1:
-        numpy_gf.xor_into(out, block)
+        np.bitwise_xor(out, block, out=out)
     elif coefficient:
         fastest()(coefficient, block, out)
 
@@ -48,4 +52,13 @@ def fastest() -> MultiplyAdd:
     if library is not None:
         return isal.Isal(library).multiply_add
     logger.info("ISA-L is not here (mainstay[codes] brings it): Reed-Solomon parity is made by numpy, slower")
-    return numpy_gf.multiply_add
+    return multiply_add_by_numpy
+
+
+def multiply_add_by_numpy(coefficient: int, block: Bytes, out: Bytes) -> None:
+    """``MultiplyAdd`` that looks each product up."""
+    product = np.empty(min(TILE, len(out)), np.uint8)
+    for at in range(0, len(out), TILE):
+        part, target = block[at : at + TILE], out[at : at + TILE]
+        PRODUCTS[coefficient].take(part, out=product[: len(part)], mode="wrap")  # "raise" would copy its output
+        np.bitwise_xor(target, product[: len(part)], out=target)

@@ -1,17 +1,15 @@
 """Which base the next step is written against: pure functions over measured sizes.
 
-The policies of Check-N-Run (NSDI'22, section 4.1): ``one_shot`` writes differences to the last full step,
-``consecutive`` to the step before, ``intermittent`` is one_shot with a new full step once that is predicted to pay.
-``measured`` takes the cheaper base each time, under the same rule for a full step.
+Of the last full step and the step before, the cheaper base is taken each time. Where both cost the same, this is the
+intermittent policy of Check-N-Run (NSDI'22, section 4.1): a new full step once that is predicted to pay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-Policy = Literal["one_shot", "consecutive", "intermittent", "measured"]
 MAX_LINKS: Final = 64
 """Files that a restore opens at once."""
 
@@ -30,31 +28,23 @@ class Link:
 class NextSizes:
     """Predicted bytes of the next step: what changed, times the ratio that the encoding reached so far."""
 
-    full: int
     since_full: int
     since_previous: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainCosts:
-    """What bytes cost, and how long a restore may take."""
+    """What a restore costs, and how long it may take."""
 
-    write_bytes_per_second: float
     read_bytes_per_second: float
     """With decoding."""
     max_restore_seconds: float
-    restore_probability: float = 0.0
-    """That a step is restored: hazard times interval."""
     link_seconds: float = 0.0
     """What a file of the chain costs beyond its bytes."""
 
     def restore_seconds(self, chain: Sequence[int]) -> float:
         """Seconds to read files of these bytes."""
         return sum(chain) / self.read_bytes_per_second + len(chain) * self.link_seconds
-
-    def step_seconds(self, chain: Sequence[int]) -> float:
-        """Seconds to write the last step of a chain, and the expected seconds of restoring it."""
-        return chain[-1] / self.write_bytes_per_second + self.restore_probability * self.restore_seconds(chain)
 
 
 def chain_of(cycle: Sequence[Link], epoch: int) -> list[int]:
@@ -71,40 +61,30 @@ def chain_of(cycle: Sequence[Link], epoch: int) -> list[int]:
     return found[::-1]
 
 
-def choose_base(cycle: Sequence[Link], sizes: NextSizes, costs: ChainCosts, policy: Policy = "measured") -> int | None:
+def choose_base(cycle: Sequence[Link], sizes: NextSizes, costs: ChainCosts) -> int | None:
     """The epoch to write the next step against; None: write it in full.
 
-    A difference is chosen only if its restore stays within the limit. Under ``intermittent`` and ``measured`` a full
-    step is due once the next difference costs at least as much as the steps since the last full one did on average:
-    with sizes that grow, this is the least average cost, and with costs of bytes alone the predictor of Check-N-Run
-    (1 + S_1 + ... + S_i <= (i + 1) S_i).
+    A difference is chosen only if its restore stays within the limit. A full step is due once the next difference costs
+    at least as much as the steps since the last full one did on average: with sizes that grow, this is the least
+    average cost, and the predictor of Check-N-Run (1 + S_1 + ... + S_i <= (i + 1) S_i).
 
     Args:
         cycle: the steps since the last full one, which is the first; empty: there is none.
         sizes: of the next step, against each base.
-        costs: of bytes and of a restore.
-        policy: which bases there are.
+        costs: of a restore.
     """
     if not cycle:
         return None
     first, last = cycle[0].epoch, cycle[-1].epoch
-    chains = {}
-    if policy != "consecutive":
-        chains[first] = [cycle[0].nbytes, sizes.since_full]
-    if policy in ("consecutive", "measured"):
-        chains[last] = [*chain_of(cycle, last), sizes.since_previous]
-    within = {
-        base: costs.step_seconds(chain)
+    chains = {first: [cycle[0].nbytes, sizes.since_full]}
+    chains.setdefault(last, [*chain_of(cycle, last), sizes.since_previous])
+    within = [
+        (chain[-1], base)
         for base, chain in chains.items()
         if costs.restore_seconds(chain) <= costs.max_restore_seconds and len(chain) <= MAX_LINKS
-    }
-    if not within:
-        return None
-    best = min(within, key=lambda base: within[base])
-    if policy in ("intermittent", "measured"):
-        spent = sum(costs.step_seconds(chain_of(cycle, link.epoch)) for link in cycle)
-        return None if within[best] * len(cycle) >= spent else best
-    return best
+    ]
+    nbytes, best = min(within, default=(0, None))
+    return None if nbytes * len(cycle) >= sum(link.nbytes for link in cycle) else best
 
 
 def pays_full(cycle: Sequence[Link], alone: int) -> bool:

@@ -16,16 +16,13 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from mainstay.probes.durable_files import sync_directory
+from mainstay.probes.durable_files import new_file
 from mainstay.recovery.checkpoint.encoding.exact import encode_exact, sampled_sizes
-from mainstay.recovery.checkpoint.encoding.quantized import (
-    can_quantize,
-    encode_quantized,
-    rounded_to_bfloat16,
-)
+from mainstay.recovery.checkpoint.encoding.quantized import can_quantize, encode_quantized, rounded_to_bfloat16
 from mainstay.recovery.checkpoint.encoding.tensor_blob import CastHeader, Header, QuantizedHeader, join, split
-from mainstay.recovery.checkpoint.encoding.units import Base, UnitDigests, unit_bytes, unit_digests
-from mainstay.recovery.checkpoint.manifest import MAX_JSON_BYTES, CheckpointError, remove_file
+from mainstay.recovery.checkpoint.encoding.units import UnitDigests, unit_bytes, unit_digests
+from mainstay.recovery.checkpoint.file_errors import file_errors
+from mainstay.recovery.checkpoint.manifest import MAX_JSON_BYTES, CheckpointError
 from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 from mainstay.recovery.memory.digest import Bytes, digest
 from mainstay.recovery.memory.layout import Layout, TensorSpec
@@ -38,19 +35,7 @@ _MAGIC: Final = b"MSTI"
 _CAST_SAMPLE: Final = 1024
 
 SlotDigests = Mapping[str, UnitDigests]
-SlotBase = Bytes | SlotDigests
-"""The slot of the base, or what ``slot_digests`` kept of it."""
 _Masters = dict[tuple[int, ...], list[TensorSpec]]
-
-
-@dataclass(frozen=True, slots=True)
-class Quantization:
-    """How to quantize; never for a step that promises the same bits."""
-
-    bits: int
-    kmeans: bool = False
-    prefixes: tuple[str, ...] = MODEL
-    """Tensors whose names begin so, if they hold finite floats; others stay exact."""
 
 
 class SlotId(msgspec.Struct, frozen=True, array_like=True):
@@ -78,7 +63,7 @@ class SlotIndex(msgspec.Struct, frozen=True, kw_only=True):
     layout: str
     """As ``Layout.to_json``."""
     exact: bool
-    """This file and all of its bases decode to the bits that were encoded."""
+    """It decodes to the bits that were encoded: none of its tensors is quantized."""
     base: SlotId | None = None
     base_check: int = 0
     """The ``check`` of the base."""
@@ -101,7 +86,6 @@ class FullSlot:
     """Identifies its content, as ``CheckpointPart.check``."""
     read: Callable[[TensorSpec, Bytes], None]
     """Reads a tensor of it into a uint8 [spec.nbytes], or raises ``CheckpointError``."""
-    exact: bool = True
 
 
 ChainBase = SlotIndex | FullSlot
@@ -153,7 +137,7 @@ def sampled_against(layout: Layout, data: Bytes, own: SlotDigests, stored: SlotD
 
 
 def encode_slot(
-    layout: Layout, data: Bytes, base: SlotBase | None = None, quantization: Quantization | None = None,
+    layout: Layout, data: Bytes, base: SlotDigests | None = None, bits: int | None = None,
     *, own: SlotDigests | None = None, copied: Callable[[TensorSpec], Bytes] | None = None,
 ) -> Iterator[bytes]:  # fmt: skip
     """The blob of each tensor in the order of the layout, one at a time in memory.
@@ -161,32 +145,27 @@ def encode_slot(
     Args:
         layout: of the slot.
         data: uint8 [layout.nbytes].
-        base: of the same layout, before it was quantized; where its bytes are there, differences may be subtracted.
-        quantization: None: exact; then the base must be exact too.
+        base: of the same layout; exact tensors that it can be read of are subtracted.
+        bits: of a value of the model's and the optimizer's tensors, where these hold finite floats; None: exact.
         own: digests of ``data``; None: not known.
         copied: gives a copy of a tensor, which does not change meanwhile; None: ``data`` does not.
     """
-    masters = {} if quantization else _masters(layout)
+    masters = {} if bits else _masters(layout)
     for spec in layout.tensors:
         tensor = _part(data, spec) if copied is None else copied(spec)
-        below = None if base is None else _base_of(base, spec)
         source = _cast_source(masters, spec, data)
         if source is not None:
             yield join(CastHeader(dtype=spec.dtype, shape=spec.shape, digest=digest(tensor), source=source.name), [])
             continue
-        if quantization and spec.name.startswith(quantization.prefixes) and can_quantize(spec):
-            blob = encode_quantized(spec, tensor, quantization.bits, kmeans=quantization.kmeans, base=below)
-            yield blob or encode_exact(spec, tensor)  # a reader has no exact base
+        if bits and spec.name.startswith(MODEL) and can_quantize(spec):
+            yield encode_quantized(spec, tensor, bits) or encode_exact(spec, tensor)
         else:
-            yield encode_exact(spec, tensor, below, None if own is None else own[spec.name])
+            below, known = (None if of is None else of[spec.name] for of in (base, own))
+            yield encode_exact(spec, tensor, below, known)
 
 
 def _part(slot: Bytes, spec: TensorSpec) -> Bytes:
     return slot[spec.offset : spec.offset + spec.nbytes]
-
-
-def _base_of(base: SlotBase, spec: TensorSpec) -> Base:
-    return base[spec.name] if isinstance(base, Mapping) else _part(base, spec)
 
 
 def _masters(layout: Layout) -> _Masters:
@@ -214,7 +193,7 @@ def _cast_source(masters: _Masters, spec: TensorSpec, data: Bytes) -> TensorSpec
 
 
 def write_encoded_slot(
-    path: Path, slot: SlotId, layout: Layout, blobs: Iterator[bytes], *, exact: bool, base: ChainBase | None = None,
+    path: Path, slot: SlotId, layout: Layout, blobs: Iterator[bytes], *, base: ChainBase | None = None,
     still: Callable[[], None] = lambda: None,
 ) -> SlotIndex:  # fmt: skip
     """Write a file durably.
@@ -224,40 +203,26 @@ def write_encoded_slot(
         slot: whose state it is.
         layout: of the slot.
         blobs: as ``encode_slot`` yields them.
-        exact: none of them is quantized.
         base: the slot that they were encoded against.
         still: raises if the bytes were not those of the slot all the time.
 
     Raises:
-        ValueError: exact differences to a quantized base, which no reader could apply; or a blob is quantized.
         OSError: the disk refused; nothing is left behind. And what ``still`` raises.
     """
-    if exact and base is not None and not base.exact:
-        raise ValueError(f"{path}: step {base.slot.epoch} is quantized and can be no base of an exact step")
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
     entries, bounds = [], []
-    try:
-        with new.open("wb") as file:
-            for spec, blob in zip(layout.tensors, blobs, strict=True):
-                file.write(blob)
-                entries.append(BlobEntry(len(blob), digest(blob)))
-                bounds += _bound(split(blob, spec)[0])
-            still()
-            if exact and bounds:
-                raise ValueError(f"{path}: a step with quantized tensors is not exact")
-            index = SlotIndex(
-                slot=slot, layout=layout.to_json().decode(), exact=exact,
-                base=base.slot if base else None, base_check=base.check if base else 0, blobs=tuple(entries),
-                bound=QuantizationBound.of_all(bounds),
-            )  # fmt: skip
-            text = msgspec.msgpack.encode(index)
-            file.write(text + _FOOTER.pack(len(text), digest(text), _MAGIC))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    finally:
-        remove_file(new)
-    sync_directory(path.parent)
+    with new_file(path) as file:
+        for spec, blob in zip(layout.tensors, blobs, strict=True):
+            file.write(blob)
+            entries.append(BlobEntry(len(blob), digest(blob)))
+            bounds += _bound(split(blob, spec)[0])
+        still()
+        index = SlotIndex(
+            slot=slot, layout=layout.to_json().decode(), exact=not bounds,
+            base=base.slot if base else None, base_check=base.check if base else 0, blobs=tuple(entries),
+            bound=QuantizationBound.of_all(bounds),
+        )  # fmt: skip
+        text = msgspec.msgpack.encode(index)
+        file.write(text + _FOOTER.pack(len(text), digest(text), _MAGIC))
     return index
 
 
@@ -274,24 +239,18 @@ def read_index(path: Path) -> SlotIndex:
     Raises:
         CheckpointError: missing, truncated, damaged, or of another version; names the path.
     """
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _FOOTER.size))
-            footer = file.read(_FOOTER.size)
-            length, check, magic = _FOOTER.unpack(footer) if len(footer) == _FOOTER.size else (0, 0, b"")
-            if magic != _MAGIC or length > min(size - _FOOTER.size, MAX_JSON_BYTES):
-                raise CheckpointError(f"{path} is truncated or no encoded slot")
-            file.seek(size - _FOOTER.size - length)
-            text = file.read(length)
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}") from error
-    if digest(text) != check:
-        raise CheckpointError(f"{path} has a damaged index")
-    try:
+    with file_errors(path, "has a damaged index"), path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _FOOTER.size))
+        footer = file.read(_FOOTER.size)
+        length, check, magic = _FOOTER.unpack(footer) if len(footer) == _FOOTER.size else (0, 0, b"")
+        if magic != _MAGIC or length > min(size - _FOOTER.size, MAX_JSON_BYTES):
+            raise CheckpointError(f"{path} is truncated or no encoded slot")
+        file.seek(size - _FOOTER.size - length)
+        text = file.read(length)
+        if digest(text) != check:
+            raise CheckpointError(f"{path} has a damaged index")
         index = msgspec.msgpack.decode(text, type=SlotIndex)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise CheckpointError(f"{path} has a damaged index: {error}") from error
     if index.version != VERSION:
         raise CheckpointError(f"{path} has version {index.version}, this program reads {VERSION}")
     nbytes = [0, *(blob.nbytes for blob in index.blobs)]

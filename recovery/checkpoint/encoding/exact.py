@@ -14,9 +14,9 @@ import numpy.typing as npt
 import xxhash
 
 from mainstay.recovery.checkpoint.encoding.tensor_blob import ExactHeader, Sections, chunks, join, stored
-from mainstay.recovery.checkpoint.encoding.units import Base, Selection, UnitDigests
+from mainstay.recovery.checkpoint.encoding.units import Selection, UnitDigests, unit_digests
 from mainstay.recovery.checkpoint.manifest import CheckpointError
-from mainstay.recovery.memory.digest import Bytes, digest
+from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.layout import DTYPES, TensorSpec
 
 CHUNK: Final = 256 * 1024
@@ -29,39 +29,36 @@ WordsBelow = Callable[[slice], Words]
 """The words of the base that lie under some of a tensor."""
 
 
-def encode_exact(spec: TensorSpec, data: Bytes, base: Base | None = None, own: UnitDigests | None = None) -> bytes:
+def encode_exact(
+    spec: TensorSpec, data: Bytes, base: UnitDigests | None = None, own: UnitDigests | None = None
+) -> bytes:
     """The blob of a tensor.
 
     Args:
         spec: of the tensor; its offset does not matter.
         data: uint8 [spec.nbytes].
-        base: the same tensor of the base, or its digests; None: nothing is known. One that is read is subtracted, and
-            never in memory as a whole.
+        base: of the same tensor of the base; None: there is none. One that is read is subtracted, and never in memory
+            as a whole.
         own: the digests of ``data``; None: not known.
 
     Raises:
         CheckpointError: the base cannot be read, or is damaged.
     """
-    chosen = Selection.build(spec, data, base, own)
-    words, below, read = chosen.gather(data).view(_words(spec)), None, xxhash.xxh3_64()
-    if isinstance(base, UnitDigests):
-        below = _words_read(base, words)
-    elif base is not None:
-        below = chosen.gather(base).view(words.dtype).__getitem__
-        plain, less = _sampled(words, below)
-        below = below if less < plain else None
-    needed = base if chosen.unit or below is not None else None
+    own = own or unit_digests(spec, data)
+    chosen = Selection.build(spec, own, base)
+    words, read = chosen.gather(data).view(_words(spec)), xxhash.xxh3_64()
+    below = None if base is None else _words_read(base, words)
     header = ExactHeader(
-        dtype=spec.dtype, shape=spec.shape, digest=own.whole if own else digest(data), unit=chosen.unit,
-        base=digest_of_base(needed), subtracted=below is not None,
+        dtype=spec.dtype, shape=spec.shape, digest=own.whole, unit=chosen.unit,
+        base=base.whole if base and (chosen.unit or below) else None, subtracted=below is not None,
     )  # fmt: skip
     planes = []
     for part in chunks(len(words), CHUNK):
         under = None if below is None else below(part)
         planes += _planes(words[part], under)
-        if under is not None and isinstance(base, UnitDigests):
+        if under is not None:
             read.update(under.data)
-    if isinstance(base, UnitDigests) and below is not None and read.intdigest() != base.whole:
+    if base and below and read.intdigest() != base.whole:
         raise CheckpointError(f"tensor {spec.name!r} of the base is damaged on disk")
     return join(header, [*chosen.sections(), *planes])
 
@@ -89,11 +86,6 @@ def decode_exact(header: ExactHeader, sections: Sections, spec: TensorSpec, out:
     chosen.scatter(target, out)
 
 
-def digest_of_base(base: Base | None) -> int | None:
-    """What the header says of the base."""
-    return base.whole if isinstance(base, UnitDigests) else None if base is None else digest(base)
-
-
 def _words(spec: TensorSpec) -> np.dtype[np.unsignedinteger]:
     """One number, also within a complex one."""
     return np.dtype(f"u{np.dtype(DTYPES[spec.dtype]).itemsize // (2 if spec.dtype.startswith('complex') else 1)}")
@@ -113,7 +105,7 @@ def _words_read(base: UnitDigests, words: Words) -> WordsBelow | None:
 
 
 def sampled_sizes(spec: TensorSpec, data: Bytes, base: UnitDigests) -> tuple[int, int]:
-    """Predicted bytes of a tensor (uint8 [spec.nbytes]) alone, and subtracted from a base that can be read.
+    """Bytes of a tensor (uint8 [spec.nbytes]) alone, and subtracted from a base that can be read, by samples of it.
 
     Raises:
         CheckpointError: the base cannot be read.
@@ -121,11 +113,6 @@ def sampled_sizes(spec: TensorSpec, data: Bytes, base: UnitDigests) -> tuple[int
     words = data.view(_words(spec))
     below = _words_read(base, words)
     assert below is not None
-    return _sampled(words, below)
-
-
-def _sampled(words: Words, below: WordsBelow) -> tuple[int, int]:
-    """Bytes of the words, and of their differences to those below, by samples spread over them."""
     size = min(_SAMPLE, max(_SAMPLE // 4, len(words) // 16))
     step = max(4 * size, len(words) // _SAMPLES)  # a quarter of the words, and less of large tensors
     places = [slice(start, min(start + size, len(words))) for start in range(0, len(words), step)]

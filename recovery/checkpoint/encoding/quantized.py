@@ -2,7 +2,6 @@
 
 ``uniform``      codes between a least and a greatest value of each group; with fewer than 8 bits these are searched
                  greedily for the least squared error ("adaptive asymmetric" there)
-``kmeans``       codes of the centroids of each group
 ``logarithmic``  codes of the logarithm, where no value is negative: a uniform code would make zeros of small second
                  moments of Adam, and then steps without a limit
 
@@ -18,12 +17,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from mainstay.recovery.checkpoint.encoding.exact import digest_of_base
 from mainstay.recovery.checkpoint.encoding.tensor_blob import QuantizedHeader, Sections, chunks, join, stored
-from mainstay.recovery.checkpoint.encoding.units import Base, Selection
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.memory.digest import Bytes, digest
-from mainstay.recovery.memory.layout import DTYPES, TensorSpec
+from mainstay.recovery.memory.layout import TensorSpec
 
 Floats = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.uint8]
@@ -33,13 +30,12 @@ _DTYPES: Final = ("float32", "bfloat16", "float16")
 _GROUP: Final = 128
 """Values of a group where rows are no good groups: 8 bytes of parameters and bound are 6% of 8-bit codes."""
 _ROW: Final = (64, 1024)
-_KMEANS_GROUP: Final = 512
-"""At least so many values share the centroids, which take 64 bytes at 4 bits."""
+_PARAMETERS: Final = 6
+"""Bytes of the parameters of a group."""
 _AT_ONCE: Final = 64 * 1024
 """Values that are searched at once: the passes of the search stay in the cache."""
 _BINS, _KEPT = 20, 0.5
 """The greedy search moves an end by range / _BINS until _KEPT of the range is left."""
-_LLOYD: Final = 6
 _LOG_UNIT: Final = 1 << 15
 """Steps of logarithmic codes are multiples of 2^15 of 2^23, about 0.4% of a factor of two."""
 
@@ -49,31 +45,26 @@ def can_quantize(spec: TensorSpec) -> bool:
     return spec.dtype in _DTYPES and math.prod(spec.shape) >= _GROUP
 
 
-def encode_quantized(
-    spec: TensorSpec, data: Bytes, bits: int, *, kmeans: bool = False, base: Base | None = None
-) -> bytes | None:
+def encode_quantized(spec: TensorSpec, data: Bytes, bits: int) -> bytes | None:
     """The blob of a tensor; None if a value is not finite, or the range too wide for 32-bit arithmetic.
 
     Args:
         spec: of the tensor, for which ``can_quantize``.
         data: uint8 [spec.nbytes].
         bits: 8, 4, or 2.
-        kmeans: centroids instead of uniform codes; not with 8 bits.
-        base: the same tensor of the base before it was quantized, or its digests; None: nothing is known.
 
     Raises:
         ValueError: other bits.
     """
-    if bits not in BITS or (kmeans and bits == BITS[0]):
-        raise ValueError(f"cannot quantize to {bits} bits{' by k-means' * kmeans}; choose from 8 (not k-means), 4, 2")
-    chosen = Selection.build(spec, data, base)
-    flat = _floats(spec, chosen.gather(data))
+    if bits not in BITS:
+        raise ValueError(f"cannot quantize to {bits} bits; choose from 8, 4, 2")
+    flat = _floats(spec, data)
     if not np.isfinite(flat).all():
         return None
-    kind = "logarithmic" if not np.signbit(flat).any() else "kmeans" if kmeans else "uniform"
-    group = _group(spec, kind)
+    kind = "uniform" if np.signbit(flat).any() else "logarithmic"
+    group = _group(spec)
     values = np.pad(flat, (0, -len(flat) % group), mode="edge").reshape(-1, group)
-    codes, parameters = np.empty(values.shape, np.uint8), np.empty((len(values), _width(kind, bits)), np.uint8)
+    codes, parameters = np.empty(values.shape, np.uint8), np.empty((len(values), _PARAMETERS), np.uint8)
     for part in chunks(len(values), max(1, _AT_ONCE // group)):
         codes[part], parameters[part] = _ENCODERS[kind](values[part], bits)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -82,13 +73,11 @@ def encode_quantized(
     if not np.isfinite(decoded).all() or not np.isfinite(bound).all():
         return None
     header = QuantizedHeader(
-        dtype=spec.dtype, shape=spec.shape, sections=(), kind=kind, bits=bits, group=group,
-        error=float(bound.max(initial=0)),
-        digest=digest(_bytes(spec, decoded, len(flat))), unit=chosen.unit,
-        base=digest_of_base(base if chosen.unit else None),
+        dtype=spec.dtype, shape=spec.shape, kind=kind, bits=bits, group=group, error=float(bound.max(initial=0)),
+        digest=digest(_bytes(spec, decoded, len(flat))),
     )  # fmt: skip
     halves = (bound.view(np.uint32) >> 16).astype(np.uint16)
-    return join(header, [*chosen.sections(), stored(_pack(codes, bits)), stored(parameters), stored(halves)])
+    return join(header, [stored(_pack(codes, bits)), stored(parameters), stored(halves)])
 
 
 def decode_quantized(header: QuantizedHeader, sections: Sections, spec: TensorSpec, out: Bytes) -> Floats:
@@ -98,7 +87,7 @@ def decode_quantized(header: QuantizedHeader, sections: Sections, spec: TensorSp
         header: of the blob.
         sections: of the blob.
         spec: of the tensor.
-        out: uint8 [spec.nbytes]; holds the tensor of the base if the header has one.
+        out: uint8 [spec.nbytes].
 
     Returns:
         [groups]: the largest error of a value in each group of ``header.group`` values; of ``logarithmic`` groups,
@@ -108,34 +97,24 @@ def decode_quantized(header: QuantizedHeader, sections: Sections, spec: TensorSp
         CheckpointError: the sections do not fit, or decode to other values; ``out`` is worthless.
     """
     fits = spec.dtype in _DTYPES and header.kind in _DECODERS and header.bits in BITS
-    if not fits or header.group != _group(spec, header.kind):
+    if not fits or header.group != _group(spec) or header.unit:
         raise CheckpointError(f"{sections.what} has an impossible header")
-    chosen = Selection.read(header, sections, spec)
-    target = chosen.gather(out)
-    count = len(target) // np.dtype(DTYPES[spec.dtype]).itemsize
+    count = math.prod(spec.shape)
     groups = -(-count // header.group)
     codes = _unpack(sections.read(groups * header.group * header.bits // 8), header.bits).reshape(groups, header.group)
-    width = _width(header.kind, header.bits)
-    parameters = sections.read(groups * width).reshape(groups, width)
+    parameters = sections.read(groups * _PARAMETERS).reshape(groups, _PARAMETERS)
     bound = (sections.read(groups * 2).view("u2").astype(np.uint32) << 16).view(np.float32)
     sections.finish()
     with np.errstate(over="ignore", invalid="ignore"):
-        target[:] = _bytes(spec, _DECODERS[header.kind](codes, parameters), count)
-    if digest(target) != header.digest:
+        out[:] = _bytes(spec, _DECODERS[header.kind](codes, parameters), count)
+    if digest(out) != header.digest:
         raise CheckpointError(f"{sections.what} decodes to other values than were written")
-    chosen.scatter(target, out)
     return bound
 
 
-def _group(spec: TensorSpec, kind: str) -> int:
+def _group(spec: TensorSpec) -> int:
     row = spec.shape[-1] if spec.shape else 1
-    group = row if _ROW[0] <= row <= _ROW[1] and row % 4 == 0 else _GROUP
-    return group if kind != "kmeans" else group * -(-_KMEANS_GROUP // group)
-
-
-def _width(kind: str, bits: int) -> int:
-    """Bytes of the parameters of a group."""
-    return 2**bits * 4 if kind == "kmeans" else 6
+    return row if _ROW[0] <= row <= _ROW[1] and row % 4 == 0 else _GROUP
 
 
 def _floats(spec: TensorSpec, data: Bytes) -> Floats:
@@ -201,7 +180,7 @@ def _encode_uniform(values: Floats, bits: int) -> tuple[Codes, Codes]:
             low, high = _search_ends(values, low, high, bits)
         step = _rounded_up((high - low) / (2**bits - 1))
         codes = np.nan_to_num(_uniform_codes(values, low, step, bits)).astype(np.uint8)
-    parameters = np.empty((len(values), 6), np.uint8)
+    parameters = np.empty((len(values), _PARAMETERS), np.uint8)
     parameters[:, :4] = low[:, None].view(np.uint8)
     parameters[:, 4:] = step[:, None].view(np.uint8)[:, 2:]
     return codes, parameters
@@ -254,7 +233,7 @@ def _encode_logarithmic(values: Floats, bits: int) -> tuple[Codes, Codes]:
     unit = (reach + (whole - 1)) // whole
     step = np.maximum(unit, 1)[:, None] * np.uint32(_LOG_UNIT)
     codes = np.where(positive, (np.maximum(number, low[:, None]) - low[:, None] + step // 2) // step + 1, 0)
-    parameters = np.empty((len(values), 6), np.uint8)
+    parameters = np.empty((len(values), _PARAMETERS), np.uint8)
     parameters[:, :4] = low[:, None].view(np.uint8)
     parameters[:, 4:] = unit.astype(np.uint16)[:, None].view(np.uint8)
     return codes.astype(np.uint8), parameters
@@ -267,35 +246,5 @@ def _decode_logarithmic(codes: Codes, parameters: Codes) -> Floats:
     return np.where(codes > 0, number, np.uint32(0)).view(np.float32)
 
 
-# K-means: parameters are the centroids (float32), in order
-
-
-def _encode_kmeans(values: Floats, bits: int) -> tuple[Codes, Codes]:
-    count, (rows, width) = 2**bits, values.shape
-    places = (np.arange(count) * 2 + 1) / (2 * count)
-    ordered = np.sort(values, axis=1)
-    centers = ordered[:, (places * width).astype(np.intp)]  # by rank, and by value, where the tails need centroids
-    centers = (centers + ordered[:, :1] + (ordered[:, -1:] - ordered[:, :1]) * places.astype(np.float32)) / 2
-    offsets = np.arange(rows)[:, None] * count
-    for _ in range(_LLOYD):
-        flat = (_nearest(values, centers) + offsets).reshape(-1)
-        sums = np.bincount(flat, values.reshape(-1), rows * count).reshape(rows, count)
-        sizes = np.bincount(flat, minlength=rows * count).reshape(rows, count)
-        moved = np.divide(sums, sizes, out=centers.astype(np.float64), where=sizes > 0)
-        centers = np.sort(moved.astype(np.float32), axis=1)
-    return _nearest(values, centers), np.ascontiguousarray(centers).view(np.uint8)
-
-
-def _nearest(values: Floats, centers: Floats) -> Codes:
-    codes = np.zeros(values.shape, np.uint8)
-    for left, right in zip(centers.T[:-1], centers.T[1:], strict=True):
-        codes += values > (left / 2 + right / 2)[:, None]
-    return codes
-
-
-def _decode_kmeans(codes: Codes, parameters: Codes) -> Floats:
-    return np.take_along_axis(np.ascontiguousarray(parameters).view(np.float32), codes.astype(np.intp), axis=1)
-
-
-_ENCODERS: Final = {"uniform": _encode_uniform, "logarithmic": _encode_logarithmic, "kmeans": _encode_kmeans}
-_DECODERS: Final = {"uniform": _decode_uniform, "logarithmic": _decode_logarithmic, "kmeans": _decode_kmeans}
+_ENCODERS: Final = {"uniform": _encode_uniform, "logarithmic": _encode_logarithmic}
+_DECODERS: Final = {"uniform": _decode_uniform, "logarithmic": _decode_logarithmic}

@@ -13,6 +13,7 @@ from mainstay.recovery.checkpoint.encoding.encoded_slot import ChainBase, FullSl
 from mainstay.recovery.checkpoint.encoding.exact import decode_exact
 from mainstay.recovery.checkpoint.encoding.quantized import decode_quantized, rounded_to_bfloat16
 from mainstay.recovery.checkpoint.encoding.tensor_blob import CastHeader, ExactHeader, Header, QuantizedHeader, split
+from mainstay.recovery.checkpoint.file_errors import file_errors
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.memory.digest import Bytes, digest
 from mainstay.recovery.memory.errors import CorruptArenaError
@@ -138,12 +139,9 @@ def _blobs(path: Path, index: SlotIndex, layout: Layout) -> ReadBlob:
 
     def read(spec: TensorSpec) -> bytes:
         start, entry = places[spec.name]
-        try:
-            with path.open("rb") as file:
-                file.seek(start)
-                blob = file.read(entry.nbytes)
-        except OSError as error:
-            raise CheckpointError(f"{path}: {error.strerror}") from error
+        with file_errors(path), path.open("rb") as file:
+            file.seek(start)
+            blob = file.read(entry.nbytes)
         if digest(blob) != entry.digest:
             raise CheckpointError(f"{path}: encoded tensor {spec.name!r} is damaged")
         return blob

@@ -44,7 +44,7 @@ class TensorHeader(msgspec.Struct, frozen=True, kw_only=True, array_like=True, f
     dtype: str
     shape: tuple[int, ...]
     digest: int
-    """xxh3_64 of the decoded tensor; of a quantized one, of the decoded units."""
+    """xxh3_64 of the decoded tensor."""
     unit: int = 0
     """Bytes of a unit: only changed units are here, after a section that says which. 0: all bytes are here."""
     base: int | None = None
@@ -64,7 +64,7 @@ class QuantizedHeader(TensorHeader, frozen=True, tag="quantized", kw_only=True, 
     """Groups of values as codes of some bits; the sections are codes, parameters, and error bounds."""
 
     kind: str
-    """``uniform``, ``logarithmic``, or ``kmeans``."""
+    """``uniform`` or ``logarithmic``."""
     bits: int
     group: int
     """Values that share parameters."""

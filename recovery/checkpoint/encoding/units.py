@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from mainstay.recovery.checkpoint.encoding.tensor_blob import Sections, TensorHeader, chunks, stored
+from mainstay.recovery.checkpoint.encoding.tensor_blob import ExactHeader, Sections, stored
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.memory.digest import Bytes, digest
 from mainstay.recovery.memory.layout import TensorSpec
@@ -22,8 +22,6 @@ from mainstay.recovery.memory.layout import TensorSpec
 BLOCK: Final = 64 * 1024
 _LEAST_ROW: Final = 64
 """Shorter rows would need nearly as many bytes for digests as for data."""
-_AT_ONCE: Final = 1024 * 1024
-"""Bytes that are compared at once: what is made of them stays in the cache."""
 
 Mask = npt.NDArray[np.bool_]
 
@@ -36,9 +34,6 @@ class UnitDigests:
     units: npt.NDArray[np.uint64]
     read: Callable[[int, Bytes], None] | None = None
     """Reads its bytes from an offset on, without a check; raises ``CheckpointError``. None: nothing is read."""
-
-
-Base = Bytes | UnitDigests
 
 
 def unit_bytes(spec: TensorSpec) -> int:
@@ -55,24 +50,6 @@ def unit_digests(spec: TensorSpec, data: Bytes) -> UnitDigests:
     return UnitDigests(digest(data), np.fromiter(digests, np.uint64, len(starts)))
 
 
-def changed_units(spec: TensorSpec, data: Bytes, base: Base, own: UnitDigests | None = None) -> Mask:
-    """Which units of ``data`` differ from those of ``base``: bool [units]. ``own`` are its digests, if known."""
-    if isinstance(base, UnitDigests):
-        differs: Mask = (own or unit_digests(spec, data)).units != base.units
-        return differs
-    unit = unit_bytes(spec)
-    whole = len(data) // unit
-    wide = np.dtype(np.uint64 if unit % 8 == 0 else np.uint8)
-    found = np.zeros(-(-len(data) // unit), np.bool_)
-    for part in chunks(whole, max(1, _AT_ONCE // unit)):
-        at = slice(part.start * unit, part.stop * unit)
-        differ = (data[at].view(wide) != base[at].view(wide)).reshape(-1, unit // wide.itemsize)
-        found[part] = differ.any(axis=1)
-    if whole < len(found):
-        found[-1] = not np.array_equal(data[whole * unit :], base[whole * unit :])
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class Selection:
     """The units of a tensor that a blob holds."""
@@ -82,15 +59,13 @@ class Selection:
     mask: Mask
 
     @classmethod
-    def build(cls, spec: TensorSpec, data: Bytes, base: Base | None, own: UnitDigests | None = None) -> Selection:
-        """What differs from the base; all where that is all, the base can be read, or nothing is known of one."""
-        changed = np.ones(1, np.bool_)
-        if base is not None and not (isinstance(base, UnitDigests) and base.read):
-            changed = changed_units(spec, data, base, own)
+    def build(cls, spec: TensorSpec, own: UnitDigests, base: UnitDigests | None) -> Selection:
+        """What differs from the base; all where that is all, the base can be read, or there is none."""
+        changed: Mask = np.ones(1, np.bool_) if base is None or base.read else own.units != base.units
         return cls(0, changed) if changed.all() else cls(unit_bytes(spec), changed)
 
     @classmethod
-    def read(cls, header: TensorHeader, sections: Sections, spec: TensorSpec) -> Selection:
+    def read(cls, header: ExactHeader, sections: Sections, spec: TensorSpec) -> Selection:
         """What the header and the first section say.
 
         Raises:

@@ -26,11 +26,7 @@ def detect(path: Path) -> bool:
     return (path / METADATA).is_file() and not (path / MANIFEST).exists() and not (path / "metadata.json").exists()
 
 
-def read(path: Path) -> LogicalCheckpoint:
-    return read_directory(path, "dcp", lambda key: key)
-
-
-def read_directory(path: Path, kind: str, rename: Rename) -> LogicalCheckpoint:
+def read(path: Path, kind: str = "dcp", rename: Rename = str) -> LogicalCheckpoint:
     """The checkpoint in ``path``, whose entries are called ``rename(key)`` here.
 
     Raises:
@@ -82,11 +78,7 @@ def gathered(flat: dict[str, Any]) -> dict[str, Any]:
 # Writing
 
 
-def write(checkpoint: LogicalCheckpoint, out: Path, _options: WriteOptions) -> None:
-    write_directory(checkpoint, out, lambda name: name)
-
-
-def write_directory(checkpoint: LogicalCheckpoint, out: Path, rename: Rename) -> None:
+def write(checkpoint: LogicalCheckpoint, out: Path, _options: WriteOptions, rename: Rename = str) -> None:
     """Write one data file and the metadata; an entry NAME is called ``rename(NAME)`` there."""
     out.mkdir(parents=True)
     chunks: list[StoredChunk] = []

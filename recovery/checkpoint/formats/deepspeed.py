@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from mainstay.recovery.checkpoint.file_errors import file_errors
 from mainstay.recovery.checkpoint.formats import deepspeed_files
 from mainstay.recovery.checkpoint.formats.base import Format
 from mainstay.recovery.checkpoint.logical import (
@@ -64,16 +65,13 @@ def read(path: Path) -> LogicalCheckpoint:
     if not universal:
         _require_zero_only(folder, models)
     states = [_dictionary(file) for _, file in sorted(models.items())]
-    try:
+    with file_errors(folder, "is no DeepSpeed checkpoint of a known kind"):
         checkpoint = _model(path, states, universal=universal)
         if universal:
             _read_universal(checkpoint, folder, states[0])
         else:
             _read_partitions(checkpoint, folder, states)
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
-        problem = f"{folder} is no DeepSpeed checkpoint of a known kind: {error!r}"
-        raise error if isinstance(error, CheckpointError) else CheckpointError(problem) from error
-    return checkpoint
+        return checkpoint
 
 
 def _files(folder: Path, pattern: re.Pattern[str]) -> dict[tuple[int, int], Path]:
@@ -83,13 +81,10 @@ def _files(folder: Path, pattern: re.Pattern[str]) -> dict[tuple[int, int], Path
 
 
 def _require_zero_only(folder: Path, models: dict[tuple[int, int], Path]) -> None:
-    kinds = {
-        "a pipeline or experts": any(folder.glob("layer_*")),
-        "tensor parallelism": any(rank for rank, _ in models),
-    }
-    for kind, there in kinds.items():
-        if there:
-            raise CheckpointError(f"{folder} was saved with {kind}: make it universal first, with ds_to_universal.py")
+    pipelined, sliced = any(folder.glob("layer_*")), any(rank for rank, _ in models)
+    if pipelined or sliced:
+        kind = "a pipeline or experts" if pipelined else "tensor parallelism"
+        raise CheckpointError(f"{folder} was saved with {kind}: make it universal first, with ds_to_universal.py")
 
 
 def _dictionary(file: Path) -> dict[str, Any]:
@@ -107,21 +102,17 @@ def _model(path: Path, states: list[dict[str, Any]], *, universal: bool) -> Logi
     sliced = universal and int(first.get("mp_world_size", 1)) > 1
     for name, tensor in first["module"].items():
         if isinstance(tensor, LogicalTensor) and not sliced and shapes.get(name, tensor.shape) == tensor.shape:
-            _add(checkpoint, f"model.{name}", tensor)
+            checkpoint.add_tensor(f"model.{name}", tensor)
     return checkpoint
-
-
-def _add(checkpoint: LogicalCheckpoint, name: str, tensor: LogicalTensor) -> None:
-    checkpoint.tensors[name] = dataclasses.replace(tensor, name=name)
 
 
 def _add_state(checkpoint: LogicalCheckpoint, parameter: str, key: str, tensor: LogicalTensor) -> None:
     """The full-precision copy stands for the parameter where that is missing, and is left out where it is the same."""
     model = checkpoint.tensors.get(f"model.{parameter}")
     if key == MASTER and model is None:
-        _add(checkpoint, f"model.{parameter}", tensor)
+        checkpoint.add_tensor(f"model.{parameter}", tensor)
     elif key != MASTER or (model is not None and model.dtype != tensor.dtype):
-        _add(checkpoint, f"optimizer.state.{parameter}.{key}", tensor)
+        checkpoint.add_tensor(f"optimizer.state.{parameter}.{key}", tensor)
 
 
 def _set_groups(checkpoint: LogicalCheckpoint, groups: list[dict[str, Any]], shapes: list[dict[str, Any]]) -> None:
@@ -166,7 +157,7 @@ def _read_universal(checkpoint: LogicalCheckpoint, folder: Path, first: dict[str
 
 
 def _as_tensor(item: Any) -> LogicalTensor:
-    return item if isinstance(item, LogicalTensor) else array_tensor("", np.array(item, np.float32), "float32")
+    return item if isinstance(item, LogicalTensor) else array_tensor(np.array(item, np.float32), "float32")
 
 
 # Partitions
@@ -194,7 +185,7 @@ def _read_partitions(checkpoint: LogicalCheckpoint, folder: Path, states: list[d
         _add_frozen(checkpoint, states)
     for alias, original in states[0].get("shared_params", {}).items():
         if f"model.{alias}" not in checkpoint.tensors:
-            _add(checkpoint, f"model.{alias}", checkpoint.tensor(f"model.{original}"))
+            checkpoint.add_tensor(f"model.{alias}", checkpoint.tensor(f"model.{original}"))
     if isinstance(optimizers[0][inner], dict):
         _set_groups(checkpoint, optimizers[0][inner]["param_groups"], shapes)
 
@@ -237,7 +228,7 @@ def _add_frozen(checkpoint: LogicalCheckpoint, states: list[dict[str, Any]]) -> 
         for rank, state in enumerate(states):
             ((_, *where),) = deepspeed_files.even_fragments({name: tuple(size)}, rank, len(states))
             parts.append((state["frozen_param_fragments"][name], *where))
-        _add(checkpoint, f"model.{name}", _whole(tuple(size), parts))
+        checkpoint.add_tensor(f"model.{name}", _whole(tuple(size), parts))
 
 
 FORMAT = Format("deepspeed", detect, read, deepspeed_files.write)

@@ -108,7 +108,7 @@ def _model_states(checkpoint: LogicalCheckpoint, groups: list[_Group], world: in
     model = checkpoint.model()
     if stage == 3:
         empty = ((name, model[name].dtype) for name in trained & model.keys())
-        model |= {name: array_tensor("", np.empty(0, DTYPES[dtype]), dtype) for name, dtype in empty}
+        model |= {name: array_tensor(np.empty(0, DTYPES[dtype]), dtype) for name, dtype in empty}
     kept: dict[str, Any] = checkpoint.values.get("deepspeed", {})
     return {
         "lr_scheduler": None, "data_sampler": None, "random_ltd": None, "skipped_steps": 0, "ds_config": {},

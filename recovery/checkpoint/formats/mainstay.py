@@ -13,6 +13,7 @@ import itertools
 import re
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -206,7 +207,7 @@ def _own(like: LogicalCheckpoint, checkpoint: LogicalCheckpoint) -> dict[str, Lo
             if len(groups) == len(optimizer["groups"]):
                 optimizer["groups"] = [old | new for old, new in zip(optimizer["groups"], groups, strict=True)]
             varlen_buffer.write_bytes(msgspec.msgpack.encode(scalars), raw)
-            own[name] = array_tensor(name, raw, "uint8")
+            own[name] = replace(array_tensor(raw, "uint8"), name=name)
     return own
 
 
@@ -237,7 +238,7 @@ def _plan(
     except (ArenaError, ValueError) as error:
         raise CheckpointError(f"{source}: the layout of rank {rank}: {error}") from error
     named = shape.pp == 1 or MARK in layout.specs()
-    role = "" if named and cut else dcp.prefix(shape, rank, model_names=named)
+    role = dcp.prefix(shape, rank, model_names=named, sliced=cut)
     found: dict[str, tuple[LogicalTensor, Shape]] = {}
     for spec in layout.tensors:
         name = dcp.public_name(spec.name)

@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from mainstay.recovery.checkpoint.file_errors import file_errors
 from mainstay.recovery.checkpoint.formats import dcp
 from mainstay.recovery.checkpoint.formats.base import Format, WriteOptions
 from mainstay.recovery.checkpoint.logical import MASTER, LogicalCheckpoint, array_tensor
@@ -42,15 +43,15 @@ def read(path: Path) -> LogicalCheckpoint:
     if (path / _LATEST).is_file():
         iteration = (path / _LATEST).read_text(errors="replace").strip()
         folder = path / (f"iter_{int(iteration):07d}" if iteration.isdecimal() else "release")
-    try:
+    with file_errors(folder / _CONFIG):
         config = msgspec.json.decode((folder / _CONFIG).read_bytes(), type=dict[str, Any])
-    except (OSError, msgspec.MsgspecError, ValueError) as error:
-        raise CheckpointError(f"{folder / _CONFIG} cannot be read: {error}") from error
     if config.get("sharded_backend") != "torch_dist":
         raise CheckpointError(f"{folder} has the backend {config.get('sharded_backend')!r}; only torch_dist is read")
-    checkpoint = dcp.read_directory(folder, "megatron", _our_name)
-    common = read_archive(folder / _COMMON) if (folder / _COMMON).is_file() else None
-    found = _common_of(checkpoint) if common is None else common
+    checkpoint = dcp.read(folder, "megatron", _our_name)
+    entry = checkpoint.values.get(_COMMON_ENTRY)
+    found = entry[0] if isinstance(entry, list) and entry else entry
+    if (folder / _COMMON).is_file():
+        found = read_archive(folder / _COMMON)
     checkpoint.values = {key: value for key, value in checkpoint.values.items() if "/shard_" not in key}
     if isinstance(found, dict):
         checkpoint.values |= {key: value for key, value in found.items() if is_plain(value) and key != "optimizer"}
@@ -67,13 +68,8 @@ def _set_groups(checkpoint: LogicalCheckpoint, groups: list[dict[str, Any]]) -> 
     checkpoint.values["optimizer.param_groups"] = [{k: v for k, v in group.items() if k != "step"} for group in groups]
     steps = {group["step"] for group in groups if isinstance(group.get("step"), int | float)}
     for parameter in checkpoint.optimizer_state() if len(steps) == 1 else ():
-        name = f"optimizer.state.{parameter}.step"
-        checkpoint.tensors[name] = array_tensor(name, np.array(max(steps), np.float32), "float32")
-
-
-def _common_of(checkpoint: LogicalCheckpoint) -> Any:
-    entry = checkpoint.values.get(_COMMON_ENTRY)
-    return entry[0] if isinstance(entry, list) and entry else entry
+        step = array_tensor(np.array(max(steps), np.float32), "float32")
+        checkpoint.add_tensor(f"optimizer.state.{parameter}.step", step)
 
 
 def _our_name(key: str) -> str:
@@ -90,12 +86,12 @@ def _their_name(name: str) -> str:
     return name.removeprefix("model.")
 
 
-def write(checkpoint: LogicalCheckpoint, out: Path, _options: WriteOptions) -> None:
+def write(checkpoint: LogicalCheckpoint, out: Path, options: WriteOptions) -> None:
     """Write the directory of an iteration, and the file that names it. Steps of the optimizer are in its groups."""
     folder = out / f"iter_{checkpoint.step:07d}"
     steps = {name for name in checkpoint.tensors if name.startswith("optimizer.state.") and name.endswith(".step")}
     kept = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in steps}
-    dcp.write_directory(LogicalCheckpoint(checkpoint.path, "megatron", kept), folder, _their_name)
+    dcp.write(LogicalCheckpoint(checkpoint.path, "megatron", kept), folder, options, _their_name)
     groups = [dict(group) for group in checkpoint.values.get("optimizer.param_groups", [])]
     if steps:
         for group in groups:

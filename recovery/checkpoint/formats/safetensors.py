@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
+from mainstay.recovery.checkpoint.file_errors import file_errors
 from mainstay.recovery.checkpoint.formats.base import Format, WriteOptions
 from mainstay.recovery.checkpoint.logical import LogicalCheckpoint, LogicalTensor, file_tensor
 from mainstay.recovery.checkpoint.manifest import CheckpointError
@@ -56,11 +57,9 @@ def read(path: Path) -> LogicalCheckpoint:
 
 
 def _weight_map(path: Path) -> dict[str, str]:
-    try:
+    with file_errors(path):
         index = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         found = msgspec.convert(index.get("weight_map"), dict[str, str])
-    except (msgspec.MsgspecError, ValueError, OSError) as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from error
     outside = next((file for file in found.values() if Path(file).name != file), None)
     if outside is not None:
         raise CheckpointError(f"{path} names a file outside of the directory: {outside!r}")
@@ -75,11 +74,9 @@ def _add(checkpoint: LogicalCheckpoint, path: Path, prefix: str) -> None:
             if isinstance(entry, dict) and _VALUES in entry:
                 checkpoint.values |= msgspec.json.decode(entry[_VALUES], type=dict[str, Any])
             continue
-        try:
+        with file_errors(path, f"says no place or no known dtype of tensor {key!r}"):
             dtype, shape = _DTYPES[entry["dtype"]], tuple(int(n) for n in entry["shape"])
             first, last = (int(n) for n in entry["data_offsets"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(f"{path}: tensor {key!r} has no place or no known dtype: {error!r}") from error
         tensor = file_tensor(prefix + key, dtype, shape, path, at=start + first)
         if min((*shape, first), default=0) < 0 or last - first != tensor.nbytes or last > size:
             raise CheckpointError(f"{path}: tensor {key!r} {list(shape)} does not fit its place {first}-{last}")
@@ -88,16 +85,11 @@ def _add(checkpoint: LogicalCheckpoint, path: Path, prefix: str) -> None:
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:
     """The header, and where the data begins."""
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            if not 0 < length <= _MAX_HEADER:
-                raise CheckpointError(f"{path} is no safetensors file: its header has {length} bytes")
-            return msgspec.json.decode(file.read(length), type=dict[str, Any]), 8 + length
-    except OSError as error:
-        raise CheckpointError(f"{path}: {error.strerror}") from error
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise error if isinstance(error, CheckpointError) else CheckpointError(f"{path} is damaged: {error}") from error
+    with file_errors(path), path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 0 < length <= _MAX_HEADER:
+            raise CheckpointError(f"{path} is no safetensors file: its header has {length} bytes")
+        return msgspec.json.decode(file.read(length), type=dict[str, Any]), 8 + length
 
 
 # Writing

@@ -5,7 +5,6 @@ A file that holds a state dict of a model alone, as ``torch.save(model.state_dic
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,7 +62,7 @@ def _add(checkpoint: LogicalCheckpoint, item: dict[Any, Any], path: tuple[str, .
     for key, value in item.items():
         name = ".".join((*path, str(key)))
         if isinstance(value, LogicalTensor):
-            checkpoint.tensors[name] = dataclasses.replace(value, name=name)
+            checkpoint.add_tensor(name, value)
         elif is_plain(value):
             checkpoint.values[name] = value
         elif isinstance(value, dict):

@@ -31,12 +31,13 @@ policies = st.builds(
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[CompleteStep]:
-    """Complete steps of a run in order; each may refer to earlier ones."""
+    """Complete steps of a run in order; each may refer to earlier ones, and to all that these refer to."""
     epochs = sorted(draw(st.sets(st.integers(1, 200), max_size=20)))
     now, made = 1.7e9, []
     for number, epoch in enumerate(epochs):
         now += draw(st.floats(1.0, 20_000.0))
         bases = draw(st.sets(st.sampled_from(epochs[:number]), max_size=2)) if number else set()
+        bases |= {below for step in made if step.epoch in bases for below in step.bases}
         flags = {name: draw(st.booleans()) for name in ("pinned", "uploaded", "uploading")}
         made.append(CompleteStep(epoch=epoch, time=now, bases=frozenset(bases), **flags))
     return made
@@ -97,7 +98,7 @@ def test_pinned_and_hourly_steps_and_bases_stay_in_a_directory(
     ranks: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = ranks(dp=1)
-    monkeypatch.setattr(catalog, "bases_of", lambda manifest: {70: [30], 30: [15]}.get(manifest.epoch, []))
+    monkeypatch.setattr(catalog, "bases_of", lambda manifest: {70: [15, 30], 30: [15]}.get(manifest.epoch, []))
     for number, epoch in enumerate((10, 15, 20, 30, 40, 50, 60, 70)):
         monkeypatch.setattr(save.time, "time", lambda at=1.7e9 - 1.7e9 % 3600 + 1000.0 * number: at)
         job.whole(epoch)

@@ -112,7 +112,7 @@ def test_what_changes_in_a_step_is_seen_and_what_does_not_is_not_read_again(rank
 
 
 def test_a_chain_says_what_needs_what() -> None:
-    steps = link([complete(10), complete(20, 10), complete(30, 20, read=50), complete(40), complete(25, 5)])
+    steps = link([complete(10), complete(20, 10), complete(30, 10, 20, read=50), complete(40), complete(25, 5)])
     found = {step.step: step for step in steps}
     assert list(found) == [10, 20, 25, 30, 40]
     assert [found[n].unreadable for n in (10, 20, 30, 40)] == [(20, 30), (30,), (), ()]

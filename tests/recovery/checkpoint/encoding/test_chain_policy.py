@@ -13,7 +13,6 @@ from mainstay.recovery.checkpoint.encoding.chain_policy import (
     ChainCosts,
     Link,
     NextSizes,
-    Policy,
     chain_of,
     choose_base,
     pays_full,
@@ -29,20 +28,18 @@ def touched(share: float) -> Sizes:
     return lambda old, new: round(FULL * (1 - (1 - share) ** (new - old)))
 
 
-def costs(limit: float = math.inf, probability: float = 0.0) -> ChainCosts:
-    return ChainCosts(
-        write_bytes_per_second=1, read_bytes_per_second=1, max_restore_seconds=limit, restore_probability=probability
-    )
+def costs(limit: float = math.inf) -> ChainCosts:
+    return ChainCosts(read_bytes_per_second=1, max_restore_seconds=limit)
 
 
-def run(policy: Policy, sizes: Sizes, cost: ChainCosts, steps: int) -> list[Link]:
-    """What the policy writes."""
+def run(sizes: Sizes, cost: ChainCosts, steps: int, *, since_full: bool = False) -> list[Link]:
+    """What is written; with ``since_full``, where the step before is no better base than the full one."""
     written: list[Link] = []
     cycle: list[Link] = []
     for epoch in range(steps):
         first, last = (cycle[0].epoch, cycle[-1].epoch) if cycle else (0, 0)
-        following = NextSizes(full=FULL, since_full=sizes(first, epoch), since_previous=sizes(last, epoch))
-        base = choose_base(cycle, following, cost, policy)
+        last = first if since_full else last
+        base = choose_base(cycle, NextSizes(since_full=sizes(first, epoch), since_previous=sizes(last, epoch)), cost)
         if base is None:
             cycle = []
         link = Link(epoch, FULL if base is None else sizes(base, epoch), base)
@@ -52,11 +49,11 @@ def run(policy: Policy, sizes: Sizes, cost: ChainCosts, steps: int) -> list[Link
 
 
 def price(written: Sequence[Link], cost: ChainCosts) -> float:
-    """Seconds a step; infinite if a restore would take too long."""
+    """Bytes a step; infinite if a restore would take too long."""
     chains = [chain_of(written, link.epoch) for link in written]
     if any(cost.restore_seconds(chain) > cost.max_restore_seconds and len(chain) > 1 for chain in chains):
         return math.inf
-    return sum(cost.step_seconds(chain) for chain in chains) / len(chains)
+    return sum(link.nbytes for link in written) / len(written)
 
 
 def best_cycle(bases: str, sizes: Sizes, cost: ChainCosts, longest: int) -> float:
@@ -77,13 +74,13 @@ def test_intermittent_is_the_best_period(share: float) -> None:
     """A full step is due when the next difference costs more than the average: no other period is cheaper."""
     sizes, cost = touched(share), costs()
     best = min(price([Link(0, FULL), *(Link(e, sizes(0, e), 0) for e in range(1, n))], cost) for n in range(1, 60))
-    written = run("intermittent", sizes, cost, 600)
+    written = run(sizes, cost, 600, since_full=True)
     starts = [link.epoch for link in written if link.base is None]
     assert price(written[: starts[-1]], cost) == pytest.approx(best, rel=1e-6)
 
 
 def test_intermittent_is_the_predictor_of_check_n_run() -> None:
-    sizes, (first, *others) = touched(0.05), run("intermittent", touched(0.05), costs(), 40)
+    sizes, (first, *others) = touched(0.05), run(touched(0.05), costs(), 40, since_full=True)
     assert first.base is None
     written = [FULL]
     for link in others:
@@ -94,17 +91,11 @@ def test_intermittent_is_the_predictor_of_check_n_run() -> None:
 
 @pytest.mark.parametrize("share", [0.02, 0.1, 0.4])
 @pytest.mark.parametrize("limit", [math.inf, 1300, 1600])
-@pytest.mark.parametrize("probability", [0.0, 0.02, 0.2])
-def test_measured_is_near_the_best_sequence_and_within_the_limit(
-    share: float, limit: float, probability: float
-) -> None:
-    sizes, cost = touched(share), costs(limit, probability)
-    written = run("measured", sizes, cost, 400)
-    found = price(written, cost)
+def test_what_is_written_is_near_the_best_sequence_and_within_the_limit(share: float, limit: float) -> None:
+    sizes, cost = touched(share), costs(limit)
+    found = price(run(sizes, cost, 400), cost)
     assert found < 1.02 * best_cycle("fp", sizes, cost, 10)
-    others: tuple[Policy, ...] = ("one_shot", "consecutive", "intermittent")
-    for policy in others:
-        assert found <= price(run(policy, sizes, cost, 400), cost) * 1.02
+    assert found <= 1.02 * price(run(sizes, cost, 400, since_full=True), cost)
 
 
 def test_another_full_step_pays_where_its_cycle_cost_less_than_steps_alone() -> None:
@@ -113,20 +104,18 @@ def test_another_full_step_pays_where_its_cycle_cost_less_than_steps_alone() -> 
     assert not pays_full(cycle[:1], 1001), "nothing is known of steps against it"
 
 
-def test_policies_use_their_bases() -> None:
-    sizes, cost = touched(0.05), costs(1500)
-    expected: dict[Policy, set[int | None]] = {"one_shot": {0, None}, "consecutive": {-1, None}}
-    for policy, bases in expected.items():
-        written = run(policy, sizes, cost, 12)
-        found = {
-            None if link.base is None else -1 if policy == "consecutive" and link.base == link.epoch - 1 else 0
-            for link in written
-        }
-        assert found == bases, policy
+def test_the_cheaper_base_is_taken_within_the_limit() -> None:
+    cycle = [Link(0, 1000), Link(1, 100, 0), Link(2, 100, 1)]
+    for since_full, since_previous, limit, base in [
+        (300, 100, math.inf, 2), (100, 300, math.inf, 0), (200, 200, math.inf, 0), (300, 100, 1300, 2),
+        (250, 150, 1300, 0), (400, 150, 1300, None), (400, 400, math.inf, None),
+    ]:  # fmt: skip
+        sizes = NextSizes(since_full=since_full, since_previous=since_previous)
+        assert choose_base(cycle, sizes, costs(limit)) == base
 
 
 def test_a_chain_has_a_greatest_length() -> None:
-    written = run("consecutive", lambda _old, _new: 0, costs(), MAX_LINKS * 2)
+    written = run(lambda old, new: new - old, costs(), MAX_LINKS * 2)
     assert max(len(chain_of(written, link.epoch)) for link in written) == MAX_LINKS
     with pytest.raises(KeyError):
         chain_of([Link(3, 1, 2)], 3)

@@ -7,18 +7,17 @@ import pytest
 from numpy.typing import NDArray
 
 from mainstay.recovery.checkpoint.encoding.quantized import (
+    BITS,
     can_quantize,
     decode_quantized,
     encode_quantized,
     rounded_to_bfloat16,
 )
 from mainstay.recovery.checkpoint.encoding.tensor_blob import QuantizedHeader, join, split
-from mainstay.recovery.checkpoint.encoding.units import unit_digests
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.memory.layout import Layout, TensorSpec
 
 Floats = NDArray[np.float32]
-CHOICES = [(8, False), (4, False), (2, False), (4, True), (2, True)]
 
 
 def spec_of(values: NDArray[np.generic], dtype: str = "float32") -> TensorSpec:
@@ -48,12 +47,12 @@ def table(seed: int, rows: int = 512, width: int = 64) -> Floats:
     return values.astype(np.float32)
 
 
-@pytest.mark.parametrize(("bits", "kmeans"), CHOICES)
+@pytest.mark.parametrize("bits", BITS)
 @pytest.mark.parametrize("width", [1, 5, 64, 100, 128, 1024, 3000])
-def test_every_value_is_within_the_bound_of_its_row(bits: int, kmeans: bool, width: int) -> None:
+def test_every_value_is_within_the_bound_of_its_row(bits: int, width: int) -> None:
     values = table(width, rows=37, width=max(width, 4))
     spec = spec_of(values)
-    blob = encode_quantized(spec, raw(values), bits, kmeans=kmeans)
+    blob = encode_quantized(spec, raw(values), bits)
     assert blob is not None
     decoded, bound, _ = decode(spec, blob)
     error = np.abs(decoded.astype(np.float64) - values.reshape(-1))
@@ -61,13 +60,13 @@ def test_every_value_is_within_the_bound_of_its_row(bits: int, kmeans: bool, wid
     assert np.median(bound) < np.abs(values).max()
 
 
-@pytest.mark.parametrize(("bits", "kmeans"), CHOICES)
-def test_second_moments_keep_their_size_and_zeros_stay_zero(bits: int, kmeans: bool) -> None:
+@pytest.mark.parametrize("bits", BITS)
+def test_second_moments_keep_their_size_and_zeros_stay_zero(bits: int) -> None:
     random = np.random.default_rng(3)
     values = np.exp(random.normal(-18, 3, (64, 128))).astype(np.float32)
     values[5], values[6, ::2] = 0, 0
     spec = spec_of(values)
-    blob = encode_quantized(spec, raw(values), bits, kmeans=kmeans)
+    blob = encode_quantized(spec, raw(values), bits)
     assert blob is not None
     decoded, bound, header = decode(spec, blob)
     assert header.kind == "logarithmic"
@@ -77,48 +76,27 @@ def test_second_moments_keep_their_size_and_zeros_stay_zero(bits: int, kmeans: b
     assert bound.max() < {8: 0.1, 4: 1.5, 2: 1e9}[bits]
 
 
-@pytest.mark.parametrize(("bits", "kmeans", "smaller"), [(8, False, 3.5), (4, False, 6), (4, True, 6), (2, False, 10)])
-def test_sizes(bits: int, kmeans: bool, smaller: float) -> None:
+@pytest.mark.parametrize(("bits", "smaller"), [(8, 3.5), (4, 6), (2, 10)])
+def test_sizes(bits: int, smaller: float) -> None:
     for values in (table(1, rows=4096), np.square(table(2, rows=4096, width=256))):
-        blob = encode_quantized(spec_of(values), raw(values), bits, kmeans=kmeans)
+        blob = encode_quantized(spec_of(values), raw(values), bits)
         assert blob is not None
         assert values.nbytes / len(blob) >= smaller
 
 
-def squared_error(values: Floats, bits: int, kmeans: bool = False) -> float:
-    blob = encode_quantized(spec_of(values), raw(values), bits, kmeans=kmeans)
+def squared_error(values: Floats, bits: int) -> float:
+    blob = encode_quantized(spec_of(values), raw(values), bits)
     assert blob is not None
     return float(np.square(decode(spec_of(values), blob)[0] - values.reshape(-1)).sum())
 
 
 @pytest.mark.parametrize("bits", [4, 2])
-def test_searched_ends_and_centroids_beat_the_plain_range(bits: int) -> None:
+def test_searched_ends_beat_the_plain_range(bits: int) -> None:
     values = np.random.default_rng(4).standard_t(4, (256, 512)).astype(np.float32)
     low, high = values.min(axis=1, keepdims=True), values.max(axis=1, keepdims=True)
     step = (high - low) / (2**bits - 1)
     plain = float(np.square(low + np.rint((values - low) / step) * step - values).sum())
     assert squared_error(values, bits) < 0.8 * plain
-    assert squared_error(values, bits, kmeans=True) < squared_error(values, bits)
-
-
-def test_changed_rows_alone() -> None:
-    base, random = table(5), np.random.default_rng(6)
-    values = base.copy()
-    touched = random.choice(len(values), 25, replace=False)
-    values[touched] += 0.01
-    spec = spec_of(values)
-    for known in (raw(base), unit_digests(spec, raw(base))):
-        blob = encode_quantized(spec, raw(values), 4, base=known)
-        assert blob is not None
-        assert len(blob) < values.nbytes / 6 * 0.08
-        header, sections = split(blob, spec)
-        assert isinstance(header, QuantizedHeader)
-        out = raw(base).copy()
-        decode_quantized(header, sections, spec, out)
-        found = out.view(np.float32).reshape(values.shape)
-        same = (found == base).all(axis=1)
-        assert set(np.flatnonzero(~same)) <= set(touched)
-        assert np.abs(found - values).max() < 0.2
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -155,9 +133,8 @@ def test_what_is_never_quantized() -> None:
     assert not can_quantize(spec_of(np.zeros(4), "float64"))
     wide = np.array([-3e38, 3e38], np.float32)
     assert encode_quantized(spec_of(wide), raw(wide), 8) is None
-    for bits, kmeans in ((3, False), (8, True)):
-        with pytest.raises(ValueError, match="cannot quantize"):
-            encode_quantized(spec_of(wide), raw(wide), bits, kmeans=kmeans)
+    with pytest.raises(ValueError, match="cannot quantize"):
+        encode_quantized(spec_of(wide), raw(wide), 3)
 
 
 def test_damage_is_refused() -> None:

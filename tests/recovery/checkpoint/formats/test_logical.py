@@ -106,7 +106,7 @@ def test_missing_and_overlapping_boxes_are_named(tmp_path: Path) -> None:
 
 def test_flat_partitions_and_tensors_are_each_others_views() -> None:
     array = np.arange(60.0).astype(np.float32).reshape(3, 4, 5)
-    tensor = array_tensor("w", array, "float32")
+    tensor = array_tensor(array, "float32")
     zeros = LogicalTensor("", "float32", (4,), ())
     parts = [joined("float32", [(tensor, a, min(a + 22, 60)), (zeros, 0, max(0, a + 22 - 60))]) for a in (0, 22, 44)]
     assert [part.shape for part in parts] == [(22,)] * 3

@@ -1,0 +1,36 @@
+"""Errors of reading a file, as the one that says which file it is."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from mainstay.recovery.checkpoint.manifest import CheckpointError
+from mainstay.recovery.checkpoint.pickle_codec import OpcodesError
+
+
+@contextmanager
+def file_errors(path: Path, what: str = "is damaged") -> Iterator[None]:
+    """Name ``path`` in the errors of whoever reads it; ``what`` says what it means if its content does not fit.
+
+    Raises:
+        CheckpointError: one line.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}") from error
+    except OpcodesError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    except (
+        msgspec.MsgspecError, zipfile.BadZipFile, struct.error, NotImplementedError,
+        LookupError, TypeError, ValueError, AttributeError,
+    ) as error:  # fmt: skip
+        raise CheckpointError(f"{path} {what}: {error!r}") from error
