@@ -13,7 +13,6 @@ Pure: no clock, no I/O. States are values; ``learn`` gives the next one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from mainstay.recovery.cost_inputs import CostInputs
@@ -208,22 +207,3 @@ class Calibration:
             for way, accuracy in sorted(self.strategies.items())
             if accuracy.drifts
         )
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrationSummary:
-    """All recoveries of a job in a few numbers."""
-
-    recoveries: int
-    within_promise: int
-    excess_cost_s: float
-
-
-def ledger(records: Iterable[RecoveryOutcome]) -> CalibrationSummary:
-    """Sum up."""
-    listed = list(records)
-    return CalibrationSummary(
-        len(listed),
-        sum(each.is_accurate for each in listed),
-        sum(each.excess_cost_s for each in listed),
-    )

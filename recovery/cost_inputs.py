@@ -16,6 +16,7 @@ from enum import StrEnum
 from mainstay.recovery.cost_model.allocation import Tenant
 from mainstay.recovery.cost_model.failure_cost import Repair
 from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes
+from mainstay.recovery.cost_model.layouts import LayoutModel
 from mainstay.recovery.cost_model.redundancy import RedundancyScheme
 from mainstay.recovery.cost_model.resources import ScalingSample
 from mainstay.recovery.planner_input import MachineCosts
@@ -217,6 +218,17 @@ class CostInputs:
     def batch(self) -> int:
         """Micro-batches of one step of the whole job."""
         return self.shape.micro_batches * self.shape.dp
+
+    @property
+    def model(self) -> LayoutModel:
+        """For strategies that change the shape: layers such that today's fullest stage takes today's slot."""
+        deepest = -(-self.layers // self.shape.pp)
+        return LayoutModel(
+            layers=self.layers,
+            layer_s=self.stage.slot_s / deepest,
+            batch=self.batch,
+            least=self.pool.least_stages,
+        )
 
     @property
     def job_rate(self) -> float:

@@ -12,14 +12,13 @@ from rich.table import Table
 
 from mainstay.detectors.cli_errors import AsJson, Flag, InputError, one_line
 from mainstay.recovery.cost_inputs import CostInputs
-from mainstay.recovery.plan_table import show_decision
 from mainstay.recovery.planner import plan_case
 from mainstay.recovery.planner_input import FailureCase, PlannerInput
 from mainstay.recovery.recovery_plan import NOTHING_POSSIBLE, Alternative, RecoveryPlan
 from mainstay.recovery.save_intervals import NODE_MTBF_HOURS, FailureRate, ProtectionTier, SaveCosts, levels
 from mainstay.recovery.scenario_assumptions import ScenarioAssumptions, cost_inputs_of
 from mainstay.recovery.scenario_file import read_file, read_scenario
-from mainstay.recovery.strategy_choice import StrategyDecision, choose_strategy
+from mainstay.recovery.strategy_choice import StrategyDecision, StrategyOption, choose_strategy
 
 _clear = one_line("mainstay plan")
 
@@ -75,7 +74,7 @@ def run_plan(path: Path, as_json: bool = False, *, console: Console | None = Non
         console = console or Console()
         _show(made, console)
         if decision is not None:
-            show_decision(decision, console)
+            _show_decision(decision, console)
     return 0 if made.chosen or (decision and decision.chosen) else 1
 
 
@@ -164,3 +163,31 @@ def _row(alternative: Alternative) -> list[str]:
     parts = ", ".join(f"{phase} {seconds:.3g}" for phase, seconds in alternative.parts.items())
     numbers = [f"{alternative.seconds:.3f}", str(alternative.steps_lost), f"{alternative.cost_seconds:.3f}"]
     return [alternative.strategy, str(alternative.epoch), *numbers, parts]
+
+
+def _show_decision(made: StrategyDecision, console: Console) -> None:
+    """Every option, best first, with what it is expected to cost; then a line why each other way cannot be.
+
+    "Automatic" says whether a running job would choose it without being told.
+    """
+    table = Table(title="Every recovery strategy", title_justify="left")
+    for name in ("way", "expected s", "at worst s", "rate", "automatic", "where the time goes"):
+        table.add_column(
+            name, justify="right" if name in {"expected s", "at worst s", "rate"} else "left", overflow="fold"
+        )
+    for option in made.options:
+        if option.feasible:
+            table.add_row(*_option_row(option), style="bold" if option.strategies == made.chosen else "")
+    if table.row_count:
+        console.print(table)
+    for option in made.options:
+        if not option.feasible:
+            console.print(f"{', then '.join(option.strategies)}: {option.reason}", highlight=False, markup=False)
+    nothing = made.explanation.startswith(NOTHING_POSSIBLE)  # its reasons are above
+    console.print(NOTHING_POSSIBLE if nothing else made.explanation, markup=False)
+
+
+def _option_row(option: StrategyOption) -> list[str]:
+    parts = ", ".join(f"{part} {seconds:.3g}" for part, seconds in option.parts.items())
+    numbers = [f"{option.expected_s:.4g}", f"{option.worst_s:.4g}", f"{option.rate:.1%}"]
+    return [", then ".join(option.strategies), *numbers, "yes" if option.executable else "no", parts]

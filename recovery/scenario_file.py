@@ -35,17 +35,14 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
-from inspect import get_annotations
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from mainstay.detectors.cli_errors import InputError
-from mainstay.recovery.cost_model.allocation import Tenant
-from mainstay.recovery.cost_model.redundancy import RedundancyScheme
-from mainstay.recovery.cost_model.resources import ScalingSample
 from mainstay.recovery.planner_input import (
     HeldCheckpoint,
     HeldParity,
@@ -101,22 +98,6 @@ class Scenario:
     cost_inputs: ScenarioAssumptions | None = None
 
 
-_PARTS: dict[str, tuple[type, type | None]] = {  # field: (class of a list's entries, class of the short form)
-    "ranks": (RankPlacement, Grid),
-    "slots": (HeldSlot, Epochs),
-    "parity": (HeldParity, Groups),
-    "disk": (HeldCheckpoint, Epochs),
-    "costs": (MachineCosts, MachineCosts),
-    "cost_inputs": (ScenarioAssumptions, ScenarioAssumptions),
-}
-_ASSUMPTIONS: dict[str, tuple[type, type | None]] = {
-    "others": (Tenant, None),
-    "schemes": (RedundancyScheme, None),
-    "samples": (ScalingSample, None),
-}
-"""The same of the cost inputs."""
-
-
 def read_scenario(path: Path) -> PlannerInput:
     """Read and check a scenario file.
 
@@ -133,7 +114,7 @@ def read_file(path: Path) -> tuple[PlannerInput, ScenarioAssumptions | None]:
         text = path.read_text(encoding="utf-8")
         raw = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text, object_pairs_hook=_object)
         _check_values(raw, "")
-        _check_names(raw)
+        _check_names(raw, Scenario, "")
         scenario = msgspec.convert(raw, Scenario, str_keys=True)
         return _situation(scenario), scenario.cost_inputs
     except OSError as error:
@@ -191,36 +172,27 @@ def _check_values(raw: Any, where: str) -> None:
             _check_values(value, f"{where}[{i}]")
 
 
-def _check_names(raw: Any) -> None:
-    """Refuse unknown fields, which are most often misspelled optional ones.
+def _check_names(raw: Any, known: Any, where: str) -> None:
+    """Refuse unknown fields of ``known`` and of what its fields hold; they are most often misspelled optional ones.
 
     Raises:
         ValueError: names the field.
     """
-    if not isinstance(raw, dict):
-        raise ValueError(f"expected one object with the fields of a scenario, not {type(raw).__name__}")  # noqa: TRY004
-    _refuse_unknown(raw, Scenario, "")
-    _check_entries(raw, _PARTS, "")
-    cost_inputs = raw.get("cost_inputs")
-    if isinstance(cost_inputs, dict):
-        _check_entries(cost_inputs, _ASSUMPTIONS, "cost_inputs.")
-
-
-def _check_entries(raw: dict[str, Any], parts: dict[str, tuple[type, type | None]], where: str) -> None:
-    for name, (entry, short) in parts.items():
-        value = raw.get(name)
-        if isinstance(value, dict) and short:
-            _refuse_unknown(value, short, f"{where}{name}.")
-        for i, item in enumerate(value if isinstance(value, list) else ()):
-            if isinstance(item, dict):
-                _refuse_unknown(item, entry, f"{where}{name}[{i}].")
-
-
-def _refuse_unknown(raw: dict[str, Any], known: type, where: str) -> None:
-    names = list(get_annotations(known))
-    unknown = next((key for key in raw if key not in names), None)
+    if not where and not isinstance(raw, dict):
+        raise ValueError(f"expected one object with the fields of a scenario, not {type(raw).__name__}")
+    if not isinstance(raw, dict) or not hasattr(known, "__annotations__"):
+        return
+    hints = get_type_hints(known)
+    unknown = next((key for key in raw if key not in hints), None)
     if unknown is not None:
-        raise ValueError(f"{where}{unknown}: unknown field; known are {', '.join(names)}")
+        raise ValueError(f"{where}{unknown}: unknown field; known are {', '.join(hints)}")
+    for name, value in raw.items():
+        kinds = get_args(hints[name]) if isinstance(hints[name], UnionType) else (hints[name],)
+        short = next((kind for kind in kinds if is_dataclass(kind)), None)
+        entry = next((get_args(kind)[0] for kind in kinds if get_origin(kind) is tuple), None)
+        _check_names(value, short, f"{where}{name}.")
+        for i, item in enumerate(value if isinstance(value, list) else ()):
+            _check_names(item, entry, f"{where}{name}[{i}].")
 
 
 def _check_consistent(scenario: Scenario, gone: set[int]) -> None:

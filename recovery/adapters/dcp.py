@@ -74,15 +74,15 @@ class MemoryStorage(AsyncStager, StorageWriter, StorageReader):
     @property
     def epoch(self) -> int:
         """How many saves there have been, over all starts of the job."""
-        return self._store.epoch
+        return self._store.session.epoch
 
     @property
     def protected(self) -> bool:
-        return self._store.protected
+        return self._store.session.protected
 
     def holds_something(self) -> bool:
         """Whether a load would find an epoch, in memory or on disk. Every rank asks."""
-        return self._store.newest() is not None or self._newest_on_disk() is not None
+        return self._store.session.newest() is not None or self._newest_on_disk() is not None
 
     # The stager
 

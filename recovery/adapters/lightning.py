@@ -47,7 +47,7 @@ class Protect(Callback):
         if tree is None:
             return None
         self._random = tree.pop(_RANDOM)
-        self._saved = self._store.epoch
+        self._saved = self._store.session.epoch
         self.storage.tree = tree
         return MEMORY
 

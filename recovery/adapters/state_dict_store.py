@@ -19,29 +19,16 @@ class StateDictStore:
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
-        self._session = StandaloneSession(group=group)
-        layout = self._session.layout()
+        self.session = StandaloneSession(group=group)
+        layout = self.session.layout()
         self._state = TreeState(layout)
         self._held = layout is not None
         if self._held:
-            self._session.register(self._state)
-
-    @property
-    def epoch(self) -> int:
-        """The newest that was saved or loaded."""
-        return self._session.epoch
-
-    @property
-    def protected(self) -> bool:
-        return self._session.protected
-
-    def newest(self) -> int | None:
-        """The epoch that ``load`` would give back."""
-        return self._session.newest()
+            self.session.register(self._state)
 
     def load(self) -> Tree | None:
         """The newest common tree, in fresh CPU memory (of a ``DTensor`` the local part); None: there is none."""
-        return self._state.loaded if self._session.resume() else None
+        return self._state.loaded if self.session.resume() else None
 
     def save(self, tree: Mapping[Any, Any], epoch: int | None = None) -> None:
         """Copy ``tree`` before returning.
@@ -55,11 +42,11 @@ class StateDictStore:
             RuntimeError: a peer is gone.
         """
         if self._state.stage(tree) or not self._held:
-            self._session.register(self._state)
+            self.session.register(self._state)
             self._held = True
-        self._session.save(self._session.epoch + 1 if epoch is None else epoch)
-        self._session.settle()
+        self.session.save(self.session.epoch + 1 if epoch is None else epoch)
+        self.session.settle()
 
     def close(self) -> None:
         """Hang up. What was saved stays with the agent."""
-        self._session.close()
+        self.session.close()

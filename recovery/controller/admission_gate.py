@@ -9,7 +9,6 @@ down, slow, or older delays the start by seconds and refuses nothing.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
@@ -19,15 +18,12 @@ import msgspec
 
 from mainstay.probes.transport import Transport, TransportError
 from mainstay.recovery.admission import Admission, AdmissionPolicy, read
-from mainstay.recovery.controller.job import Job
-from mainstay.recovery.controller.launcher_commands import LauncherCommands
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.participation import ParticipationPolicy
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.controller.preflight import Preflight
 from mainstay.recovery.membership.members import NodeMember
 from mainstay.recovery.node_warning import NodeWarning, cordon
-
-log = logging.getLogger("mainstay.coordinator")
 
 ASK_SECONDS: Final = 5.0
 """The check takes milliseconds; a job that waits longer for it would pay for every restart during an outage."""
@@ -46,13 +42,11 @@ class AdmissionGate:
     def __init__(
         self,
         job: Job,
-        commands: LauncherCommands,
         participation: ParticipationPolicy,
         inputs: PlannerInputBuilder,
         form: Callable[[], None],
     ) -> None:
         self._job = job
-        self._commands = commands
         self._participation = participation
         self._inputs = inputs
         self._form = form
@@ -146,7 +140,7 @@ class AdmissionGate:
         """A node came back to a job that runs: it takes a rank once it is checked and the service has answered."""
         if self.preflight.wanted:
             self.preflight.hold(node)
-            self._commands.replicate_state()
+            self._job.replicate_state()
             self._job.spawn(self._rejoin_checked(node))
         else:
             self._rejoin(node)
@@ -154,7 +148,7 @@ class AdmissionGate:
     async def _rejoin_checked(self, node: NodeMember) -> None:
         if await self.preflight.check_node(node):
             self._rejoin(node)
-        self._commands.replicate_state()
+        self._job.replicate_state()
 
     def _rejoin(self, node: NodeMember) -> None:
         if self._enforces:
@@ -162,7 +156,7 @@ class AdmissionGate:
         if self._job.members.can_run(node.name):
             self._participation.is_restored(node)
         else:  # it takes ranks later; its launcher has to know whom to follow now
-            self._commands.replicate_state()
+            self._job.replicate_state()
         if self._transport is not None:
             self._job.spawn(self._check_again({node.name}))
 
@@ -195,7 +189,7 @@ class AdmissionGate:
         closed = members.by_trust().cordoned
         self._warn(refused=refused)
         if refused.keys() != before.keys():
-            self._commands.replicate_state()
+            self._job.replicate_state()
         self._participation.reopen(closed)
 
     # The service

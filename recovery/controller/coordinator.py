@@ -8,8 +8,9 @@ raised, and ``executor`` starts over with what is there then.
 from __future__ import annotations
 
 import asyncio
-import logging
+import itertools
 import time
+from functools import partial
 from typing import Final
 
 from mainstay.detectors.hang.detector import HangDetector
@@ -22,8 +23,7 @@ from mainstay.recovery.controller.coordinator_server import CoordinatorServer
 from mainstay.recovery.controller.coordinator_takeover import CoordinatorTakeover
 from mainstay.recovery.controller.exit_handler import ExitHandler
 from mainstay.recovery.controller.failure import GenerationFailure
-from mainstay.recovery.controller.job import Job
-from mainstay.recovery.controller.launcher_commands import LauncherCommands
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.monitors.checkpoint_monitor import LAST_LOOK_SECONDS, CheckpointMonitor
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
 from mainstay.recovery.controller.monitors.flight_recorder import FlightRecorderCollector
@@ -47,31 +47,13 @@ from mainstay.recovery.controller.state.events import (
     SavingChanged,
 )
 from mainstay.recovery.controller.state.job_state import JobPhase
+from mainstay.recovery.controller.state_replication import replicate_state
 from mainstay.recovery.controller.workflows.registry import Workflows
 from mainstay.recovery.membership.coordinator_election import EXIT_LOST, ElectionResult
 from mainstay.recovery.membership.members import NodeMember, misfit
 from mainstay.recovery.options import RunOptions
-from mainstay.recovery.protocol.messages import (
-    AgentUp,
-    Dying,
-    Exited,
-    Fenced,
-    FromLauncher,
-    FromRank,
-    LauncherHello,
-    NodeChecked,
-    NodeProgress,
-    PrefetchResult,
-    RankReports,
-    Saved,
-    Stacks,
-    StandbysReady,
-    StopJob,
-    WorkerUp,
-)
+from mainstay.recovery.protocol import messages
 from mainstay.recovery.telemetry.reporter import Reporter
-
-log = logging.getLogger("mainstay.coordinator")
 
 _REPORT_SECONDS: Final = 0.1  # thousands of ranks start at once: not every new process is a report of all ranks
 _FUTILE: Final = 3
@@ -79,7 +61,7 @@ _FUTILE: Final = 3
 
 
 class Coordinator:
-    """One job: it builds the parts, and decides what follows from what they tell (``JobControl``, ``LauncherEvents``).
+    """One job: it builds the parts, and decides what follows from what they tell (``JobControl``).
 
     ``start`` listens; ``outcome`` is set when the job is over.
     """
@@ -88,17 +70,16 @@ class Coordinator:
         self.job = job = Job(options, reporter, self, term)
         self.outcome: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self.checkpoints = CheckpointManager(job)
-        self.commands = LauncherCommands(job, self.checkpoints)
-        self.inputs = PlannerInputBuilder(job, self.checkpoints, self.commands)
-        self.participation = ParticipationPolicy(job, self.commands, self.inputs)
-        self.durability = DurabilityMonitor(job, self.commands, self.participation, self.inputs)
+        job.replicate_state = partial(replicate_state, job, itertools.count(1))
+        self.inputs = PlannerInputBuilder(job, self.checkpoints)
+        self.participation = ParticipationPolicy(job, self.inputs)
+        self.durability = DurabilityMonitor(job, self.participation, self.inputs)
         self.intervals = IntervalTuner(job, self.checkpoints, self.inputs, self.durability)
         self.checkpoint_monitor = CheckpointMonitor(job, self.checkpoints, self.inputs, self.durability)
         self.strategies = StrategyController(job, self.inputs, self.participation, self.durability)
         self.lease = CoordinatorLease(job)
         self.executor = RecoveryExecutor(
             job,
-            self.commands,
             self.checkpoints,
             self.inputs,
             self.participation,
@@ -112,11 +93,11 @@ class Coordinator:
         self.numerics = NumericMonitor(job, NumericAnomalyDetector(), self.workflows.replays.request_replay)
         self.starts = StartMonitor(job)
         self.exits = ExitHandler(job, self.hangs)
-        self.admission = AdmissionGate(job, self.commands, self.participation, self.inputs, self.form)
+        self.admission = AdmissionGate(job, self.participation, self.inputs, self.form)
         self.takeover: CoordinatorTakeover | None = None
         self.executor.on_rollback.append(self.numerics.went_back)
         self._rank_messages = RankMessageHandler(self.executor, self.numerics, self.workflows, self.recorder)
-        self._server = CoordinatorServer(job, self, self.lease)
+        self._server = CoordinatorServer(job, self.lease)
         self._futile = 0
         self._resigned = False
         self._report_due = False
@@ -188,9 +169,9 @@ class Coordinator:
         job = self.job
         job.move(state)
         data = {"state": state.value, "exit_code": exit_code, "reason": reason, "epoch": job.state.committed}
-        job.reporter.event(EventKind.JOB_FINISHED, generation=job.state.generation, data=data)
+        job.event(EventKind.JOB_FINISHED, data)
         for node in job.members.alive():
-            job.send(node, StopJob(exit_code=exit_code, reason=reason))
+            job.send(node, messages.StopJob(exit_code=exit_code, reason=reason))
         if not self.outcome.done():
             self.outcome.set_result(exit_code)
 
@@ -205,7 +186,7 @@ class Coordinator:
         self.executor.cancel()
         for node in job.members.alive():
             if node.name == job.options.node:
-                job.send(node, StopJob(exit_code=EXIT_LOST, reason=f"{reason}: this node ends its ranks"))
+                job.send(node, messages.StopJob(exit_code=EXIT_LOST, reason=f"{reason}: this node ends its ranks"))
             else:
                 job.connections[node.name].close()
         if not self.outcome.done():
@@ -222,7 +203,7 @@ class Coordinator:
 
     # Nodes
 
-    def misfit(self, hello: LauncherHello) -> str:
+    def misfit(self, hello: messages.LauncherHello) -> str:
         """Why a launcher is none of this job's; empty when it is."""
         if self.takeover is not None:
             return self.takeover.misfit(hello)
@@ -266,8 +247,7 @@ class Coordinator:
 
     def _lose(self, node: NodeMember, reason: str) -> None:
         ranks = {rank.number for rank in self.job.members.on(node.name)}
-        data, generation = {"reason": reason, "ranks": sorted(ranks)}, self.job.state.generation
-        self.job.reporter.event(EventKind.NODE_LOST, node=node.name, generation=generation, data=data)
+        self.job.event(EventKind.NODE_LOST, {"reason": reason, "ranks": sorted(ranks)}, node=node.name)
         log.warning("node %s is lost: %s", node.name, reason)
         if self.job.options.spare_nodes and not ranks:
             self.job.spawn(self._lose_spare_node())
@@ -276,7 +256,7 @@ class Coordinator:
 
     async def _lose_spare_node(self) -> None:
         """A node without ranks is lost: no rank stops, and a recovery that is under way does not wait for it."""
-        self.commands.replicate_state()
+        self.job.replicate_state()
         if self.job.state.phase is JobPhase.RUNNING:
             self.durability.protect()
         await self.job.notify()
@@ -287,51 +267,55 @@ class Coordinator:
         """All nodes are here: hand out the ranks."""
         job, options = self.job, self.job.options
         data = {"command": [options.script, *options.argv], "world_size": options.world_size, "run": job.state.run}
-        job.reporter.event(EventKind.JOB_STARTED, generation=1, data=data)
+        job.event(EventKind.JOB_STARTED, data, generation=1)
         job.open_store()
         job.apply(RanksAssigned(homes=job.members.homes(options.world_size), started_at=time.time()))
         self.checkpoints.prefetch()
 
     # Messages
 
-    async def handle_message(self, node: NodeMember, message: FromLauncher) -> None:
+    async def handle_message(self, node: NodeMember, message: messages.FromLauncher) -> None:
         """One message of a launcher."""
         match message:
-            case FromRank():
+            case messages.FromRank():
                 self._rank_messages.handle(message)
-            case NodeProgress():
+            case messages.NodeProgress():
                 self.hangs.progress(message)
                 return  # no caller waits for it
-            case Stacks():
+            case messages.Stacks():
                 self.hangs.stacks(node, message)
-            case Dying():
+            case messages.Dying():
                 self.exits.dying(node, message)
-            case Exited():
+            case messages.Exited():
                 self.exits.exited(node, message)
-            case RankReports() if self.takeover is not None and self.job.state.inheriting:
+            case messages.RankReports() if self.takeover is not None and self.job.state.inheriting:
                 self.takeover.add_reports(node, message)
-            case AgentUp() | Fenced() | StandbysReady() | WorkerUp():
+            case messages.AgentUp() | messages.Fenced() | messages.StandbysReady() | messages.WorkerUp():
                 self._hear_of_node(node, message)
-            case Saved() | PrefetchResult() | NodeChecked():
+            case messages.Saved() | messages.PrefetchResult() | messages.NodeChecked():
                 self._handle_answer(node, message)
             case _:
                 return
         await self.job.notify()
 
-    def _hear_of_node(self, node: NodeMember, message: AgentUp | Fenced | StandbysReady | WorkerUp) -> None:
+    def _hear_of_node(
+        self, node: NodeMember, message: messages.AgentUp | messages.Fenced | messages.StandbysReady | messages.WorkerUp
+    ) -> None:
         if self.job.members.nodes.get(node.name) is not node:
             return  # another launcher has its name now
         self.job.apply(LauncherMessageReceived(node=node.name, message=message))
-        if isinstance(message, AgentUp):
+        if isinstance(message, messages.AgentUp):
             self._agent_up(node)
-        elif isinstance(message, WorkerUp) and not self._report_due:
+        elif isinstance(message, messages.WorkerUp) and not self._report_due:
             self._report_due = True
             asyncio.get_running_loop().call_later(_REPORT_SECONDS, self.report)
 
-    def _handle_answer(self, node: NodeMember, message: Saved | PrefetchResult | NodeChecked) -> None:
-        if isinstance(message, Saved):
+    def _handle_answer(
+        self, node: NodeMember, message: messages.Saved | messages.PrefetchResult | messages.NodeChecked
+    ) -> None:
+        if isinstance(message, messages.Saved):
             self.checkpoints.saved[node.name] = message.problem
-        elif isinstance(message, PrefetchResult):
+        elif isinstance(message, messages.PrefetchResult):
             self.workflows.migrations.brought(message)
         else:
             self.admission.preflight.answer(message)
@@ -341,7 +325,7 @@ class Coordinator:
         self.checkpoints.prefetch()
         if self.job.state.phase is JobPhase.RUNNING and self.job.members.shape is not None:
             log.info("node %s has a new agent at %s", node.name, node.endpoint)
-            self.commands.replicate_state()
+            self.job.replicate_state()
             self.durability.protect()
             self.checkpoints.configure()
 

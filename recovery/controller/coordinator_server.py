@@ -3,49 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from typing import Protocol
+from typing import Final
 
 from mainstay.recovery.controller.coordinator_lease import LEASE, CoordinatorLease
-from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.launcher_connection import LauncherConnection
 from mainstay.recovery.controller.state.events import NodeForgotten, NodeJoined
 from mainstay.recovery.membership.coordinator_election import EXIT_LOST
-from mainstay.recovery.membership.members import NodeMember
-from mainstay.recovery.membership.spare_nodes import FORGET, surplus_nodes
+from mainstay.recovery.membership.members import NodeMember, surplus_nodes
 from mainstay.recovery.protocol.messages import FromLauncher, LauncherHeartbeat, LauncherHello, LauncherWelcome, StopJob
 from mainstay.recovery.protocol.secure_streams import serve_streams
 from mainstay.recovery.protocol.wire import MessageStream, WireError, coordinator_side
 from mainstay.recovery.telemetry.reporter import JOB_SECONDS
 
-log = logging.getLogger("mainstay.coordinator")
-
-
-class LauncherEvents(Protocol):
-    """What the server tells the coordinator."""
-
-    def misfit(self, hello: LauncherHello) -> str:
-        """Why a launcher is none of this job's; empty when it is."""
-
-    def joined(self, node: NodeMember) -> None:
-        """A launcher is part of the job from now on."""
-
-    async def handle_message(self, node: NodeMember, message: FromLauncher) -> None:
-        """A launcher said something."""
-
-    def lose_node(self, node: NodeMember, reason: str) -> None:
-        """A launcher's connection broke, or it is silent."""
-
-    def run_once(self) -> None:
-        """Called every second or so, while the coordinator may act."""
+FORGET: Final = 5.0
+"""Times ``--node-timeout``: a launcher that finds no coordinator has given up after three, and a question takes 2 s."""
 
 
 class CoordinatorServer:
     """One a coordinator. ``open`` listens until ``close``."""
 
-    def __init__(self, job: Job, events: LauncherEvents, lease: CoordinatorLease) -> None:
+    def __init__(self, job: Job, lease: CoordinatorLease) -> None:
         self._job = job
-        self._events = events
         self._lease = lease
         self._server: asyncio.Server | None = None
 
@@ -84,13 +63,13 @@ class CoordinatorServer:
                 if isinstance(message, LauncherHeartbeat):
                     connection.renew(message.sequence, self._lease_seconds)
                 else:
-                    await self._events.handle_message(node, message)
+                    await self._job.control.handle_message(node, message)
         except (WireError, TimeoutError) as error:
             log.warning("a connection was closed: %s", error)
         finally:
             stream.close()
             if node is not None:
-                self._events.lose_node(node, "its launcher's connection broke")
+                self._job.control.lose_node(node, "its launcher's connection broke")
 
     def _admit(self, hello: FromLauncher | None, connection: LauncherConnection) -> NodeMember | None:
         if not isinstance(hello, LauncherHello):
@@ -101,7 +80,7 @@ class CoordinatorServer:
             if hello.node == job.options.node:
                 connection.send(StopJob(exit_code=EXIT_LOST, reason="the coordinator of this node has ended"))
             return None
-        problem = self._events.misfit(hello)
+        problem = self._job.control.misfit(hello)
         if problem:
             log.warning("node %s was turned away: %s", hello.node, problem)
             code = EXIT_LOST if self._job.term > 1 else 2
@@ -113,7 +92,7 @@ class CoordinatorServer:
         node = job.members.nodes[hello.node]
         job.send(node, LauncherWelcome(world_size=job.options.world_size, run=job.state.run))
         job.spawn(self._beat(node, connection))
-        self._events.joined(node)
+        self._job.control.joined(node)
         return node
 
     async def _beat(self, node: NodeMember, connection: LauncherConnection) -> None:
@@ -131,9 +110,9 @@ class CoordinatorServer:
             for node in self._job.members.alive():
                 silent = self._job.connections[node.name].heard_at < limit
                 if silent and node.name != self._job.options.node:
-                    self._events.lose_node(node, f"nothing heard for {self._job.options.node_seconds:g} s")
+                    self._job.control.lose_node(node, f"nothing heard for {self._job.options.node_seconds:g} s")
             self._forget_lost_nodes(limit - (FORGET - 1.0) * self._job.options.node_seconds)
-            self._events.run_once()
+            self._job.control.run_once()
 
     def _forget_lost_nodes(self, heard_before: float) -> None:
         job = self._job

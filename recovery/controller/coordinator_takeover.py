@@ -7,14 +7,13 @@ as after any loss: the generation is raised, ranks that are gone move to standby
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 
 from mainstay.probes.core_types import EventKind
 from mainstay.recovery.calibration import Calibration
 from mainstay.recovery.controller.exit_handler import ExitHandler
 from mainstay.recovery.controller.failure import GenerationFailure
-from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.launcher_connection import LauncherConnection
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.state.events import (
@@ -31,8 +30,6 @@ from mainstay.recovery.protocol.coordinator_state import ElectionMember
 from mainstay.recovery.protocol.messages import LauncherHello, RankReport, RankReports
 from mainstay.recovery.protocol.worker_messages import StepRecord
 from mainstay.recovery.work_assignment import LossPolicy
-
-log = logging.getLogger("mainstay.coordinator")
 
 
 class CoordinatorTakeover:
@@ -119,9 +116,7 @@ class CoordinatorTakeover:
                     "coordinator": job.options.node,
                     "term": job.term,
                 }
-                job.reporter.event(
-                    EventKind.NODE_LOST, time_=lost_at, node=elector.node, generation=job.state.generation, data=data
-                )
+                job.event(EventKind.NODE_LOST, data, time_=lost_at, node=elector.node)
         lost = {rank.number for rank in job.members.ranks if rank.lost or not job.members.nodes[rank.node].alive}
         now = f"node {job.options.node} coordinates now (term {job.term})"
         reason = f"{self._won.lost.reason}; {now}, ranks {sorted(lost)} are lost"

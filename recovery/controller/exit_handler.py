@@ -47,7 +47,7 @@ class ExitHandler:
         job, rank = self._job, self._job.members.held_by(message.rank, message.pid)
         died_in = self._dying.pop((node.name, message.pid), None)
         if died_in is not None:
-            self._report(node, None, message, died_in)
+            self._report(node, None, message, generation=died_in)
             return
         if rank is None or job.state.over:
             return
@@ -64,18 +64,9 @@ class ExitHandler:
         self._job.apply(ProcessEnded(rank=rank.number))
         self._hangs.ended(rank.number)
 
-    def _report(
-        self, node: NodeMember, error: ScriptFailed | None, message: Exited, generation: int | None = None
-    ) -> None:
-        job = self._job
-        job.reporter.event(
-            EventKind.PROCESS_EXIT,
-            time_=message.time,
-            node=node.name,
-            rank=message.rank,
-            generation=job.state.generation if generation is None else generation,
-            data=exit_data(error, message),
-        )
+    def _report(self, node: NodeMember, error: ScriptFailed | None, message: Exited, **generation: int) -> None:
+        about = {"time_": message.time, "node": node.name, "rank": message.rank, **generation}
+        self._job.event(EventKind.PROCESS_EXIT, exit_data(error, message), **about)
 
     def _finished(self, rank: RankMember) -> None:
         job = self._job

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Mapping
 from typing import Final
 
 from mainstay.recovery.controller.failure import GenerationFailure
-from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.controller.recovery_record import RecoveryRecord
 from mainstay.recovery.controller.state.events import GenerationFenced, RanksUnplaced
 from mainstay.recovery.membership.members import RankMember
 from mainstay.recovery.protocol.messages import FenceNode
-
-log = logging.getLogger("mainstay.coordinator")
 
 FENCE_SECONDS: Final = 30.0
 """An agent that does not answer a fence by then is taken to hold nothing."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from mainstay.probes.core_types import EventKind
 from mainstay.probes.ids import uuid7
 from mainstay.recovery.calibration import Calibration
 from mainstay.recovery.checkpoint.catalog import ResumeSource
@@ -35,11 +36,13 @@ from mainstay.recovery.controller.state.reducer import reduce
 from mainstay.recovery.membership.members import Members, NodeMember
 from mainstay.recovery.node_warning import NodeWarnings
 from mainstay.recovery.options import RunOptions
-from mainstay.recovery.protocol.messages import ToLauncher
+from mainstay.recovery.protocol.messages import FromLauncher, LauncherHello, ToLauncher
+from mainstay.recovery.protocol.worker_messages import Regroup, RestoreOrder
 from mainstay.recovery.save_intervals import FailureRate
 from mainstay.recovery.telemetry.reporter import Reporter
 
 log = logging.getLogger("mainstay.coordinator")
+"""Of all parts of a coordinator."""
 
 STEP_SECONDS: Final = 600.0
 """A step that takes longer is taken for a hang, and a planned change stops no rank."""
@@ -65,6 +68,21 @@ class JobControl(Protocol):
 
     def report(self) -> None:
         """What the job report tells has changed."""
+
+    def misfit(self, hello: LauncherHello) -> str:
+        """Why a launcher is none of this job's; empty when it is."""
+
+    def joined(self, node: NodeMember) -> None:
+        """A launcher is part of the job from now on."""
+
+    async def handle_message(self, node: NodeMember, message: FromLauncher) -> None:
+        """A launcher said something."""
+
+    def lose_node(self, node: NodeMember, reason: str) -> None:
+        """A launcher's connection broke, or it is silent."""
+
+    def run_once(self) -> None:
+        """Called every second or so, while the coordinator may act."""
 
 
 @dataclass(eq=False, slots=True)
@@ -102,6 +120,10 @@ class Job:
 
     def __post_init__(self) -> None:
         self.state = JobState.new(self.options, time.time(), uuid7())  # a run's id sorts by time
+
+    def event(self, kind: EventKind, data: dict[str, Any], **about: Any) -> None:
+        """Report an event of the job: of its present generation, unless ``about`` names another one."""
+        self.reporter.event(kind, data, **({"generation": self.state.generation} | about))
 
     # State
 
@@ -150,6 +172,11 @@ class Job:
         """Replace what is known of nodes that are not trusted."""
         if warnings != self.members.warnings:
             self.apply(WarningsChanged(warnings=warnings))
+
+    def regroup_order(self, restore: RestoreOrder | None, **more: Any) -> Regroup:
+        """The order to form the present generation with ``restore``; ``more`` are further fields of it."""
+        host, port = self.state.store
+        return Regroup(generation=self.state.generation, store_host=host, store_port=port, restore=restore, **more)
 
     @property
     def active(self) -> bool:

@@ -5,11 +5,10 @@ A workflow carries out each kind (``workflows``): the coordinator registers it i
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from typing import Any, Final, Protocol
 
-from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.state.job_state import JobPhase
 from mainstay.recovery.job_request import (
     OPEN,
@@ -21,8 +20,6 @@ from mainstay.recovery.job_request import (
     read_requests,
 )
 from mainstay.recovery.membership.members import Members
-
-log = logging.getLogger("mainstay.coordinator")
 
 REMEMBERED: Final = 64
 """Results that a job report carries at most: the service asks for each until it has arrived."""

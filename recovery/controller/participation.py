@@ -18,13 +18,11 @@ groups, and as ReCycle re-routes; the global batch stays.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from mainstay.recovery.controller.failure import GenerationFailure, WorkflowName
-from mainstay.recovery.controller.job import Job
-from mainstay.recovery.controller.launcher_commands import LauncherCommands
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.planning.cost_input_builder import LEAVES
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.controller.replica_speed import ReplicaSpeeds
@@ -34,8 +32,6 @@ from mainstay.recovery.membership.members import NodeMember, RankMember
 from mainstay.recovery.protocol.worker_messages import StepRecord
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
 from mainstay.recovery.work_assignment import AssignmentPolicy, LossPolicy, WorkAssignment
-
-log = logging.getLogger("mainstay.coordinator")
 
 AGAIN_SECONDS: Final = 1.0
 """Until a rank that is away gets another process: one that cannot live must not keep the machine busy dying."""
@@ -55,9 +51,8 @@ class RemainingRanks(NamedTuple):
 class ParticipationPolicy:
     """One a coordinator."""
 
-    def __init__(self, job: Job, commands: LauncherCommands, inputs: PlannerInputBuilder) -> None:
+    def __init__(self, job: Job, inputs: PlannerInputBuilder) -> None:
         self._job = job
-        self._commands = commands
         self._inputs = inputs
         self.paces = ReplicaSpeeds()
         self.asks = False
@@ -72,8 +67,7 @@ class ParticipationPolicy:
         return () if shape is None else tuple(sorted({*range(shape.dp)}.difference(self._here())))
 
     def _here(self) -> tuple[int, ...]:
-        shape = self._job.members.shape
-        assert shape is not None
+        shape = self._job.members.known_shape
         return tuple(sorted({shape.place(rank.number)[0] for rank in self._job.members.present}))
 
     def assignment(self) -> WorkAssignment | None:
@@ -183,8 +177,7 @@ class ParticipationPolicy:
 
     def _units_of(self, ranks: set[int], *, positions: bool) -> set[int]:
         """Ranks of what is whole among ``ranks``: mesh positions (with their tensor-parallel ranks), or replicas."""
-        shape = self._job.members.shape
-        assert shape is not None
+        shape = self._job.members.known_shape
         units: dict[tuple[int, ...], set[int]] = {}
         for rank in range(shape.world_size):
             units.setdefault(shape.place(rank)[: 2 if positions else 1], set()).add(rank)
@@ -192,8 +185,7 @@ class ParticipationPolicy:
 
     def _enough(self, ranks: set[int]) -> bool:
         """Whether these ranks can train: they hold each part of the model."""
-        shape = self._job.members.shape
-        assert shape is not None
+        shape = self._job.members.known_shape
         return {shape.place(rank)[1:] for rank in ranks} == {shape.place(r)[1:] for r in range(shape.world_size)}
 
     def log_absent_ranks(self) -> None:
@@ -252,7 +244,7 @@ class ParticipationPolicy:
         """A node that could run no rank can again: its ranks that have no other place get a process."""
         job = self._job
         log.warning("node %s may take ranks now", node.name)
-        self._commands.replicate_state()
+        job.replicate_state()
         for rank in job.members.on(node.name):
             if rank.unplaced and rank.away:
                 job.apply(RankStarted(rank=rank.number, node=node.name))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -26,13 +25,11 @@ from mainstay.detectors.localize.topology import Endpoint
 from mainstay.probes.benchmarks.pair_protocol import PAIR, PairTask, Role, bandwidths
 from mainstay.probes.benchmarks.result import BenchmarkState
 from mainstay.recovery.admission import AdmissionPolicy
-from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.membership.members import NodeMember
 from mainstay.recovery.node_warning import NodeWarning, cordon
 from mainstay.recovery.protocol.messages import CheckNode, NodeChecked
 from mainstay.recovery.protocol.node_check_messages import GRACE_SECONDS, PAIR_SECONDS
-
-log = logging.getLogger("mainstay.coordinator")
 
 BUDGET_SECONDS: Final = 10.0
 """Then bad pairs are not measured again. Without a fault, two or three rounds of 1 s are enough."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from mainstay.recovery.controller.failure import GenerationFailure
+from mainstay.recovery.controller.job import log
 from mainstay.recovery.controller.monitors.flight_recorder import FlightRecorderCollector
 from mainstay.recovery.controller.monitors.numeric_monitor import NumericMonitor
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
@@ -17,25 +17,8 @@ from mainstay.recovery.controller.state.events import RankMessage, RankMessageRe
 from mainstay.recovery.controller.workflows.registry import Workflows
 from mainstay.recovery.membership.members import AllRanks, RankMember
 from mainstay.recovery.mesh_shape import MeshShape
+from mainstay.recovery.protocol import worker_messages
 from mainstay.recovery.protocol.messages import FromRank
-from mainstay.recovery.protocol.worker_messages import (
-    Attached,
-    CollectiveFailed,
-    FlightRecorderDump,
-    Joined,
-    RankDone,
-    Ready,
-    Replayed,
-    Resumed,
-    ScriptFailed,
-    SpeedMeasured,
-    StepFailed,
-    StepRecord,
-    StepsTotal,
-    Transfers,
-)
-
-log = logging.getLogger("mainstay.coordinator")
 
 TROUBLE_SECONDS: Final = 1.0
 """A collective failed but no rank died: after this the fault is the connection's, and all meet again."""
@@ -60,20 +43,20 @@ class RankMessageHandler:
         self._silent: set[int] = set()
         """Ranks that had not come to the last generation whose collectives failed."""
         self._handlers: dict[type, Callable[[RankMember, Any], None]] = {
-            Joined: self._joined,
-            Ready: self._ready,
-            Resumed: self._resumed,
-            StepRecord: self._step,
-            Transfers: self._transfers,
-            CollectiveFailed: self._trouble,
-            StepFailed: self._raised,
-            Attached: self._attached,
-            StepsTotal: self._apply,
-            Replayed: self._replayed,
-            RankDone: self._apply,
-            ScriptFailed: self._apply,
-            FlightRecorderDump: lambda rank, answer: recorder.add_answer(rank.number, answer),
-            SpeedMeasured: lambda rank, answer: workflows.speeds.add_answer(rank.number, answer),
+            worker_messages.Joined: self._joined,
+            worker_messages.Ready: self._ready,
+            worker_messages.Resumed: self._resumed,
+            worker_messages.StepRecord: self._step,
+            worker_messages.Transfers: lambda rank, message: self._job.reporter.transfers(rank.number, message),
+            worker_messages.CollectiveFailed: self._trouble,
+            worker_messages.StepFailed: self._raised,
+            worker_messages.Attached: self._attached,
+            worker_messages.StepsTotal: self._apply,
+            worker_messages.Replayed: lambda rank, message: self._replays.handle_replayed(rank.number, message),
+            worker_messages.RankDone: self._apply,
+            worker_messages.ScriptFailed: self._apply,
+            worker_messages.FlightRecorderDump: lambda rank, answer: recorder.add_answer(rank.number, answer),
+            worker_messages.SpeedMeasured: lambda rank, answer: workflows.speeds.add_answer(rank.number, answer),
         }
 
     def handle(self, wrapped: FromRank) -> None:
@@ -95,7 +78,7 @@ class RankMessageHandler:
         job = self._job
         return not (job.active or job.state.formed_once or job.state.inheriting or job.state.over)
 
-    def _joined(self, rank: RankMember, message: Joined) -> None:
+    def _joined(self, rank: RankMember, message: worker_messages.Joined) -> None:
         job = self._job
         shape = MeshShape(dp=message.dp, pp=message.pp, tp=message.tp, depths=message.depths)
         if job.members.shape not in {None, shape}:
@@ -108,13 +91,13 @@ class RankMessageHandler:
         # Replacements get their order from recovery; at the first start the last one to come starts it.
         current = job.state.generation
         if self._forming and self._all_joined.have(job.members.ranks, lambda r: r.joined == current):
-            self._executor.commands.regroup({})
+            self._executor.regroup({})
 
-    def _ready(self, rank: RankMember, message: Ready) -> None:
+    def _ready(self, rank: RankMember, message: worker_messages.Ready) -> None:
         if message.generation == self._job.state.generation:
             self._apply(rank, message)
 
-    def _resumed(self, rank: RankMember, message: Resumed) -> None:
+    def _resumed(self, rank: RankMember, message: worker_messages.Resumed) -> None:
         job = self._job
         if message.generation != job.state.generation:
             return
@@ -127,7 +110,7 @@ class RankMessageHandler:
         ):
             self._executor.formed()
 
-    def _step(self, rank: RankMember, message: StepRecord) -> None:
+    def _step(self, rank: RankMember, message: worker_messages.StepRecord) -> None:
         job = self._job
         self._apply(rank, message)
         if message.generation == job.state.generation:
@@ -143,15 +126,12 @@ class RankMessageHandler:
                 self._replays.committed(message.epoch)
         job.reporter.step(rank.number, message)
 
-    def _transfers(self, rank: RankMember, message: Transfers) -> None:
-        self._job.reporter.transfers(rank.number, message)
-
-    def _trouble(self, rank: RankMember, message: CollectiveFailed) -> None:
+    def _trouble(self, rank: RankMember, message: worker_messages.CollectiveFailed) -> None:
         if message.generation == self._job.state.generation:
             self._apply(rank, message)
             self._job.spawn(self._explain(rank, message))
 
-    async def _explain(self, rank: RankMember, message: CollectiveFailed) -> None:
+    async def _explain(self, rank: RankMember, message: worker_messages.CollectiveFailed) -> None:
         """Wait for the death that explains a broken collective; without one the connection itself was at fault."""
         await asyncio.sleep(TROUBLE_SECONDS)
         job = self._job
@@ -170,7 +150,7 @@ class RankMessageHandler:
         self._silent = {r.number for r in self._job.members.present if r.resumed is None and not r.troubled}
         return before & self._silent
 
-    def _raised(self, rank: RankMember, message: StepFailed) -> None:
+    def _raised(self, rank: RankMember, message: worker_messages.StepFailed) -> None:
         """No rank is lost, and the reason is known: there is nothing to wait for."""
         job = self._job
         if message.generation == job.state.generation and not job.state.over:
@@ -179,10 +159,7 @@ class RankMessageHandler:
             reason = f"rank {rank.number} raised {message.error}; {then}"
             job.control.failed(GenerationFailure(ranks=ranks, reason=reason, own=True, erred=rank.number))
 
-    def _attached(self, rank: RankMember, message: Attached) -> None:
+    def _attached(self, rank: RankMember, message: worker_messages.Attached) -> None:
         self._apply(rank, message)
         if not message.protected:
             log.warning("DEGRADED rank %d is not protected: %s", rank.number, message.reason)
-
-    def _replayed(self, rank: RankMember, message: Replayed) -> None:
-        self._replays.handle_replayed(rank.number, message)

@@ -9,7 +9,6 @@ verify    three steps commit and data-parallel replicas hold equal parameters: v
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -24,8 +23,7 @@ from mainstay.recovery.controller.checkpointing import CheckpointManager
 from mainstay.recovery.controller.coordinator_lease import CoordinatorLease
 from mainstay.recovery.controller.failure import EndedGeneration, GenerationFailure, ReplayTrigger, WorkflowName
 from mainstay.recovery.controller.fencing import Fencing
-from mainstay.recovery.controller.job import Job
-from mainstay.recovery.controller.launcher_commands import LauncherCommands
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
 from mainstay.recovery.controller.participation import ParticipationPolicy
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
@@ -36,7 +34,7 @@ from mainstay.recovery.controller.state.events import TrainingFormed
 from mainstay.recovery.controller.state.job_state import JobPhase
 from mainstay.recovery.membership.members import RankMember
 from mainstay.recovery.options import NumericAnomalyPolicy
-from mainstay.recovery.protocol.messages import DiscardCommand
+from mainstay.recovery.protocol.messages import DiscardCommand, RegroupRank, TrainingResumed
 from mainstay.recovery.protocol.worker_messages import Regroup
 from mainstay.recovery.recovery_plan import (
     Alternative,
@@ -45,8 +43,6 @@ from mainstay.recovery.recovery_plan import (
     RestoreSource,
     summarize_plan,
 )
-
-log = logging.getLogger("mainstay.coordinator")
 
 VERIFY_STEPS: Final = 3
 _RESTORE_FACTOR: Final = 5.0
@@ -83,7 +79,6 @@ class RecoveryExecutor:
     """
 
     job: Job
-    commands: LauncherCommands
     checkpoints: CheckpointManager
     inputs: PlannerInputBuilder
     participation: ParticipationPolicy
@@ -108,7 +103,7 @@ class RecoveryExecutor:
         self.job.apply(TrainingFormed())
         if self.job.members.shape is not None:
             self.strategies.prepare()  # decide single losses in advance
-        self.commands.replicate_state()
+        self.job.replicate_state()
 
     def cancel(self) -> None:
         if self.job.attempt is not None:
@@ -119,7 +114,7 @@ class RecoveryExecutor:
         self.cancel()
         job, now = self.job, time.time()
         if job.recovery is None:
-            job.recovery = RecoveryRecord(uuid7(), failure.time, job.state.committed, now, self._report)
+            job.recovery = RecoveryRecord(uuid7(), failure.time, job.state.committed, now, job.event)
         recovery = job.recovery
         recovery.acted_at = min(now, recovery.acted_at)
         recovery.marks.clear()
@@ -228,28 +223,16 @@ class RecoveryExecutor:
         recovery.emit(EventKind.RECOVERY_PLANNED, {"plan": told, "requested": recovery.requested, **weighed})
         self.strategies.select_executed(recovery.verdict, plan)
         if plan.chosen is None:
-            job.reporter.event(
-                EventKind.RECOVERY_FAILED,
-                generation=job.state.generation,
-                data={"recovery": recovery.id, "reason": plan.explanation},
-            )
+            job.event(EventKind.RECOVERY_FAILED, {"recovery": recovery.id, "reason": plan.explanation})
             job.control.fail(plan.explanation)
             return None
         log.warning("plan: %s", plan.explanation)
         return plan.alternative()
 
     def _orders(self, alternative: Alternative) -> dict[int, Regroup]:
-        job = self.job
-        (host, port), assignment = job.state.store, self.participation.assignment()
+        order, assignment = self.job.regroup_order, self.participation.assignment()
         return {
-            rank: Regroup(
-                generation=job.state.generation,
-                store_host=host,
-                store_port=port,
-                restore=restore,
-                digest_steps=VERIFY_STEPS,
-                assignment=assignment,
-            )
+            rank: order(restore, digest_steps=VERIFY_STEPS, assignment=assignment)
             for rank, restore in self.inputs.orders(alternative).items()
         }
 
@@ -258,12 +241,20 @@ class RecoveryExecutor:
         for notify in self.on_rollback:
             notify(epoch)
         self.job.history.record_rollback(epoch, self.job.state.generation)
-        self.commands.replicate_state()
+        self.job.replicate_state()
         if epoch < self.job.state.committed:
             for node in self.job.members.alive():
                 self.job.send(node, DiscardCommand(epoch=epoch))
 
     # Regroup
+
+    def regroup(self, orders: dict[int, Regroup]) -> None:
+        """Tell every rank to form the present generation; ``orders`` holds what they restore."""
+        # One digest at the very first step tells whether replicas are replicas: a job may shard its state among them.
+        for rank in self.job.members.present:
+            order = orders.get(rank.number)
+            order = order or self.job.regroup_order(self.checkpoints.first(rank.number), digest_steps=1)
+            self.job.send(self.job.members.nodes[rank.node], RegroupRank(rank=rank.number, order=order))
 
     async def _regroup(self, recovery: RecoveryRecord, orders: dict[int, Regroup]) -> bool:
         job = self.job  # One sequence on purpose: each branch is one way in which this generation can end.
@@ -272,7 +263,7 @@ class RecoveryExecutor:
         }
         for number, restore in restoring.items():
             recovery.begins(f"restore rank {number}", f"epoch {restore.epoch} from {restore.source}")
-        self.commands.regroup(orders)
+        self.regroup(orders)
         self.participation.log_absent_ranks()
         ranks = job.members.present
         await self.job.until(lambda: all(r.resumed for r in ranks), job.options.ready_seconds * _RESTORE_FACTOR)
@@ -319,7 +310,7 @@ class RecoveryExecutor:
         recovery.emit(EventKind.RECOVERY_COMPLETED, {"seconds": seconds, "steps_lost": lost, "epoch": epoch, **more})
         log.warning("recovered in %.3f s: training continues after step %d", seconds["total"], epoch)
         self.job.recovery = None
-        self.commands.warm_standbys()
+        self._warm_standbys()
         await self.job.notify()  # a request may wait for the end of this recovery
 
     async def _verify(self, recovery: RecoveryRecord, epoch: int) -> None:
@@ -352,12 +343,14 @@ class RecoveryExecutor:
         recovery.mark("restart")
         recovery.ends("fence", ok=True, detail="all ranks were started again: the script does not use the SDK")
         data = {"recovery": recovery.id, "seconds": recovery.seconds(), "steps_lost": None, "epoch": None}
-        self.job.reporter.event(EventKind.RECOVERY_COMPLETED, generation=self.job.state.generation, data=data)
+        self.job.event(EventKind.RECOVERY_COMPLETED, data)
         self.job.recovery = None
         self.job.move(JobPhase.RUNNING)
-        self.commands.warm_standbys()
+        self._warm_standbys()
 
     # Helpers
 
-    def _report(self, kind: EventKind, data: dict[str, Any]) -> None:
-        self.job.reporter.event(kind, generation=self.job.state.generation, data=data)
+    def _warm_standbys(self) -> None:
+        """The first step after a recovery is committed: standbys may warm now."""
+        for node in self.job.members.alive():
+            self.job.send(node, TrainingResumed())

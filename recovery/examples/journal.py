@@ -14,9 +14,9 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,18 +25,14 @@ class Journal:
 
     directory: Path | None = None
 
-    def write(
-        self, *, rank: int, generation: int, step: int, layers: Sequence[int], micro_batches: Sequence[int], of: int
-    ) -> None:
+    def write(self, rank: int, **line: Any) -> None:
         """Record one step.
 
         Args:
             rank: of this process.
-            generation: in which the step is made.
-            step: counted from 0.
-            layers: first one that this rank computed, and the one behind its last.
-            micro_batches: ids that it computed them for.
-            of: how many micro-batches the step has.
+            line: ``generation`` in which the step is made; ``step``, counted from 0; ``layers``, the first one that
+                this rank computed and the one behind its last; ``micro_batches``, ids that it computed them for;
+                ``of``, how many micro-batches the step has.
 
         Raises:
             OSError: the file cannot be written.
@@ -44,15 +40,10 @@ class Journal:
         if self.directory is None:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
-        line = json.dumps(
-            {
-                "generation": generation, "step": step, "layers": list(layers), "micro_batches": list(micro_batches),
-                "of": of, "time": time.time(),
-            }
-        )  # fmt: skip
+        text = json.dumps(line | {"time": time.time()}) + "\n"
         file = os.open(self.directory / f"rank-{rank}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(file, (line + "\n").encode())  # whole or not at all, also when the process is killed
+            os.write(file, text.encode())  # whole or not at all, also when the process is killed
         finally:
             os.close(file)
 

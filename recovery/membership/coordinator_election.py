@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple
 
 from mainstay.recovery.job_tls import JobTls
@@ -71,31 +71,23 @@ class ElectionResult:
     """Its node is not waited for."""
 
 
+@dataclass(eq=False)
 class CoordinatorElection:
-    """One a launcher.
+    """One a launcher."""
 
-    Args:
-        generation: the highest that this launcher has heard of.
-        coordinates: whether the coordinator of this job is in this process now.
-        take_office: becomes the coordinator; gives where its coordinator server is.
-        resign: called when another launcher coordinates in a higher term.
-    """
+    _options: RunOptions
+    _: KW_ONLY
+    generation: Callable[[], int]
+    """The highest that this launcher has heard of."""
+    coordinates: Callable[[], bool]
+    """Whether the coordinator of this job is in this process now."""
+    take_office: Callable[[ElectionResult, str], Awaitable[Endpoint]]
+    """Becomes the coordinator; gives where its coordinator server is."""
+    resign: Callable[[str], None]
+    """Called when another launcher coordinates in a higher term."""
 
-    def __init__(
-        self,
-        options: RunOptions,
-        *,
-        generation: Callable[[], int],
-        coordinates: Callable[[], bool],
-        take_office: Callable[[ElectionResult, str], Awaitable[Endpoint]],
-        resign: Callable[[str], None],
-    ) -> None:
-        self._options = options
-        self._generation = generation
-        self._coordinates = coordinates
-        self._take_office = take_office
-        self._resign = resign
-        self._election_endpoint = ElectionServer(options.control_tls, options.job, self._answer)
+    def __post_init__(self) -> None:
+        self._election_endpoint = ElectionServer(self._options.control_tls, self._options.job, self._answer)
         self._host = ""
         self._term = self._promised = 1
         self._holder, self._holder_endpoint = "", ""
@@ -152,7 +144,7 @@ class CoordinatorElection:
             self._hear(question)
         if not isinstance(question, VoteRequest):
             where = "" if self._free or self.deposed else self._where
-            return ElectionReply(term=self._promised, coordinates=self._coordinates(), coordinator=where)
+            return ElectionReply(term=self._promised, coordinates=self.coordinates(), coordinator=where)
         refusal = self._refusal(question)
         if not refusal:
             log.warning("node %s has this node's vote for term %d", question.node, question.term)
@@ -161,15 +153,15 @@ class CoordinatorElection:
             self._note()
         return ElectionReply(
             term=self._promised,
-            coordinates=self._coordinates(),
+            coordinates=self.coordinates(),
             granted=not refusal,
-            generation=self._generation(),
+            generation=self.generation(),
             coordinator_state=None if refusal else self._coordinator_state,
             reason=refusal,
         )
 
     def _refusal(self, question: VoteRequest) -> str:
-        if self._coordinates() or not self._free:
+        if self.coordinates() or not self._free:
             return f"node {self._options.node} has a coordinator"
         if question.term <= self._promised:
             return f"node {self._options.node} has promised term {self._promised}"
@@ -181,8 +173,8 @@ class CoordinatorElection:
     def _hear(self, call: CoordinatorAnnouncement) -> None:
         if call.term <= self._term or call.node == self._options.node:
             return
-        if self._coordinates():
-            self._resign(f"node {call.node} coordinates now (term {call.term})")
+        if self.coordinates():
+            self.resign(f"node {call.node} coordinates now (term {call.term})")
             return
         host, _, port = call.endpoint.rpartition(":")
         self._term, self._promised = call.term, max(self._promised, call.term)
@@ -281,10 +273,10 @@ class CoordinatorElection:
         newest = max(
             [coordinator_state, *(a.coordinator_state for a in granted if a.coordinator_state)], key=lambda t: t.age
         )
-        generation = max([self._generation(), newest.generation, *(a.generation for a in granted)])
+        generation = max([self.generation(), newest.generation, *(a.generation for a in granted)])
         predecessor, self._term, self._holder = self._holder, term, self._options.node
         log.warning("node %s coordinates now (term %d, %d votes): %s", self._holder, term, votes, lost.reason)
-        endpoint = await self._take_office(ElectionResult(term, newest, generation, lost, predecessor), self._host)
+        endpoint = await self.take_office(ElectionResult(term, newest, generation, lost, predecessor), self._host)
         self._free, self._where = False, f"{endpoint[0]}:{endpoint[1]}"
         self._announce(newest, term, endpoint)
         return endpoint, votes

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import NamedTuple
@@ -150,6 +150,12 @@ class Members:
         """Ranks that are away, rising: every step of every rank asks for them."""
 
     @property
+    def known_shape(self) -> MeshShape:
+        """Of a job whose script uses the SDK and has said its shape."""
+        assert self.shape is not None
+        return self.shape
+
+    @property
     def complete(self) -> bool:
         """Nodes for all ranks are here."""
         return len(self.nodes) >= self.nnodes
@@ -286,3 +292,17 @@ def _comes_back(hello: LauncherHello, members: Members) -> bool:
     """Whether it is the launcher of a node that was lost, started again."""
     node = members.nodes.get(hello.node)
     return bool(members.ranks) and node is not None and not node.alive and node.hello.node_rank == hello.node_rank
+
+
+def surplus_nodes(members: Members, heard_at: Mapping[str, float], heard_before: float) -> list[str]:
+    """Lost nodes beyond the largest number of nodes, which may be forgotten: those that are silent for longest.
+
+    A lost node counts as one that may follow another coordinator, until a node has come in its place.
+    """
+    surplus = len(members.nodes) - members.nnodes - members.spare_nodes
+    if surplus <= 0:
+        return []
+    needed = {rank.node for rank in members.ranks}
+    lost = [name for name, node in members.nodes.items() if not node.alive and name not in needed]
+    silent = [name for name in lost if heard_at[name] < heard_before]
+    return sorted(silent, key=lambda name: heard_at[name])[:surplus]

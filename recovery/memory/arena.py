@@ -264,16 +264,8 @@ class Arena:
             found = digest(self.slot_bytes(record.slot)[: record.nbytes])
         if not self.unchanged(record):
             raise TornSlotError(f"rank {self.header.rank}: slot {record.slot} changed while it was digested")
-        cell = Cell(
-            SlotState.VERIFIED,
-            record.slot,
-            record.epoch,
-            record.generation,
-            self.header.layout_digest,
-            record.nbytes,
-            found,
-            record.sequence,
-        )
+        cell = self.blank(record.slot, record.sequence)._replace(state=SlotState.VERIFIED, digest=found)
+        cell = cell._replace(epoch=record.epoch, generation=record.generation, nbytes=record.nbytes)
         self.write_cell(cell, agent=True)
         return self.record(record.slot)
 

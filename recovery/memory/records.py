@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from mainstay.recovery.memory.digest import digest
 from mainstay.recovery.memory.errors import CorruptArenaError
@@ -60,9 +60,8 @@ class SlotState(IntEnum):
     VERIFIED = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """The part of an arena that never changes after its creation."""
+class Header(NamedTuple):
+    """The part of an arena that never changes after its creation, in the order of its bytes."""
 
     slots: int
     slot_bytes: int
@@ -79,9 +78,11 @@ class Header:
         return self.data_at + slot * self.slot_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One side of a slot record. In the agent's cell ``state`` is VERIFIED and ``digest`` is that of the data."""
+class Cell(NamedTuple):
+    """One side of a slot record, in the order of its bytes.
+
+    In the agent's cell ``state`` is VERIFIED and ``digest`` is that of the data.
+    """
 
     state: SlotState
     slot: int
@@ -113,18 +114,7 @@ class SlotRecord:
 
 
 def pack_header(header: Header) -> bytes:
-    body = _HEADER.pack(
-        MAGIC,
-        VERSION,
-        header.slots,
-        header.slot_bytes,
-        header.layout_digest,
-        header.layout_bytes,
-        header.rank,
-        header.data_at,
-        header.file_bytes,
-        header.kind,
-    )
+    body = _HEADER.pack(MAGIC, VERSION, *header)
     return body + _CRC.pack(digest(body))
 
 
@@ -140,10 +130,10 @@ def unpack_header(page: bytes, what: str) -> Header:
     (crc,) = _CRC.unpack_from(page, _HEADER.size)
     if crc != digest(body):
         raise CorruptArenaError(f"{what}: the header does not match its checksum")
-    _, version, slots, slot_bytes, layout_digest, layout_bytes, rank, data_at, file_bytes, kind = _HEADER.unpack(body)
+    _, version, *fields = _HEADER.unpack(body)
     if version != VERSION:
         raise CorruptArenaError(f"{what} has format version {version}, this program reads {VERSION}")
-    return Header(slots, slot_bytes, layout_digest, layout_bytes, rank, data_at, file_bytes, kind)
+    return Header(*fields)
 
 
 def cell_at(slot: int, *, agent: bool) -> int:
@@ -152,16 +142,7 @@ def cell_at(slot: int, *, agent: bool) -> int:
 
 
 def pack_cell(cell: Cell) -> bytes:
-    body = _CELL.pack(
-        cell.state,
-        cell.slot,
-        cell.epoch,
-        cell.generation,
-        cell.layout_digest,
-        cell.nbytes,
-        cell.digest,
-        cell.sequence,
-    )
+    body = _CELL.pack(*cell)
     return body + _CRC.pack(digest(body))
 
 

@@ -9,7 +9,7 @@ and the slot is declared worthless again.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -86,7 +86,7 @@ class RecordShadow:
         if not _holds(arena, agent):  # overwritten since, or damaged too: nothing says which, so it is worth nothing
             arena.write_cell(arena.blank(slot, agent.sequence + 1), agent=False)
             return False
-        arena.write_cell(replace(agent, state=SlotState.COPIED, digest=0), agent=False)
+        arena.write_cell(agent._replace(state=SlotState.COPIED, digest=0), agent=False)
         if not _holds(arena, agent):  # a trainer has begun to write it just now
             arena.invalidate(arena.record(slot))
             return False

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from mainstay.recovery.controller.coordinator_lease import LEASE
@@ -31,42 +32,30 @@ log = logging.getLogger("mainstay.launcher")
 _RETRY_SECONDS: Final = 0.1
 
 
+@dataclass(eq=False)
 class CoordinatorClient:
-    """One a launcher. ``serve`` returns when the job is over for this node.
+    """One a launcher. ``serve`` returns when the job is over for this node."""
 
-    Args:
-        coordinator: host and port of the first one.
-        coordinator election: finds the next ones.
-        at_home: whether the coordinator is in this process, where no silence can mean anything.
-        hello: returns what this node currently reports; its argument is this launcher's election endpoint.
-        book: the reports that a coordinator receives when it takes over.
-        obey: carries an order out.
-        suspend: called when there is no coordinator: nothing here may train until another one allows it.
-        done: hears of every task that ends.
-    """
+    _options: RunOptions
+    _coordinator: Endpoint
+    """Host and port of the first one."""
+    _election: CoordinatorElection
+    """Finds the next ones."""
+    _: KW_ONLY
+    at_home: Callable[[], bool]
+    """Whether the coordinator is in this process, where no silence can mean anything."""
+    hello: Callable[[str], LauncherHello]
+    """Returns what this node currently reports; its argument is this launcher's election endpoint."""
+    book: RankReportCache
+    """The reports that a coordinator receives when it takes over."""
+    obey: Callable[[ToLauncher], Awaitable[None]]
+    """Carries an order out."""
+    suspend: Callable[[], Awaitable[None]]
+    """Called when there is no coordinator: nothing here may train until another one allows it."""
+    done: Callable[[asyncio.Task[None]], None]
+    """Hears of every task that ends."""
 
-    def __init__(
-        self,
-        options: RunOptions,
-        coordinator: Endpoint,
-        election: CoordinatorElection,
-        *,
-        at_home: Callable[[], bool],
-        hello: Callable[[str], LauncherHello],
-        book: RankReportCache,
-        obey: Callable[[ToLauncher], Awaitable[None]],
-        suspend: Callable[[], Awaitable[None]],
-        done: Callable[[asyncio.Task[None]], None],
-    ) -> None:
-        self._options = options
-        self._coordinator = coordinator
-        self._election = election
-        self._at_home = at_home
-        self._hello = hello
-        self._book = book
-        self._obey = obey
-        self._suspend = suspend
-        self._done = done
+    def __post_init__(self) -> None:
         self._election_endpoint = ""
         self._stream: MessageStream[ToLauncher] | None = None
         self._stop: asyncio.Future[StopJob] = asyncio.get_running_loop().create_future()
@@ -78,7 +67,7 @@ class CoordinatorClient:
     async def serve(self) -> StopJob:
         """Follow the coordinator, and whoever comes after it, until one says stop or there is none."""
         following = asyncio.create_task(self._follow_all())
-        following.add_done_callback(self._done)  # a node that hears no orders would hold up the whole job
+        following.add_done_callback(self.done)  # a node that hears no orders would hold up the whole job
         try:
             return await self._stop
         finally:
@@ -113,7 +102,7 @@ class CoordinatorClient:
             if self._stop.done():
                 return
             log.warning("%s", lost.reason)
-            await self._suspend()
+            await self.suspend()
             found = await self._election.next(lost)
             if isinstance(found, StopJob):
                 self.stop(found.exit_code, found.reason)
@@ -146,7 +135,7 @@ class CoordinatorClient:
     async def _carry_out(self, orders: asyncio.Queue[ToLauncher]) -> str:
         """One order after the other; some take seconds, and beats are answered meanwhile."""
         while True:
-            await self._obey(await orders.get())
+            await self.obey(await orders.get())
 
     async def _watch(self, receiving: asyncio.Task[str], obeying: asyncio.Task[str]) -> str:
         """Why the coordinator counts as lost; raises what an order raised."""
@@ -160,7 +149,7 @@ class CoordinatorClient:
                 return receiving.result()
             if self._election.deposed:
                 return "another launcher was elected"
-            if not self._at_home() and asyncio.get_running_loop().time() > self._leased_until:
+            if not self.at_home() and asyncio.get_running_loop().time() > self._leased_until:
                 silence = asyncio.get_running_loop().time() - self._heard_at
                 return f"nothing heard from the coordinator for {silence:.1f} s"
 
@@ -178,7 +167,7 @@ class CoordinatorClient:
             elif isinstance(message, ReplicateState):
                 self._election.load_state(message)
             elif isinstance(message, StopJob):
-                await self._obey(message)  # before all other work
+                await self.obey(message)  # before all other work
             else:
                 orders.put_nowait(message)
 
@@ -212,7 +201,7 @@ class CoordinatorClient:
         if not self._election_endpoint:
             self._election_endpoint = await self._election.open(writer.get_extra_info("sockname")[0])
         stream = launcher_side(reader, writer)
-        stream.send(self._hello(self._election_endpoint))
+        stream.send(self.hello(self._election_endpoint))
         if again:
-            stream.send(self._book.reports())
+            stream.send(self.book.reports())
         return stream

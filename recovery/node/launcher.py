@@ -20,7 +20,7 @@ from mainstay.recovery.agent.client import AgentClient
 from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.controller.checkpointing import FENCE_SECONDS, STOP_SECONDS
 from mainstay.recovery.membership.coordinator_election import EXIT_LOST, CoordinatorElection, Endpoint
-from mainstay.recovery.node.agent_orders import AgentOrders
+from mainstay.recovery.node.agent_orders import AgentOrder, AgentOrders
 from mainstay.recovery.node.agent_supervisor import AgentSupervisor
 from mainstay.recovery.node.child_processes import ForkServerClient
 from mainstay.recovery.node.coordinator_client import CoordinatorClient
@@ -35,33 +35,7 @@ from mainstay.recovery.node.store_host import StoreHost
 from mainstay.recovery.node.worker_output import OutputPump
 from mainstay.recovery.node.workers import Worker, Workers
 from mainstay.recovery.options import RunOptions
-from mainstay.recovery.protocol.messages import (
-    AgentUp,
-    CheckNode,
-    ConfigureCheckpoint,
-    ConfigureJobParity,
-    DiscardCommand,
-    DumpFlightRecorders,
-    DumpStacks,
-    Fenced,
-    FenceNode,
-    FromLauncher,
-    FromRank,
-    LauncherHello,
-    LauncherWelcome,
-    MeasureSpeeds,
-    NodeProgress,
-    Prefetch,
-    PrefetchCheckpoint,
-    RegroupRank,
-    SaveCheckpointCommand,
-    StandbysReady,
-    StartRank,
-    StopJob,
-    ToLauncher,
-    TrainingResumed,
-    WorkerUp,
-)
+from mainstay.recovery.protocol import messages
 from mainstay.recovery.protocol.worker_messages import (
     AgentRestarted,
     Assign,
@@ -92,7 +66,7 @@ class Launcher:
         self._generation = 0
         self._leaving = self._last = False
         """This node was asked to end; the whole job is saved for the last time."""
-        self._welcome: LauncherWelcome | None = None
+        self._welcome: messages.LauncherWelcome | None = None
         self._orders: dict[int, Regroup] = {}
         """Orders for ranks whose process is still warming."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -132,7 +106,7 @@ class Launcher:
             self._fork_server,
             on_message=self._from_worker,
             on_exit=self._worker_gone,
-            on_standby=lambda count: self._tell(StandbysReady(count=count)),
+            on_standby=lambda count: self._tell(messages.StandbysReady(count=count)),
         )
 
     async def run(self) -> int:
@@ -178,9 +152,9 @@ class Launcher:
 
     # The coordinator
 
-    def _hello(self, election_endpoint: str) -> LauncherHello:
+    def _hello(self, election_endpoint: str) -> messages.LauncherHello:
         options = self._options
-        return LauncherHello(
+        return messages.LauncherHello(
             job=options.job,
             node=options.node,
             node_rank=options.node_rank,
@@ -195,55 +169,49 @@ class Launcher:
             election_endpoint=election_endpoint,
         )
 
-    def _tell(self, message: FromLauncher) -> None:
+    def _tell(self, message: messages.FromLauncher) -> None:
         self._coordinator_client.send(message)
 
-    async def _handle(self, message: ToLauncher) -> None:
+    async def _handle(self, message: messages.ToLauncher) -> None:
         match message:
-            case LauncherWelcome():
+            case messages.LauncherWelcome():
                 self._welcome = message
-            case StartRank():
+            case messages.StartRank():
                 self._book.coming(message.rank)
                 self._workers.assign_rank(message.rank, lambda worker: self._assign(worker, message))
-            case FenceNode():
+            case messages.FenceNode():
                 await self._fence(message)
-            case RegroupRank():
+            case messages.RegroupRank():
                 self._forward(message)
-            case (
-                ConfigureJobParity()
-                | ConfigureCheckpoint()
-                | SaveCheckpointCommand()
-                | Prefetch()
-                | PrefetchCheckpoint()
-            ):
+            case _ if isinstance(message, AgentOrder):
                 self._spawn(self._agent_orders.carry_out(message))
-            case DiscardCommand():
+            case messages.DiscardCommand():
                 await self._discard(message)
-            case StopJob():
+            case messages.StopJob():
                 if message.exit_code == EXIT_LOST:
                     await self._suspend()  # another coordinator may begin soon, and does not wait for our manners
                 self._coordinator_client.stop(message.exit_code, message.reason)
             case _:
                 self._serve_request(message)
 
-    def _serve_request(self, message: ToLauncher) -> None:
+    def _serve_request(self, message: messages.ToLauncher) -> None:
         """What may be late, or may fail."""
-        if isinstance(message, TrainingResumed):
+        if isinstance(message, messages.TrainingResumed):
             self._workers.keep(self._standbys_wanted())
-        elif isinstance(message, CheckNode):
+        elif isinstance(message, messages.CheckNode):
             self._spawn(self._checker.run(message))
-        elif isinstance(message, DumpStacks):
+        elif isinstance(message, messages.DumpStacks):
             for rank in message.ranks:
                 self._spawn(self._dump_stacks(message.request, rank))
-        elif isinstance(message, DumpFlightRecorders | MeasureSpeeds):
-            wanted = DumpFlightRecorder if isinstance(message, DumpFlightRecorders) else MeasureSpeed
+        elif isinstance(message, messages.DumpFlightRecorders | messages.MeasureSpeeds):
+            wanted = DumpFlightRecorder if isinstance(message, messages.DumpFlightRecorders) else MeasureSpeed
             for worker in self._workers.holders():
                 if worker.rank in message.ranks:
                     worker.send(wanted(request=message.request))
 
     # Ranks
 
-    def _assign(self, worker: Worker, start: StartRank) -> None:
+    def _assign(self, worker: Worker, start: messages.StartRank) -> None:
         assert self._welcome is not None
         options = self._options
         generation = max(start.generation, self._generation)
@@ -262,12 +230,12 @@ class Launcher:
         )
         self._workers.assign(worker, order, slot)
         self._book.up(start.rank, worker.child.pid)
-        self._tell(WorkerUp(rank=start.rank, pid=worker.child.pid))
+        self._tell(messages.WorkerUp(rank=start.rank, pid=worker.child.pid))
         waiting = self._orders.pop(start.rank, None)
         if waiting is not None:
             worker.send(waiting)
 
-    def _forward(self, message: RegroupRank) -> None:
+    def _forward(self, message: messages.RegroupRank) -> None:
         if not self._book.joined(message.rank):
             self._spawn(self._agent_orders.prefetch(message))
         worker = self._workers.of_rank(message.rank)
@@ -276,7 +244,7 @@ class Launcher:
         else:
             worker.send(message.order)
 
-    async def _fence(self, message: FenceNode) -> None:
+    async def _fence(self, message: messages.FenceNode) -> None:
         """No rank learns the next generation before the processes that may not be in it are reaped."""
         self._orders.clear()
         self._last = self._last or message.last
@@ -301,11 +269,11 @@ class Launcher:
         try:
             inventory = await self._agent.fence(generation)
         except AgentError as error:
-            self._tell(Fenced(generation=generation, inventory=None, reason=str(error)[:500]))
+            self._tell(messages.Fenced(generation=generation, inventory=None, reason=str(error)[:500]))
         else:
-            self._tell(Fenced(generation=generation, inventory=inventory))
+            self._tell(messages.Fenced(generation=generation, inventory=inventory))
 
-    async def _discard(self, message: DiscardCommand) -> None:
+    async def _discard(self, message: messages.DiscardCommand) -> None:
         """Before any rank hears of the next generation: its snapshots must not meet those of the past."""
         problem = await self._agent.request(lambda agent: agent.discard_after(message.epoch))
         if problem:
@@ -317,7 +285,7 @@ class Launcher:
             self._progress.add_report(worker.rank, worker.child.pid, message)
             return
         self._book.latest(worker.rank, message)
-        self._tell(FromRank(rank=worker.rank, pid=worker.child.pid, message=message))
+        self._tell(messages.FromRank(rank=worker.rank, pid=worker.child.pid, message=message))
 
     def _worker_gone(self, worker: Worker, status: ExitStatus) -> None:
         if self._workers.closing:
@@ -334,7 +302,7 @@ class Launcher:
         while True:
             await asyncio.sleep(self._progress.wait())
             for rows in self._progress.cut():
-                self._tell(NodeProgress(rows=rows))
+                self._tell(messages.NodeProgress(rows=rows))
 
     async def _dump_stacks(self, request: int, rank: int) -> None:
         worker = self._workers.of_rank(rank)
@@ -351,7 +319,7 @@ class Launcher:
         return self._options.spares + max(0, free)
 
     def _agent_changed(self, endpoint: str) -> None:
-        self._tell(AgentUp(endpoint=endpoint))
+        self._tell(messages.AgentUp(endpoint=endpoint))
         for worker in self._workers.holders():
             worker.send(AgentRestarted())
 

@@ -1,7 +1,4 @@
-"""The worker: connects to its launcher, waits for a rank, runs the script. A warm standby is a worker that waits.
-
-Without a fork server it also runs on its own as ``python -m mainstay.recovery.node.worker``.
-"""
+"""The worker: connects to its launcher, waits for a rank, runs the script. A warm standby is a worker that waits."""
 
 from __future__ import annotations
 
@@ -65,7 +62,3 @@ def _code(leaving: SystemExit) -> int:
         return leaving.code
     print(leaving.code, file=sys.stderr)  # noqa: T201 - what Python itself does with sys.exit("text")
     return 1
-
-
-if __name__ == "__main__":
-    sys.exit(serve())

@@ -13,6 +13,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -72,31 +73,23 @@ class Worker:
             loop.remove_writer(sock)
 
 
+@dataclass(eq=False)
 class Workers:
-    """All worker processes of one launcher. Belongs to the running event loop.
+    """All worker processes of one launcher. Belongs to the running event loop."""
 
-    Args:
-        on_message: called with each message of a worker that holds a rank.
-        on_exit: called when a worker has been reaped.
-        on_standby: called when the number of ready standbys changed.
-    """
+    _directory: Path
+    _token: str
+    _fork_server: ForkServerClient
+    _: KW_ONLY
+    on_message: Callable[[Worker, FromWorker], None]
+    """Called with each message of a worker that holds a rank."""
+    on_exit: Callable[[Worker, ExitStatus], None]
+    """Called when a worker has been reaped."""
+    on_standby: Callable[[int], None]
+    """Called when the number of ready standbys changed."""
 
-    def __init__(
-        self,
-        directory: Path,
-        token: str,
-        fork_server: ForkServerClient,
-        *,
-        on_message: Callable[[Worker, FromWorker], None],
-        on_exit: Callable[[Worker, ExitStatus], None],
-        on_standby: Callable[[int], None],
-    ) -> None:
-        self._path = directory / "launcher.sock"
-        self._token = token
-        self._fork_server = fork_server
-        self._on_message = on_message
-        self._on_exit = on_exit
-        self._on_standby = on_standby
+    def __post_init__(self) -> None:
+        self._path = self._directory / "launcher.sock"
         self._all: dict[int, Worker] = {}
         self._early: dict[int, socket.socket] = {}
         """Connections of processes whose birth the fork server has not announced yet."""
@@ -167,7 +160,7 @@ class Workers:
             self.keep(0)
             return
         give(standby)
-        self._on_standby(self.standbys)
+        self.on_standby(self.standbys)
 
     def assign(self, worker: Worker, order: Assign, slot: int) -> None:
         worker.rank, worker.slot = order.rank, slot
@@ -224,7 +217,7 @@ class Workers:
             self.read_rest(worker)
             self._forget(worker.socket)
             worker.socket = None
-        self._on_exit(worker, status)
+        self.on_exit(worker, status)
 
     def read_rest(self, worker: Worker) -> None:
         """What it said before it died is heard before its death is: a script's error explains the exit."""
@@ -256,7 +249,7 @@ class Workers:
         self._loop.add_reader(connection, self._receive, worker, connection)
         if self._wanted:
             self._wanted.pop(next(iter(self._wanted)))(worker)
-        self._on_standby(self.standbys)
+        self.on_standby(self.standbys)
 
     def _receive(self, worker: Worker, connection: socket.socket) -> bool:
         """Handle one message; False when there is none."""
@@ -275,7 +268,7 @@ class Workers:
             worker.child.signal(9)
             return False
         if worker.rank is not None:
-            self._on_message(worker, message)
+            self.on_message(worker, message)
         return True
 
     def _forget(self, connection: socket.socket) -> None:

@@ -7,7 +7,6 @@ from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.layouts import Mix, mix_s
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
 from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy
-from mainstay.recovery.strategies.shapes import model_of
 
 
 class Degrade(RecoveryStrategy):
@@ -43,14 +42,14 @@ def degraded_s(cost_inputs: CostInputs) -> tuple[float, float]:
     dp, pp = cost_inputs.shape.dp, cost_inputs.shape.pp
     slow, slot = cost_inputs.hit, cost_inputs.stage.slot_s
     healthy: Mix = ((dp - slow, pp, slot),) if dp > slow else ()
-    assigned = mix_s(model_of(cost_inputs), (*healthy, (slow, pp, slot / cost_inputs.speed)))
-    split = mix_s(model_of(cost_inputs), (*healthy, (slow, pp, split_slot_s(cost_inputs))))
+    assigned = mix_s(cost_inputs.model, (*healthy, (slow, pp, slot / cost_inputs.speed)))
+    split = mix_s(cost_inputs.model, (*healthy, (slow, pp, split_slot_s(cost_inputs))))
     return assigned, split
 
 
 def split_slot_s(cost_inputs: CostInputs) -> float:
     """The slowest slot of a pipeline with one slow stage after the best split of whole layers."""
-    model, pp = model_of(cost_inputs), cost_inputs.shape.pp
+    model, pp = cost_inputs.model, cost_inputs.shape.pp
     if pp == 1:
         return cost_inputs.stage.slot_s / cost_inputs.speed
     least = min(

@@ -8,27 +8,23 @@ from __future__ import annotations
 from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.planner_input import FailureCase
-from mainstay.recovery.recovery_plan import Alternative, RecoveryStrategyName, RestoreStrategyName
-from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, nothing_lost, placeless
+from mainstay.recovery.recovery_plan import Alternative, RestoreStrategyName
+from mainstay.recovery.strategies.recovery_strategy import nothing_lost, placeless
 from mainstay.recovery.strategies.restore_options import AllRankOptions, disk_offers
-from mainstay.recovery.strategies.restore_strategy import infeasible, placement_problem, restore_together
+from mainstay.recovery.strategies.restore_strategy import RestoreStrategy, restore_together
 
 
-class DiskRestart(RecoveryStrategy):
+class DiskRestart(RestoreStrategy):
     """Restart from a persistent checkpoint (the baseline of every paper; Varuna's morphing)."""
 
     name = RestoreStrategyName.DISK_RESTART
-    way = RecoveryStrategyName.DISK_RESTART
-    executed_as = RestoreStrategyName.DISK_RESTART
 
-    def price(self, case: FailureCase) -> Alternative:
-        """See ``Strategy``; infeasible where some rank has no checkpoint that its node can read."""
-        if why := placement_problem(case):
-            return infeasible(self.name, why)
+    def restore(self, case: FailureCase) -> Alternative | str:
+        """Infeasible where some rank has no checkpoint that its node can read."""
         own = {rank: disk_offers(case, rank) for rank in case.failed or case.survivors}
         bare = next((rank for rank in case.failed if not own[rank]), None)
         if bare is not None:
-            return infeasible(self.name, f"No checkpoint of rank {bare} is on a disk that {case.node[bare]} can read.")
+            return f"No checkpoint of rank {bare} is on a disk that {case.node[bare]} can read."
         offers = AllRankOptions(case, own if case.failed else {}, disk=True)
         return restore_together(self.name, offers, own, "A checkpoint of step {} is on disk for every rank.".format)
 

@@ -5,23 +5,19 @@ from __future__ import annotations
 from mainstay.recovery.cost_inputs import CostInputs, FaultKind
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.planner_input import FailureCase
-from mainstay.recovery.recovery_plan import Alternative, RecoveryStrategyName, RestoreStrategyName
-from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, nothing_lost
+from mainstay.recovery.recovery_plan import Alternative, RestoreStrategyName
+from mainstay.recovery.strategies.recovery_strategy import nothing_lost
 from mainstay.recovery.strategies.restore_options import local_offers
-from mainstay.recovery.strategies.restore_strategy import infeasible, placement_problem, restore_from
+from mainstay.recovery.strategies.restore_strategy import RestoreStrategy, restore_from
 
 
-class LocalSlot(RecoveryStrategy):
+class LocalSlot(RestoreStrategy):
     """Restore from the node's own snapshot (in-memory snapshot processes: REFT; local tier of GEMINI and TRANSOM)."""
 
     name = RestoreStrategyName.LOCAL_SLOT
-    way = RecoveryStrategyName.LOCAL_SLOT
-    executed_as = RestoreStrategyName.LOCAL_SLOT
 
-    def price(self, case: FailureCase) -> Alternative:
-        """See ``Strategy``; infeasible as soon as a node is lost, whose memory is gone."""
-        if why := placement_problem(case):
-            return infeasible(self.name, why)
+    def restore(self, case: FailureCase) -> Alternative | str:
+        """Infeasible as soon as a node is lost, whose memory is gone."""
         own = {rank: local_offers(case, rank) for rank in case.failed}
         return restore_from(self.name, case, own, self._missing, lambda epoch: self._reason(case, epoch))
 

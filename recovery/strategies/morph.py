@@ -7,7 +7,6 @@ from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.layouts import best_layout, layout_s
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
 from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy
-from mainstay.recovery.strategies.shapes import model_of
 
 
 class Morph(RecoveryStrategy):
@@ -22,13 +21,13 @@ class Morph(RecoveryStrategy):
             return "The training program cannot continue at another (dp, pp)."
         if cost_inputs.held.disk_s is None and cost_inputs.fault is not FaultKind.NOTICE:
             return "No checkpoint is on disk."
-        if best_layout(model_of(cost_inputs), cost_inputs.left) is None:
+        if best_layout(cost_inputs.model, cost_inputs.left) is None:
             return f"{cost_inputs.left} workers cannot hold the model."
         return None
 
     def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """Restart, read, and as slow as fewer workers are; a later growth is a restart again."""
-        model = model_of(cost_inputs)
+        model = cost_inputs.model
         found = best_layout(model, cost_inputs.left)
         assert found is not None  # masked
         noticed = cost_inputs.fault is FaultKind.NOTICE

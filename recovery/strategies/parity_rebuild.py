@@ -9,27 +9,23 @@ from __future__ import annotations
 from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.planner_input import FailureCase, HeldParity
-from mainstay.recovery.recovery_plan import Alternative, RecoveryStrategyName, RestoreSource, RestoreStrategyName
-from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, nothing_lost, placeless
+from mainstay.recovery.recovery_plan import Alternative, RestoreSource, RestoreStrategyName
+from mainstay.recovery.strategies.recovery_strategy import nothing_lost, placeless
 from mainstay.recovery.strategies.restore_options import RestoreOption
-from mainstay.recovery.strategies.restore_strategy import infeasible, placement_problem, restore_from
+from mainstay.recovery.strategies.restore_strategy import RestoreStrategy, restore_from
 
 
-class ParityRebuild(RecoveryStrategy):
+class ParityRebuild(RestoreStrategy):
     """Restore from an erasure code over nodes (REFT's RAIM5; cost as in Chen et al., ICCD 2023)."""
 
     name = RestoreStrategyName.PARITY_REBUILD
-    way = RecoveryStrategyName.PARITY_REBUILD
-    executed_as = RestoreStrategyName.PARITY_REBUILD
 
-    def price(self, case: FailureCase) -> Alternative:
-        """See ``Strategy``; infeasible without parity, or where a group lost more than it tolerates."""
-        if why := placement_problem(case):
-            return infeasible(self.name, why)
+    def restore(self, case: FailureCase) -> Alternative | str:
+        """Infeasible without parity, or where a group lost more than it tolerates."""
         if not case.failed:
-            return infeasible(self.name, "No rank is gone, so there is nothing to rebuild.")
+            return "No rank is gone, so there is nothing to rebuild."
         if not case.has_parity:
-            return infeasible(self.name, "No parity is kept on any living node.")
+            return "No parity is kept on any living node."
         own = {rank: self._offers(case, rank) for rank in case.failed}
         reason = "Parity of step {} is complete on the other nodes of the group."
         return restore_from(self.name, case, own, self._missing, reason.format)

@@ -8,25 +8,21 @@ from __future__ import annotations
 from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.planner_input import FailureCase
-from mainstay.recovery.recovery_plan import Alternative, RecoveryStrategyName, RestoreSource, RestoreStrategyName
-from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, nothing_lost, placeless, unheld
+from mainstay.recovery.recovery_plan import Alternative, RestoreSource, RestoreStrategyName
+from mainstay.recovery.strategies.recovery_strategy import nothing_lost, placeless, unheld
 from mainstay.recovery.strategies.restore_options import RestoreOption
-from mainstay.recovery.strategies.restore_strategy import infeasible, placement_problem, restore_from
+from mainstay.recovery.strategies.restore_strategy import RestoreStrategy, restore_from
 
 
-class PeerCopy(RecoveryStrategy):
+class PeerCopy(RestoreStrategy):
     """Restore from a replica (FlashRecovery, TrainMover, torchft's recovery; GEMINI's peer tier)."""
 
     name = RestoreStrategyName.PEER_COPY
-    way = RecoveryStrategyName.PEER_COPY
-    executed_as = RestoreStrategyName.PEER_COPY
 
-    def price(self, case: FailureCase) -> Alternative:
-        """See ``Strategy``; infeasible where no other rank holds the same state."""
-        if why := placement_problem(case):
-            return infeasible(self.name, why)
+    def restore(self, case: FailureCase) -> Alternative | str:
+        """Infeasible where no other rank holds the same state."""
         if not case.failed:
-            return infeasible(self.name, "No rank is gone, so there is nothing to copy.")
+            return "No rank is gone, so there is nothing to copy."
         own = {rank: self._offers(case, rank) for rank in case.failed}
         return restore_from(self.name, case, own, self._missing, lambda epoch: self._reason(case, epoch, own))
 

@@ -7,7 +7,6 @@ from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.layouts import Layout, LayoutModel, best_layout, layout_s, layouts
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
 from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, waiting_s
-from mainstay.recovery.strategies.shapes import model_of
 
 
 class Proactive(RecoveryStrategy):
@@ -22,7 +21,7 @@ class Proactive(RecoveryStrategy):
             return "Nothing was announced: a planned change needs the workers that go."
         if ProgramCapability.RESHAPE not in cost_inputs.able:
             return "The training program cannot continue at another (dp, pp)."
-        if best_layout(model_of(cost_inputs), cost_inputs.left) is None:
+        if best_layout(cost_inputs.model, cost_inputs.left) is None:
             return f"{cost_inputs.left} workers cannot hold the model."
         return None
 
@@ -31,7 +30,7 @@ class Proactive(RecoveryStrategy):
 
         ``bench.lib_liveput`` does the same over many intervals whose nodes are known or predicted.
         """
-        model = model_of(cost_inputs)
+        model = cost_inputs.model
         wait = waiting_s(cost_inputs)
 
         def lost_s(action: RecoveryAction) -> float:

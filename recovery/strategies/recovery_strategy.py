@@ -8,14 +8,13 @@ Use ``estimate_action``: a strategy is infeasible or has an action, never both.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
 
 from mainstay.recovery.cost_inputs import GONE, CostInputs, FaultKind
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction, until_back
 from mainstay.recovery.recovery_plan import RecoveryStrategyName, RestoreStrategyName
 
 
-class RecoveryStrategy(Protocol):
+class RecoveryStrategy:
     """One recovery strategy. Pure: the same cost inputs gives the same answer."""
 
     way: RecoveryStrategyName
@@ -26,11 +25,11 @@ class RecoveryStrategy(Protocol):
 
     def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
         """Why it cannot be, in one sentence; None if it can."""
-        ...
+        raise NotImplementedError
 
     def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
-        """What it does, where ``mask`` is None."""
-        ...
+        """What it does, where ``infeasible_reason`` is None."""
+        raise NotImplementedError
 
 
 def estimate_action(way: RecoveryStrategy, cost_inputs: CostInputs) -> RecoveryAction | str:

@@ -7,7 +7,6 @@ from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.cost_model.layouts import best_mix, mixable
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
 from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, rejoins, unheld
-from mainstay.recovery.strategies.shapes import model_of
 
 
 class Reinstantiate(RecoveryStrategy):
@@ -26,14 +25,12 @@ class Reinstantiate(RecoveryStrategy):
         if cost_inputs.left < least:
             return f"{cost_inputs.left} workers are left, and two replicas of the model need {least}."
         return (
-            None
-            if mixable(model_of(cost_inputs), cost_inputs.left)
-            else "The batch cannot keep any mix of pipelines busy."
+            None if mixable(cost_inputs.model, cost_inputs.left) else "The batch cannot keep any mix of pipelines busy."
         )
 
     def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """At most one worker's state moves into each worker, all at once; or all write, start again and read."""
-        found = best_mix(model_of(cost_inputs), cost_inputs.left)
+        found = best_mix(cost_inputs.model, cost_inputs.left)
         assert found is not None  # masked
         through_s = 2.0 * cost_inputs.read_s + cost_inputs.costs.spawn_cold_s
         move_s = through_s if cost_inputs.through_disk else cost_inputs.move_s

@@ -42,18 +42,6 @@ def local_offers(case: FailureCase, rank: int) -> dict[int, RestoreOption]:
     return {slot.epoch: SLOT for slot in case.slots(rank) if slot.node == node}
 
 
-def survivor_offers(case: FailureCase, rank: int) -> dict[int, RestoreOption]:
-    """What a survivor has without help: its slots and, better, its own tensors.
-
-    In a job that saves in shards tensors count only with the slot beside them: replicas need this rank's part.
-    """
-    live, slots = case.situation.live.get(rank), local_offers(case, rank)
-    if live is None or (case.situation.sharded and live not in slots):
-        return slots
-    slots[live] = LIVE
-    return slots
-
-
 def disk_offers(case: FailureCase, rank: int) -> dict[int, RestoreOption]:
     """Checkpoints that the node where the rank runs next can read; of two copies the one that all can read."""
     return {
@@ -73,7 +61,10 @@ class SurvivorOptions:
         self.slots: defaultdict[int, set[int]] = defaultdict(set)
         """Epoch -> survivors with a verified slot on their node."""
         self.live: defaultdict[int, set[int]] = defaultdict(set)
-        """Epoch -> survivors whose tensors hold it; see ``survivor_offers``."""
+        """Epoch -> survivors whose tensors hold it.
+
+        In a job that saves in shards tensors count only with the slot beside them: replicas need this rank's part.
+        """
         self.disk: defaultdict[int, dict[int, RestoreOption]] = defaultdict(dict)
         """Epoch -> survivor -> its checkpoint; see ``disk_offers``."""
         if disk:
@@ -108,9 +99,10 @@ class SurvivorOptions:
                 self.disk[held.epoch].setdefault(held.rank, RestoreOption(RestoreSource.DISK, from_nodes=(held.node,)))
 
     def offers(self, rank: int) -> Offers:
-        """What one survivor has."""
+        """What one survivor has; its own tensors before a slot, and a slot before the disk."""
         disk = {epoch: options[rank] for epoch, options in self.disk.items() if rank in options}
-        return disk | survivor_offers(self._case, rank)
+        slots = {epoch: SLOT for epoch, ranks in self.slots.items() if rank in ranks}
+        return disk | slots | {epoch: LIVE for epoch, ranks in self.live.items() if rank in ranks}
 
     def together(self, epoch: int) -> CommonEpoch:
         """All of them at one epoch."""

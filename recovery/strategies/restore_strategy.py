@@ -12,31 +12,41 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, cast
+from typing import cast
 
 from mainstay.recovery.planner_input import FailureCase
-from mainstay.recovery.recovery_plan import Alternative, RankRestore, RestoreSource, RestoreStrategyName
+from mainstay.recovery.recovery_plan import (
+    Alternative,
+    RankRestore,
+    RecoveryStrategyName,
+    RestoreSource,
+    RestoreStrategyName,
+)
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy
 from mainstay.recovery.strategies.restore_options import AllRankOptions, Offers, RestoreOption, local_offers
 
 _LISTED = 4  # epochs named in a sentence: enough to see that two ranks do not meet
 
 
-class RestoreStrategy(Protocol):
+class RestoreStrategy(RecoveryStrategy):
     """A strategy that restores memory. Pure: the same case gives the same alternative."""
 
-    @property
-    def name(self) -> RestoreStrategyName: ...
+    name: RestoreStrategyName
+
+    def __init_subclass__(cls) -> None:
+        cls.way, cls.executed_as = RecoveryStrategyName(cls.name.value), cls.name
 
     def price(self, case: FailureCase) -> Alternative:
         """The alternative: feasible with a price and a restore for every rank, or infeasible with the reason."""
-        ...
+        found = _placement_problem(case) or self.restore(case)
+        return Alternative(strategy=self.name, feasible=False, reason=found) if isinstance(found, str) else found
+
+    def restore(self, case: FailureCase) -> Alternative | str:
+        """The priced alternative where all ranks have a place, or the sentence why there is none."""
+        raise NotImplementedError
 
 
-def infeasible(name: RestoreStrategyName, reason: str) -> Alternative:
-    return Alternative(strategy=name, feasible=False, reason=reason)
-
-
-def placement_problem(case: FailureCase) -> str | None:
+def _placement_problem(case: FailureCase) -> str | None:
     """Why no strategy can work, or None."""
     if case.unplaced is None:
         return None
@@ -63,7 +73,7 @@ def restore_from(
     own: Mapping[int, dict[int, RestoreOption]],
     missing: Callable[[FailureCase, int], str],
     reason: Callable[[int], str],
-) -> Alternative:
+) -> Alternative | str:
     """Restore each failed rank from the strategy's own source or its own slot, at the newest epoch that all can have.
 
     Args:
@@ -76,16 +86,16 @@ def restore_from(
     mine = {rank: local_offers(case, rank) | own[rank] for rank in case.failed}
     bare = next((rank for rank in case.failed if not mine[rank]), None)
     if bare is not None or (case.failed and not any(own.values())):
-        return infeasible(name, missing(case, case.failed[0] if bare is None else bare))
+        return missing(case, case.failed[0] if bare is None else bare)
     return restore_together(name, AllRankOptions(case, mine), own, reason)
 
 
 def restore_together(
     name: RestoreStrategyName, offers: AllRankOptions, own: Mapping[int, Offers], reason: Callable[[int], str]
-) -> Alternative:
+) -> Alternative | str:
     """Restore at the newest epoch that all can have, if there is one."""
     epoch, why_not = _choose(offers, own)
-    return infeasible(name, why_not) if epoch is None else _evaluate(name, reason(epoch), epoch, offers)
+    return why_not if epoch is None else _evaluate(name, reason(epoch), epoch, offers)
 
 
 def _disagreement(offers: AllRankOptions) -> str:

@@ -65,27 +65,10 @@ class Reporter:
         self._thread = threading.Thread(target=self._run, name="mainstay-report", daemon=True)
         self._thread.start()
 
-    def event(
-        self,
-        kind: EventKind,
-        *,
-        time_: float | None = None,
-        node: str | None = None,
-        rank: int | None = None,
-        generation: int | None = None,
-        data: dict[str, Any] | None = None,
-    ) -> None:
-        """Something happened: at once to the file and to the spool."""
-        event = Event(
-            id=uuid7(),
-            time=time.time() if time_ is None else time_,
-            kind=kind,
-            node=node,
-            job=self._options.job,
-            rank=rank,
-            generation=generation,
-            data=data or {},
-        )
+    def event(self, kind: EventKind, data: dict[str, Any], *, time_: float | None = None, **about: Any) -> None:
+        """Something happened: at once to the file and to the spool. ``about`` are its node, rank, and generation."""
+        at = time.time() if time_ is None else time_
+        event = Event(id=uuid7(), time=at, kind=kind, job=self._options.job, data=data, **about)
         self._queue.put(lambda: self._write_event(event))
 
     def step(self, rank: int, record: StepRecord) -> None:

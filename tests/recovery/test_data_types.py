@@ -13,7 +13,7 @@ import pytest
 MODULES = ("planner_input", "strategy_choice", "recovery_plan", "cost_inputs")
 PACKAGES = ("memory", "cost_model", "strategies")
 BY_PLACE = {
-    "Cell", "CopyBatch", "CostEstimate", "Cut", "DeviceCopier", "Fit", "FreeMemory", "Header",
+    "CopyBatch", "CostEstimate", "Cut", "DeviceCopier", "Fit", "FreeMemory",
     "Item", "Layout", "OptionStep", "Pins", "RecordDamage", "Repair", "Rerouted", "Rows", "ScalingSample",
     "SlotChoice", "SlotRecord", "StridedCopier", "StridedPart", "TensorSpec", "_Chunk", "_Order",
 }  # fmt: skip

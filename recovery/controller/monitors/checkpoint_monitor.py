@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from typing import Any, Final
 
@@ -20,11 +19,9 @@ from mainstay.recovery.checkpoint.summary import NAMED, CheckpointStep, RunReade
 from mainstay.recovery.checkpoint.upload_state import UploadProgress
 from mainstay.recovery.controller.checkpointing import CheckpointManager
 from mainstay.recovery.controller.daemon_thread import in_daemon_thread
-from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
-
-log = logging.getLogger("mainstay.coordinator")
 
 LOOK_SECONDS: Final = 5.0
 """Between looks: at the names in a directory, and at what has changed there."""

@@ -8,25 +8,34 @@ goes back to the newest clean step that memory or disk still has, and X's ranks 
 
 from __future__ import annotations
 
-import logging
 import time
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import pairwise
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
 from mainstay.recovery.controller.failure import GenerationFailure
-from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.options import CorruptionPolicy
 from mainstay.recovery.work_assignment import LossPolicy
-
-log = logging.getLogger("mainstay.coordinator")
 
 MOST: Final = 8192
 """Epochs remembered one by one; of older ones ever fewer, so that a job of any length fits into a megabyte."""
 SKEW_SECONDS: Final = 2.0
 """Clocks of a node, the service and the coordinator may be so far apart: a verdict counts from so much earlier."""
+
+
+class _Written(NamedTuple):
+    """Steps up to ``epoch``, since the entry before."""
+
+    epoch: int
+    begun: float
+    at: float
+    """Unix seconds at which it was committed."""
+    nodes: frozenset[str]
 
 
 class EpochWriters:
@@ -38,43 +47,33 @@ class EpochWriters:
     """
 
     def __init__(self, epoch: int = 0, started: float = 0.0) -> None:
-        self._epochs = [epoch]
-        self._times = [started]
-        self._begun = [started]
+        self._written = [_Written(epoch, started, started, frozenset())]
         self._back_at = started
-        self._nodes: list[frozenset[str]] = [frozenset()]
 
     @property
     def newest(self) -> int:
-        return self._epochs[-1]
+        return self._written[-1].epoch
 
     def committed(self, epoch: int, at: float, nodes: frozenset[str]) -> None:
         """``nodes`` made the steps up to ``epoch``, committed ``at`` that time; the first word counts."""
-        if epoch <= self._epochs[-1]:
+        last = self._written[-1]
+        if epoch <= last.epoch:
             return
-        self._epochs.append(epoch)
-        self._begun.append(max(self._times[-1], self._back_at))
-        self._times.append(max(at, self._times[-1]))
-        self._nodes.append(nodes)
-        if len(self._epochs) > MOST:
+        self._written.append(_Written(epoch, max(last.at, self._back_at), max(at, last.at), nodes))
+        if len(self._written) > MOST:
             self._thin()
 
     def _thin(self) -> None:
         """Of the older half every other entry goes; its writers count with the entry after it."""
-        half = len(self._epochs) // 4 * 2
-        for i in range(half - 1, 0, -2):
-            self._nodes[i + 1] |= self._nodes[i]
-            self._begun[i + 1] = self._begun[i]
-            del self._epochs[i], self._times[i], self._begun[i], self._nodes[i]
+        for i in range(len(self._written) // 4 * 2 - 1, 0, -2):
+            gone, kept = self._written.pop(i), self._written[i]
+            self._written[i] = kept._replace(begun=gone.begun, nodes=gone.nodes | kept.nodes)
 
     def went_back(self, epoch: int, at: float = 0.0) -> None:
         """The job begins again at ``epoch``: what came after is not its past any more, what comes begins ``at``."""
         self._back_at = max(self._back_at, at)
-        while len(self._epochs) > 1 and self._epochs[-1] > epoch:
-            self._epochs.pop()
-            self._times.pop()
-            self._begun.pop()
-            self._nodes.pop()
+        while len(self._written) > 1 and self.newest > epoch:
+            self._written.pop()
 
     def last_clean_epoch(self, node: str, since: float, until: float | None = None) -> int | None:
         """The newest epoch before the first that ``node`` took part in after ``since``.
@@ -88,13 +87,14 @@ class EpochWriters:
             The newest epoch of all if none is corrupt; None if not even the first is known to be clean: the verdict
             is of a time before this run, which continued from another's step.
         """
-        if since < self._times[0] and self._epochs[0] > 0:
+        written = self._written
+        if since < written[0].at and written[0].epoch > 0:
             return None
-        first = max(1, bisect_left(self._times, since))
-        for i in range(first, len(self._epochs)):
-            if node in self._nodes[i] and self._times[i] > since and (until is None or self._begun[i] < until):
-                return self._epochs[i - 1]
-        return self._epochs[-1]
+        first = max(1, bisect_left(written, since, key=attrgetter("at")))
+        for before, one in pairwise(written[first - 1 :]):
+            if node in one.nodes and one.at > since and (until is None or one.begun < until):
+                return before.epoch
+        return self.newest
 
 
 @dataclass(slots=True)

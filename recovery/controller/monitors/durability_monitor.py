@@ -9,7 +9,6 @@ the service, in its answer to the job report, and from the agents: memory that f
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -21,8 +20,7 @@ import msgspec
 from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.agent.messages import GetInventory, Group, GroupMember, Inventory
 from mainstay.recovery.agent.peer import Credentials, Peer
-from mainstay.recovery.controller.job import Job
-from mainstay.recovery.controller.launcher_commands import LauncherCommands
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.monitors.corruption_tracker import CorruptionRecord, CorruptionTracker
 from mainstay.recovery.controller.monitors.snapshot_corruption import CorruptionStats
 from mainstay.recovery.controller.monitors.snapshot_inventory import JobLayout, SnapshotInventory, build_inventory
@@ -36,8 +34,6 @@ from mainstay.recovery.node_warning import OWN_SECONDS, NodeWarning, read
 from mainstay.recovery.placement import holders
 from mainstay.recovery.protection_scheme import SchemeKind
 from mainstay.recovery.protocol.messages import ConfigureJobParity
-
-log = logging.getLogger("mainstay.coordinator")
 
 LOOK_SECONDS: Final = 2.0
 """Between looks; a look costs each agent one small message."""
@@ -62,11 +58,8 @@ class _Look:
 class DurabilityMonitor:
     """One a coordinator."""
 
-    def __init__(
-        self, job: Job, commands: LauncherCommands, participation: ParticipationPolicy, inputs: PlannerInputBuilder
-    ) -> None:
+    def __init__(self, job: Job, participation: ParticipationPolicy, inputs: PlannerInputBuilder) -> None:
         self._job = job
-        self._commands = commands
         self._participation = participation
         self.corrupt_steps = CorruptionTracker(job, inputs)
         self._damages = CorruptionStats(job.reporter.event)
@@ -115,7 +108,7 @@ class DurabilityMonitor:
         closed = members.by_trust().cordoned
         self._job.warn(msgspec.structs.replace(members.warnings, reported=found))
         if {n: w.cordoned for n, w in found.items()} != {n: w.cordoned for n, w in before.items()}:
-            self._commands.replicate_state()
+            self._job.replicate_state()
         self._participation.reopen(closed)
         if self._task is not None:
             verdicts = ((node, warning) for node, warning in found.items() if warning.corrupt)

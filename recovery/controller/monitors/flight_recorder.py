@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import zlib
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -17,11 +16,9 @@ from typing import Any, Final
 from mainstay.detectors.hang.analysis import HangDiagnosis, diagnose
 from mainstay.detectors.hang.flight_recorder import Dump, DumpError, decode, dumps_of
 from mainstay.probes.core_types import EventKind
-from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.protocol.messages import DumpFlightRecorders
 from mainstay.recovery.protocol.worker_messages import FlightRecorderDump
-
-log = logging.getLogger("mainstay.coordinator")
 
 ANSWER_SECONDS: Final = 1.5
 """Ranks answer within milliseconds, and culprits are fenced 2 s after a hang is found."""
@@ -68,7 +65,7 @@ class FlightRecorderCollector:
         missing = sorted((asked | set(found.doubts.missing)) - set(found.ranks))
         log.warning("HANG flight recorder of %d of %d ranks: %s", len(found.ranks), len(asked), found.summary)
         data = _event_data(found, missing, problems)
-        job.reporter.event(EventKind.FLIGHT_RECORDER, generation=generation, data={"reason": reason, **data})
+        job.event(EventKind.FLIGHT_RECORDER, {"reason": reason, **data}, generation=generation)
 
 
 def _analyze(answers: Mapping[int, FlightRecorderDump]) -> tuple[HangDiagnosis | None, dict[int, str]]:

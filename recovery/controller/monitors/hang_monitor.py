@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -25,7 +24,7 @@ from mainstay.detectors.base import ArrayDetector, Samples
 from mainstay.detectors.finding import Finding, FindingKind
 from mainstay.probes.core_types import EventKind, StepPhase
 from mainstay.recovery.controller.failure import GenerationFailure
-from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.monitors.flight_recorder import FlightRecorderCollector
 from mainstay.recovery.controller.report import FormedRanks, form
 from mainstay.recovery.controller.state.job_state import JobPhase
@@ -34,8 +33,6 @@ from mainstay.recovery.options import OnHang
 from mainstay.recovery.protocol.messages import DEBUGGED, DUMP_SECONDS, DumpStacks, NodeProgress, Stacks
 from mainstay.recovery.protocol.wire import WireError
 from mainstay.recovery.telemetry.progress import CATALOG, ProgressSample, ProgressTable
-
-log = logging.getLogger("mainstay.coordinator")
 
 HANGS: Final = frozenset({FindingKind.COMM_HANG, FindingKind.NONCOMM_HANG, FindingKind.COLLECTIVE_MISMATCH})
 SUSPECTS: Final = 8
@@ -122,9 +119,7 @@ class HangMonitor:
         }
         if message.problem:
             data["problem"] = message.problem
-        self._job.reporter.event(
-            EventKind.STACK_DUMP, node=node.name, rank=message.rank, generation=self._job.state.generation, data=data
-        )
+        self._job.event(EventKind.STACK_DUMP, data, node=node.name, rank=message.rank)
 
     # The loop
 

@@ -8,7 +8,6 @@ against the others (CheckFreq, FAST 2021). Until then, they are assumed. See ``m
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import defaultdict, deque
 from dataclasses import dataclass, replace
 from statistics import median
@@ -18,13 +17,11 @@ from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.controller.checkpointing import CheckpointManager
 from mainstay.recovery.controller.daemon_thread import in_daemon_thread
-from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.controller.state.events import SettingsChanged
 from mainstay.recovery.save_intervals import LEAST_STEPS, ProtectionTier, SaveCosts, levels, slowdown
-
-log = logging.getLogger("mainstay.coordinator")
 
 LOOK_SECONDS: Final = 15.0
 """Between looks at what saving has cost. Steps on disk are minutes apart."""

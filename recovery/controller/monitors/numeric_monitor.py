@@ -8,7 +8,6 @@ speaks against a faulty device.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -19,13 +18,11 @@ from mainstay.detectors.finding import Finding, FindingKind
 from mainstay.detectors.job.mesh import JobMesh
 from mainstay.probes.core_types import Severity
 from mainstay.recovery.controller.failure import ReplayTrigger
-from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.report import FormedRanks, form
 from mainstay.recovery.controller.state.job_state import JobPhase
 from mainstay.recovery.options import NumericAnomalyPolicy
 from mainstay.recovery.protocol.worker_messages import StepRecord
-
-log = logging.getLogger("mainstay.coordinator")
 
 _OPEN: Final = 8
 """Steps that wait for the records of slow ranks; an older one is judged without them."""

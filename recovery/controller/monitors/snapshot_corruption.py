@@ -6,8 +6,9 @@ An agent counts from its start; one that was started again begins at nothing, an
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mainstay.probes.core_types import EventKind
@@ -22,12 +23,8 @@ _MOST_TOLD: Final = 64
 class NodeCorruption:
     """Of one node, as far as its agents remember."""
 
-    found: int = 0
-    flipped: int = 0
-    repaired: int = 0
-    lost: int = 0
-    drills: int = 0
-    """Drills that failed."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Of ``_COUNTED``, and ``drills`` that failed."""
     at: float = 0.0
     """Unix seconds: when bytes were last found changed by themselves."""
     what: str = ""
@@ -43,10 +40,8 @@ class NodeCorruption:
         if told.found <= before.found:
             return {}
         new = {name: getattr(told, name) - getattr(before, name) for name in _COUNTED}
-        for name in _COUNTED:
-            setattr(self, name, getattr(self, name) + new[name])
         new["drills"] = told.drills_failed - before.drills_failed
-        self.drills += new["drills"]
+        self.counts.update(new)
         self.what = told.last[:300]
         # What was there before this coordinator looked, another one has told.
         return {} if first else {**new, "what": self.what}
@@ -77,22 +72,22 @@ class CorruptionStats:
 
     def flipped(self, since: float) -> dict[str, NodeCorruption]:
         """Nodes on which bytes were found changed after ``since``, Unix seconds."""
-        return {node: damage for node, damage in self._nodes.items() if damage.flipped and damage.at > since}
+        return {node: damage for node, damage in self._nodes.items() if damage.counts["flipped"] and damage.at > since}
 
     def report(self) -> dict[str, Any] | None:
         """As a job report states it; None where no agent scrubs."""
         if not self._looked:
             return None
-        total = {name: sum(getattr(damage, name) for damage in self._nodes.values()) for name in _COUNTED}
-        bad = sorted((node, damage) for node, damage in self._nodes.items() if damage.found)
+        total = sum((damage.counts for damage in self._nodes.values()), Counter[str]())
+        bad = sorted((node, damage) for node, damage in self._nodes.items() if damage.counts["found"])
         return {
             "passes": min(scrub.passes for scrub in self._looked.values()),
             "bytes": sum(scrub.nbytes for scrub in self._looked.values()),
             "drills": sum(scrub.drills for scrub in self._looked.values()),
-            "drills_failed": sum(damage.drills for damage in self._nodes.values()),
-            **total,
+            "drills_failed": total["drills"],
+            **{name: total[name] for name in _COUNTED},
             "nodes": [
-                {"node": node, "last": d.what, **{name: getattr(d, name) for name in _COUNTED}}
+                {"node": node, "last": d.what, **{name: d.counts[name] for name in _COUNTED}}
                 for node, d in bad[:_MOST_TOLD]
             ],
         }

@@ -6,13 +6,10 @@ that from a hang, so it is reported and left alone.
 
 from __future__ import annotations
 
-import logging
 import time
 from typing import Final
 
-from mainstay.recovery.controller.job import Job
-
-log = logging.getLogger("mainstay.coordinator")
+from mainstay.recovery.controller.job import Job, log
 
 FIRST_SECONDS: Final = 60.0
 """Until the first report; each further one after twice the time."""

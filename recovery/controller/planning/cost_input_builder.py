@@ -23,20 +23,11 @@ from mainstay.recovery.cost_model.iteration import StageTimes
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.planner_input import MachineCosts
 from mainstay.recovery.recovery_plan import RecoveryStrategyName, RestoreStrategyName
+from mainstay.recovery.strategies import WAYS
 
-WAITS = frozenset(
-    {
-        RecoveryStrategyName.LOCAL_SLOT,
-        RecoveryStrategyName.PEER_COPY,
-        RecoveryStrategyName.PARITY_REBUILD,
-        RecoveryStrategyName.DISK_RESTART,
-        RecoveryStrategyName.STANDBY_SWAP,
-    }
-)
-"""Ways in which all wait for a process in the place of each lost one; from where its state comes, the planner says."""
 LEAVES = frozenset({RecoveryStrategyName.DROP_AND_HEAL, RecoveryStrategyName.REROUTE_COUPLED})
 """Ways in which the others continue without them."""
-CARRIED = WAITS | LEAVES | {RecoveryStrategyName.IN_PROCESS, RecoveryStrategyName.REINSTANTIATE}
+CARRIED = LEAVES | {RecoveryStrategyName.REINSTANTIATE} | {way.way for way in WAYS if way.executed_as is not None}
 """All that a coordinator carries out automatically when something is lost."""
 PIECES = 12
 """Layers of a stage where the script says that its model can be cut anywhere: their number is unknown, and with a

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Collection, Mapping
 from statistics import median
@@ -10,8 +9,7 @@ from typing import Any
 
 from mainstay.recovery.agent.messages import Group, GroupMember
 from mainstay.recovery.controller.checkpointing import CheckpointManager
-from mainstay.recovery.controller.job import Job
-from mainstay.recovery.controller.launcher_commands import LauncherCommands
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.recovery_record import BadSource
 from mainstay.recovery.controller.state.events import ReplicasCompared
 from mainstay.recovery.membership.members import AllRanks, NodeMember, RankMember
@@ -28,8 +26,6 @@ from mainstay.recovery.planner_input import (
 from mainstay.recovery.protocol.worker_messages import RestoreOrder, Shard, StepRecord
 from mainstay.recovery.recovery_plan import Alternative, RankRestore, RestoreSource
 
-log = logging.getLogger("mainstay.coordinator")
-
 _STEPS_REMEMBERED = 32
 _STEPS_TIMED = 4096
 """Of rank 0, until they are asked for."""
@@ -41,10 +37,9 @@ _FOR_EVER = 1 << 62
 class PlannerInputBuilder:
     """Builds situations for the planner. Keeps what was measured on the way: the step time."""
 
-    def __init__(self, job: Job, checkpoints: CheckpointManager, commands: LauncherCommands) -> None:
+    def __init__(self, job: Job, checkpoints: CheckpointManager) -> None:
         self._job = job
         self._checkpoints = checkpoints
-        self._commands = commands
         self._step_times: list[float] = []
         self._timed: deque[tuple[int, float]] = deque(maxlen=_STEPS_TIMED)
         self._all_told = AllRanks()
@@ -88,7 +83,7 @@ class PlannerInputBuilder:
         buffers = equal and all(len({ranks[peer].buffers[epoch] for peer in peers}) == 1 for peers in parts)
         self._job.apply(ReplicasCompared(parameters_equal=equal, replicated=buffers))
         self._checkpoints.configure()  # equal replicas may share the writing
-        self._commands.replicate_state()
+        self._job.replicate_state()
         if parts and not equal:
             self._report_unequal()
 
@@ -279,15 +274,12 @@ class PlannerInputBuilder:
 
     def _slots(self, node: NodeMember, bad: set[BadSource]) -> list[HeldSlot]:
         held = node.inventory.slots if node.inventory else ()
-        if (
-            not bad and not self._job.history.returns
-        ):  # the ordinary case, in which thousands of nodes are looked through
-            return [HeldSlot(node=node.name, rank=s.rank, epoch=s.epoch, verified=s.verified) for s in held]
+        local, holds = RestoreSource.LOCAL_SLOT, self._job.history.holds
+        usual = not bad and not self._job.history.returns  # then thousands of nodes are looked through
         return [
-            HeldSlot(node=node.name, rank=slot.rank, epoch=slot.epoch, verified=slot.verified)
-            for slot in held
-            if BadSource(slot.rank, slot.epoch, RestoreSource.LOCAL_SLOT) not in bad
-            and self._job.history.holds(slot.epoch, slot.generation)
+            HeldSlot(node=node.name, rank=s.rank, epoch=s.epoch, verified=s.verified)
+            for s in held
+            if usual or (BadSource(s.rank, s.epoch, local) not in bad and holds(s.epoch, s.generation))
         ]
 
     # Orders

@@ -10,16 +10,15 @@ recovered predicted beside measured; constants and factors learn of it
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import time
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final
 
-from mainstay.recovery.calibration import CostPrediction, RecoveryOutcome, forecast, ledger, record
+from mainstay.recovery.calibration import CostPrediction, RecoveryOutcome, forecast, record
 from mainstay.recovery.controller.failure import GenerationFailure
-from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
 from mainstay.recovery.controller.participation import ParticipationPolicy
 from mainstay.recovery.controller.planning.cost_input_builder import (
@@ -45,12 +44,10 @@ from mainstay.recovery.strategy_choice import (
     single,
 )
 
-log = logging.getLogger("mainstay.coordinator")
-
 TOLD: Final = 8
 """Feasible options that an event names; of the infeasible ones all, each a sentence."""
 REMEMBERED: Final = 256
-"""Recoveries of which the ledger speaks."""
+"""Recoveries that the log sums up."""
 ERRED: Final = "No process is gone: whoever raised makes the step again."
 PLACED: Final = "Each lost rank has a place to run: no pipeline need change."
 ALIKE: Final = 0.1
@@ -243,11 +240,11 @@ class StrategyController:
         alarms = self._job.calibration.alarms()
         for alarm in alarms:
             log.warning("DRIFT %s: %s", self._job.options.job, alarm)
-        summed = ledger(self.records)
         log.info(
             "%s took %.3f s, predicted %.3f s; %d of %d recoveries within a quarter, excess cost %.3f s in all",
             made.strategy, made.measured_s, predicted.seconds,
-            summed.within_promise, summed.recoveries, summed.excess_cost_s,
+            sum(each.is_accurate for each in self.records), len(self.records),
+            sum(each.excess_cost_s for each in self.records),
         )  # fmt: skip
         data = {"outcome": outcome(made) | ({"drift": list(alarms)} if alarms else {})}
         # Where no plan was made, nothing has said yet what was weighed.

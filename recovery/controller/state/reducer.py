@@ -10,39 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from mainstay.recovery.controller.state import events
 from mainstay.recovery.controller.state.effects import Effect, ReplicateJobState, SendToLauncher
-from mainstay.recovery.controller.state.events import (
-    FailureCounted,
-    GenerationBegun,
-    GenerationFenced,
-    GroupsArranged,
-    JobEvent,
-    LastSaveBegun,
-    LauncherMessageReceived,
-    NodeForgotten,
-    NodeJoined,
-    NodeLost,
-    NodeReportReceived,
-    ParticipationChosen,
-    PhaseChanged,
-    ProcessEnded,
-    RankFinished,
-    RankMessageReceived,
-    RankReportReceived,
-    RanksAssigned,
-    RanksLost,
-    RankStarted,
-    RanksUnplaced,
-    ReplicasCompared,
-    SavingChanged,
-    SettingsChanged,
-    ShapeChanged,
-    StoreOpened,
-    TakeoverCompleted,
-    TakeoverStarted,
-    TrainingFormed,
-    WarningsChanged,
-)
 from mainstay.recovery.controller.state.job_state import TRANSITIONS, JobState
 from mainstay.recovery.membership.members import NodeMember, RankMember
 from mainstay.recovery.mesh_shape import MeshShape
@@ -62,7 +31,7 @@ from mainstay.recovery.protocol.worker_messages import (
 Effects = list[Effect]
 
 
-def reduce(state: JobState, event: JobEvent) -> Effects:
+def reduce(state: JobState, event: events.JobEvent) -> Effects:
     """Change ``state`` by ``event``; gives what must be done about it, in this order."""
     return _REDUCERS[type(event)](state, event) or []
 
@@ -70,22 +39,22 @@ def reduce(state: JobState, event: JobEvent) -> Effects:
 # Nodes
 
 
-def _node_joined(state: JobState, event: NodeJoined) -> None:
+def _node_joined(state: JobState, event: events.NodeJoined) -> None:
     hello = event.hello
     # Its generation begins now: a recovery that is under way waits for nothing of it.
     fenced = 0 if state.inheriting else state.generation
     state.members.nodes[hello.node] = NodeMember(hello, hello.agent_endpoint, hello.standbys, fenced=fenced)
 
 
-def _node_lost(state: JobState, event: NodeLost) -> None:
+def _node_lost(state: JobState, event: events.NodeLost) -> None:
     state.members.nodes[event.node].alive = False
 
 
-def _node_forgotten(state: JobState, event: NodeForgotten) -> None:
+def _node_forgotten(state: JobState, event: events.NodeForgotten) -> None:
     del state.members.nodes[event.node]
 
 
-def _launcher_message_received(state: JobState, event: LauncherMessageReceived) -> None:
+def _launcher_message_received(state: JobState, event: events.LauncherMessageReceived) -> None:
     node, members = state.members.nodes[event.node], state.members
     match event.message:
         case AgentUp(endpoint=endpoint):
@@ -100,14 +69,14 @@ def _launcher_message_received(state: JobState, event: LauncherMessageReceived) 
                 members.ranks[rank].pid = pid
 
 
-def _warnings_changed(state: JobState, event: WarningsChanged) -> None:
+def _warnings_changed(state: JobState, event: events.WarningsChanged) -> None:
     state.members.warnings = event.warnings
 
 
 # Ranks
 
 
-def _rank_message_received(state: JobState, event: RankMessageReceived) -> None:
+def _rank_message_received(state: JobState, event: events.RankMessageReceived) -> None:
     rank, current = state.members.ranks[event.rank], state.generation
     match event.message:
         case Ready() as ready if ready.generation == current:
@@ -154,20 +123,20 @@ def _told(state: JobState, rank: RankMember, said: Attached | StepsTotal | RankD
             rank.error = said
 
 
-def _process_ended(state: JobState, event: ProcessEnded) -> None:
+def _process_ended(state: JobState, event: events.ProcessEnded) -> None:
     state.members.ranks[event.rank].pid = None
 
 
-def _rank_finished(state: JobState, event: RankFinished) -> None:
+def _rank_finished(state: JobState, event: events.RankFinished) -> None:
     state.members.ranks[event.rank].finished = True
 
 
-def _ranks_lost(state: JobState, event: RanksLost) -> None:
+def _ranks_lost(state: JobState, event: events.RanksLost) -> None:
     for number in event.ranks:
         state.members.ranks[number].lost, state.members.ranks[number].live = True, False
 
 
-def _ranks_assigned(state: JobState, event: RanksAssigned) -> Effects:
+def _ranks_assigned(state: JobState, event: events.RanksAssigned) -> Effects:
     state.generation, state.started_at = 1, event.started_at
     _make_ranks(state, event.homes)
     return [ReplicateJobState(), *_starts(state, range(len(event.homes)))]
@@ -178,13 +147,13 @@ def _make_ranks(state: JobState, homes: Collection[str]) -> None:
     state.members.absent = ()
 
 
-def _ranks_unplaced(state: JobState, event: RanksUnplaced) -> None:
+def _ranks_unplaced(state: JobState, event: events.RanksUnplaced) -> None:
     unplaced = set(event.ranks)
     for rank in state.members.ranks:
         rank.unplaced = rank.number in unplaced
 
 
-def _rank_started(state: JobState, event: RankStarted) -> Effects:
+def _rank_started(state: JobState, event: events.RankStarted) -> Effects:
     rank = state.members.ranks[event.rank]
     rank.unplaced = False
     _replace_process(rank, event.node)
@@ -216,7 +185,7 @@ def _starts(state: JobState, ranks: Collection[int]) -> Effects:
     ]  # fmt: skip
 
 
-def _participation_chosen(state: JobState, event: ParticipationChosen) -> None:
+def _participation_chosen(state: JobState, event: events.ParticipationChosen) -> None:
     here = None if event.ranks is None else set(event.ranks)
     for rank in state.members.ranks:
         if here is None or rank.number in here:
@@ -229,11 +198,11 @@ def _participation_chosen(state: JobState, event: ParticipationChosen) -> None:
 # Generations
 
 
-def _generation_begun(state: JobState, _: GenerationBegun) -> None:
+def _generation_begun(state: JobState, _: events.GenerationBegun) -> None:
     state.generation += 1
 
 
-def _generation_fenced(state: JobState, event: GenerationFenced) -> Effects:
+def _generation_fenced(state: JobState, event: events.GenerationFenced) -> Effects:
     members, exclude = state.members, set(event.exclude)
     fences: Effects = []
     for node, here in members.alive_with_ranks():
@@ -254,7 +223,7 @@ def _generation_fenced(state: JobState, event: GenerationFenced) -> Effects:
     return [ReplicateJobState(), *fences, *_starts(state, sorted(event.homes))]
 
 
-def _last_save_begun(state: JobState, _: LastSaveBegun) -> Effects:
+def _last_save_begun(state: JobState, _: events.LastSaveBegun) -> Effects:
     state.generation += 1
     for node in state.members.alive():
         node.inventory = None
@@ -270,7 +239,7 @@ def _end_all(state: JobState, *, last: bool = False) -> Effects:
     return effects
 
 
-def _shape_changed(state: JobState, event: ShapeChanged) -> Effects:
+def _shape_changed(state: JobState, event: events.ShapeChanged) -> Effects:
     effects = _end_all(state)  # by the numbers that they have: the new ones are others
     if not event.shape.depths:  # pipelines of unlike depth have no peer to compare with: what was known holds
         state.replicated, state.parameters_equal = None, True
@@ -280,50 +249,50 @@ def _shape_changed(state: JobState, event: ShapeChanged) -> Effects:
     return effects
 
 
-def _training_formed(state: JobState, _: TrainingFormed) -> None:
+def _training_formed(state: JobState, _: events.TrainingFormed) -> None:
     state.formed_once = True
 
 
-def _phase_changed(state: JobState, event: PhaseChanged) -> None:
+def _phase_changed(state: JobState, event: events.PhaseChanged) -> None:
     assert event.phase in TRANSITIONS[state.phase], f"{state.phase} -> {event.phase} is not in the table"
     state.phase = event.phase
     if not TRANSITIONS[event.phase]:
         state.finished_at = event.at
 
 
-def _saving_changed(state: JobState, event: SavingChanged) -> None:
+def _saving_changed(state: JobState, event: events.SavingChanged) -> None:
     state.saving = event.saving
 
 
-def _failure_counted(state: JobState, _: FailureCounted) -> None:
+def _failure_counted(state: JobState, _: events.FailureCounted) -> None:
     state.recoveries += 1
 
 
-def _store_opened(state: JobState, event: StoreOpened) -> None:
+def _store_opened(state: JobState, event: events.StoreOpened) -> None:
     state.store = event.host, event.port
 
 
 # Protection
 
 
-def _groups_arranged(state: JobState, event: GroupsArranged) -> None:
+def _groups_arranged(state: JobState, event: events.GroupsArranged) -> None:
     state.groups = event.groups
 
 
-def _settings_changed(state: JobState, event: SettingsChanged) -> None:
+def _settings_changed(state: JobState, event: events.SettingsChanged) -> None:
     for name in ("disk_every", "parity_every", "on_loss"):
         if (value := getattr(event, name)) is not None:
             setattr(state, name, value)
 
 
-def _replicas_compared(state: JobState, event: ReplicasCompared) -> None:
+def _replicas_compared(state: JobState, event: events.ReplicasCompared) -> None:
     state.parameters_equal, state.replicated = event.parameters_equal, event.replicated
 
 
 # Takeover
 
 
-def _takeover_started(state: JobState, event: TakeoverStarted) -> None:
+def _takeover_started(state: JobState, event: events.TakeoverStarted) -> None:
     known, members = event.state, state.members
     for elector, hello in zip(known.electors, event.hellos, strict=True):
         absent = NodeMember(hello, hello.agent_endpoint, 0, alive=False, excluded=elector.excluded)
@@ -339,7 +308,7 @@ def _takeover_started(state: JobState, event: TakeoverStarted) -> None:
     state.replicated, state.on_loss = known.replicated, known.on_loss or state.on_loss
 
 
-def _rank_report_received(state: JobState, event: RankReportReceived) -> None:
+def _rank_report_received(state: JobState, event: events.RankReportReceived) -> None:
     rank, report = state.members.ranks[event.report.rank], event.report
     rank.node, rank.pid, rank.lost = event.node, report.pid, False
     for said in report.words:
@@ -357,44 +326,44 @@ def _rank_report_received(state: JobState, event: RankReportReceived) -> None:
                 pass
 
 
-def _node_report_received(state: JobState, event: NodeReportReceived) -> None:
+def _node_report_received(state: JobState, event: events.NodeReportReceived) -> None:
     state.members.nodes[event.node].excluded = event.excluded
 
 
-def _takeover_completed(state: JobState, event: TakeoverCompleted) -> None:
+def _takeover_completed(state: JobState, event: events.TakeoverCompleted) -> None:
     state.inheriting = False
     for node in state.members.nodes.values():
         node.alive = node.alive and node.name in event.present
 
 
-_REDUCERS: dict[type[JobEvent], Callable[[JobState, Any], Effects | None]] = {
-    FailureCounted: _failure_counted,
-    GenerationBegun: _generation_begun,
-    GenerationFenced: _generation_fenced,
-    GroupsArranged: _groups_arranged,
-    TakeoverStarted: _takeover_started,
-    TakeoverCompleted: _takeover_completed,
-    LastSaveBegun: _last_save_begun,
-    LauncherMessageReceived: _launcher_message_received,
-    NodeForgotten: _node_forgotten,
-    NodeJoined: _node_joined,
-    NodeLost: _node_lost,
-    NodeReportReceived: _node_report_received,
-    ParticipationChosen: _participation_chosen,
-    PhaseChanged: _phase_changed,
-    ProcessEnded: _process_ended,
-    RankFinished: _rank_finished,
-    RankReportReceived: _rank_report_received,
-    RankMessageReceived: _rank_message_received,
-    RankStarted: _rank_started,
-    RanksAssigned: _ranks_assigned,
-    RanksLost: _ranks_lost,
-    RanksUnplaced: _ranks_unplaced,
-    ReplicasCompared: _replicas_compared,
-    SavingChanged: _saving_changed,
-    SettingsChanged: _settings_changed,
-    ShapeChanged: _shape_changed,
-    StoreOpened: _store_opened,
-    TrainingFormed: _training_formed,
-    WarningsChanged: _warnings_changed,
+_REDUCERS: dict[type[events.JobEvent], Callable[[JobState, Any], Effects | None]] = {
+    events.FailureCounted: _failure_counted,
+    events.GenerationBegun: _generation_begun,
+    events.GenerationFenced: _generation_fenced,
+    events.GroupsArranged: _groups_arranged,
+    events.TakeoverStarted: _takeover_started,
+    events.TakeoverCompleted: _takeover_completed,
+    events.LastSaveBegun: _last_save_begun,
+    events.LauncherMessageReceived: _launcher_message_received,
+    events.NodeForgotten: _node_forgotten,
+    events.NodeJoined: _node_joined,
+    events.NodeLost: _node_lost,
+    events.NodeReportReceived: _node_report_received,
+    events.ParticipationChosen: _participation_chosen,
+    events.PhaseChanged: _phase_changed,
+    events.ProcessEnded: _process_ended,
+    events.RankFinished: _rank_finished,
+    events.RankReportReceived: _rank_report_received,
+    events.RankMessageReceived: _rank_message_received,
+    events.RankStarted: _rank_started,
+    events.RanksAssigned: _ranks_assigned,
+    events.RanksLost: _ranks_lost,
+    events.RanksUnplaced: _ranks_unplaced,
+    events.ReplicasCompared: _replicas_compared,
+    events.SavingChanged: _saving_changed,
+    events.SettingsChanged: _settings_changed,
+    events.ShapeChanged: _shape_changed,
+    events.StoreOpened: _store_opened,
+    events.TrainingFormed: _training_formed,
+    events.WarningsChanged: _warnings_changed,
 }

@@ -14,7 +14,6 @@ a regroup. TrainMover (2412.12636) and Parcae (2403.14097) move ahead of a failu
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -24,14 +23,12 @@ from typing import Any, Final
 from mainstay.probes.core_types import EventKind
 from mainstay.recovery.agent.messages import NEWEST
 from mainstay.recovery.controller.failure import EndedGeneration, GenerationFailure, WorkflowName
-from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.job_requests import JobRequests, RequestRejectedError, named_ranks
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.recovery_record import RecoveryRecord
 from mainstay.recovery.job_request import JobRequest, RequestKind, RequestState
 from mainstay.recovery.protocol.messages import Prefetch, PrefetchResult
-
-log = logging.getLogger("mainstay.coordinator")
 
 FETCH_SECONDS: Final = 600.0
 """As long as an agent gives one transfer."""
@@ -126,8 +123,6 @@ class MigrationController:
 
     def _plan(self, request: JobRequest) -> dict[int, str]:
         members = self._job.members
-        shape = members.shape
-        assert shape is not None
         moving = named_ranks(members, request)
         bare = [n for n in moving if not (a := members.ranks[n].attached) or not a.protected]
         if bare:
@@ -136,7 +131,7 @@ class MigrationController:
         if request.target is not None:
             self._job.warn(members.warnings.trust(request.target))
         warned = {node: warning.reason for node, warning in members.warnings.current().items()}
-        return choose(moving, homes, members.standbys(), shape.dp_peers, request.target, warned=warned)
+        return choose(moving, homes, members.standbys(), members.known_shape.dp_peers, request.target, warned=warned)
 
     # Before any rank stops
 
@@ -263,6 +258,4 @@ class MigrationController:
         request = current.request
         moves = [{"rank": r, "from": current.sources[r], "to": to} for r, to in sorted(current.moves.items())]
         told = {"migration": request.id, "subject": request.subject, "moves": moves, **data}
-        self._job.reporter.event(
-            kind, node=request.node, rank=request.rank, generation=self._job.state.generation, data=told
-        )
+        self._job.event(kind, told, node=request.node, rank=request.rank)

@@ -21,7 +21,7 @@ class Workflows:
     def __init__(self, executor: RecoveryExecutor) -> None:
         job, checkpoints, inputs = executor.job, executor.checkpoints, executor.inputs
         self.requests = requests = JobRequests(job)
-        self.replays = StepReplayController(job, executor.commands, inputs)
+        self.replays = StepReplayController(job, inputs)
         self.migrations = MigrationController(job, requests)
         self._reshaping = ReshapeController(job, checkpoints, executor.participation, requests)
         self._pipelines = PipelineReinstantiation(job, checkpoints, inputs, self._reshaping)

@@ -16,13 +16,12 @@ through the checkpoint directory, and a rank whose part of the model stays reads
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Coroutine
 
 from mainstay.recovery.controller.checkpointing import CheckpointManager
 from mainstay.recovery.controller.failure import GenerationFailure
-from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.participation import WORTH_STEPS, RemainingRanks
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
@@ -32,8 +31,6 @@ from mainstay.recovery.controller.workflows.reshape_controller import ReshapeCon
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.pipeline_templates import best_shape
 from mainstay.recovery.work_assignment import LossPolicy
-
-log = logging.getLogger("mainstay.coordinator")
 
 
 class PipelineReinstantiation:

@@ -14,7 +14,6 @@ through its checkpoints in the same order; here no launcher, store, agent or war
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.checkpoint.reshape import sources
 from mainstay.recovery.controller.checkpointing import CheckpointManager
 from mainstay.recovery.controller.failure import EndedGeneration, GenerationFailure, WorkflowName
-from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.job_requests import JobRequests, RequestRejectedError
 from mainstay.recovery.controller.participation import ParticipationPolicy
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
@@ -38,8 +37,6 @@ from mainstay.recovery.controller.state.job_state import JobPhase
 from mainstay.recovery.job_request import JobRequest, RequestKind, RequestState
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.protocol.messages import DiscardCommand
-
-log = logging.getLogger("mainstay.coordinator")
 
 SAVE_SECONDS: Final = 600.0
 """As long as an agent gives one transfer."""
@@ -91,12 +88,12 @@ class ReshapeController:
         Raises:
             RequestRejectedError: the job cannot have that shape; one line.
         """
-        assert self._job.members.shape is not None
-        problems = self._unfit(request, self._job.members.shape)
+        shape = self._job.members.known_shape
+        problems = self._unfit(request, shape)
         problem = next((problem for problem, holds in problems.items() if holds), "")
         if problem:
             raise RequestRejectedError(problem)
-        change = ShapeChange(request.shape(self._job.members.shape), request)
+        change = ShapeChange(request.shape(shape), request)
         self._requests.answer(request, RequestState.ACCEPTED, f"it becomes {change.shape} after this step")
         self._start(change)
 

@@ -7,6 +7,7 @@ would be overwritten meanwhile: then all ranks stop after a step until it is wri
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 from mainstay.recovery.controller.checkpointing import CheckpointManager
@@ -28,26 +29,19 @@ SLOTS: Final = 3
 """A rank that has so many keeps a pinned step and the newest two."""
 
 
+@dataclass(eq=False)
 class SaveRequests:
     """One a coordinator."""
 
-    def __init__(
-        self,
-        job: Job,
-        checkpoints: CheckpointManager,
-        inputs: PlannerInputBuilder,
-        durability: DurabilityMonitor,
-        requests: JobRequests,
-    ) -> None:
-        self._job = job
-        self._checkpoints = checkpoints
-        self._inputs = inputs
-        self._durability = durability
-        self._requests = requests
-        self._current: JobRequest | None = None
-        """Under way with all ranks stopped."""
-        self._writing: int | None = None
-        """The step that is written beside training."""
+    _job: Job
+    _checkpoints: CheckpointManager
+    _inputs: PlannerInputBuilder
+    _durability: DurabilityMonitor
+    _requests: JobRequests
+    _current: JobRequest | None = None
+    """Under way with all ranks stopped."""
+    _writing: int | None = None
+    """The step that is written beside training."""
 
     def obstacle(self, _: RequestKind) -> str:
         """Why nothing can be saved; empty: it can."""

@@ -8,7 +8,6 @@ where a rank is slow.
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import statistics
 from collections import Counter
@@ -16,14 +15,12 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from mainstay.probes.core_types import EventKind
-from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.job_requests import JobRequests, RequestRejectedError, named_ranks
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.job_request import JobRequest, RequestKind, RequestState
 from mainstay.recovery.protocol.messages import MeasureSpeeds
 from mainstay.recovery.protocol.worker_messages import SpeedMeasured
-
-log = logging.getLogger("mainstay.coordinator")
 
 SLOWER: Final = 1.2
 """Times the peers' seconds from which a rank is slow: devices of one model differ by some percent, and a processor that
@@ -74,8 +71,7 @@ class SpeedChecker:
     def _peers(self, suspects: Collection[int]) -> list[int]:
         """Others: first of the same role, whose devices are alike; on other nodes; one on each before a second."""
         members = self._job.members
-        assert members.shape is not None
-        role = {rank.number: members.shape.place(rank.number)[1:] for rank in members.present}
+        role = {rank.number: members.known_shape.place(rank.number)[1:] for rank in members.present}
         own, roles = {members.ranks[number].node for number in suspects}, {role[number] for number in suspects}
         seen = Counter[str]()
         order = []
@@ -110,7 +106,7 @@ class SpeedChecker:
         summary = "; ".join(describe(rank, ratios) for rank, ratios in found.items())
         log.warning("speed check of %s: %s", request.subject, summary)
         data: dict[str, Any] = {"summary": summary, "reason": request.reason, "peers": peers, "ranks": ranks}
-        self._job.reporter.event(EventKind.SPEED_CHECK_FINISHED, generation=self._job.state.generation, data=data)
+        self._job.event(EventKind.SPEED_CHECK_FINISHED, data)
         self._requests.answer(request, RequestState.COMPLETED, summary)
 
     async def _measure(self, asked: set[int]) -> str:

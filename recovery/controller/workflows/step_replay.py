@@ -27,18 +27,15 @@ from mainstay.detectors.job.replay_analysis import ReplayOutcome, ReplayResult, 
 from mainstay.detectors.job.replay_bisection import Groups, MeshPlan, mesh_plan
 from mainstay.probes.core_types import EventKind
 from mainstay.recovery.controller.failure import EndedGeneration, GenerationFailure, ReplayTrigger, WorkflowName
-from mainstay.recovery.controller.job import Job
-from mainstay.recovery.controller.launcher_commands import LauncherCommands
+from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.recovery_record import RecoveryRecord, failed_sources
 from mainstay.recovery.controller.restore_verification import find_restore_mismatch
 from mainstay.recovery.controller.state.job_state import JobPhase
 from mainstay.recovery.protocol.step_replay_messages import PER_STEP, StepReplayRequest
-from mainstay.recovery.protocol.worker_messages import Regroup, Replayed, RestoreOrder
+from mainstay.recovery.protocol.worker_messages import Replayed, RestoreOrder
 from mainstay.recovery.recovery_plan import RestoreSource
-
-log = logging.getLogger("mainstay.coordinator")
 
 STEPS: Final = 4
 """Of one repeat. More show a rare fault as well as more repeats do, and say less of when it began."""
@@ -77,9 +74,8 @@ class StepReplayError(RuntimeError):
 class StepReplayController:
     """One a job. ``ask`` begins a replay if one makes sense now; ``executor`` then calls ``carry_out``."""
 
-    def __init__(self, job: Job, commands: LauncherCommands, inputs: PlannerInputBuilder) -> None:
+    def __init__(self, job: Job, inputs: PlannerInputBuilder) -> None:
         self._job = job
-        self._commands = commands
         self._inputs = inputs
         self.proven = 0
         """The newest epoch at which a replay found no rank: gradients were sound at least until then."""
@@ -166,7 +162,7 @@ class StepReplayController:
             self._job.begin_generation("ranks replay again")
             executor.fencing.fence_all()
             await self._ready(executor, recovery)
-            self._order(cut, orders, steps)
+            self._order(executor, cut, orders, steps)
             broken = await self._broken()
             if broken:
                 raise StepReplayError(f"ranks could not be restored: {broken}")
@@ -186,7 +182,7 @@ class StepReplayController:
             await self._ready(executor, recovery)
             epoch, orders = self._restores(executor, recovery)
             steps = max(1, min(STEPS, (self._job.state.steps_total or epoch + STEPS) - epoch))
-            self._order(cut, orders, steps)
+            self._order(executor, cut, orders, steps)
             broken = await self._broken()
             recovery.bad |= {failed_sources(rank, orders[rank]) for rank in broken}
             wrong = None if broken else find_restore_mismatch(self._job, recovery, orders)
@@ -217,8 +213,7 @@ class StepReplayController:
         return epoch, executor.inputs.orders(chosen)
 
     def _plan(self) -> MeshPlan:
-        shape = self._job.members.shape
-        assert shape is not None
+        shape = self._job.members.known_shape
         rows = [
             [str(shape.rank_of(dp=d, pp=p, tp=t)) for p in range(shape.pp) for t in range(shape.tp)]
             for d in range(shape.dp)
@@ -227,30 +222,20 @@ class StepReplayController:
 
     def _roles(self, steps: int) -> tuple[int, ...]:
         """Which replica's data each repeat uses. Two kinds of data where ranks are alone: a defect may need its own."""
-        shape = self._job.members.shape
-        assert shape is not None
+        shape = self._job.members.known_shape
         wanted = self._plan().repeats
         seconds = steps * self._inputs.step_seconds
         affordable = math.floor(BUDGET_SECONDS / seconds) if seconds > 0.0 else wanted
         repeats = max(LEAST_REPEATS, min(wanted, affordable))
         return tuple(i % 2 if shape.pp * shape.tp == 1 else 0 for i in range(repeats))
 
-    def _order(self, cut: _Cut, orders: dict[int, RestoreOrder], steps: int) -> None:
-        job, roles = self._job, self._roles(steps)
+    def _order(self, executor: RecoveryExecutor, cut: _Cut, orders: dict[int, RestoreOrder], steps: int) -> None:
+        roles, found = self._roles(steps), {}
         self._told.clear()
-        host, port = job.state.store
-        found = {}
         for rank, restore in orders.items():
-            position = cut[rank]
-            replay_request = StepReplayRequest(group=position.group, place=position.place, steps=steps, roles=roles)
-            found[rank] = Regroup(
-                generation=job.state.generation,
-                store_host=host,
-                store_port=port,
-                restore=restore,
-                replay_request=replay_request,
-            )
-        self._commands.regroup(found)
+            wanted = StepReplayRequest(group=cut[rank].group, place=cut[rank].place, steps=steps, roles=roles)
+            found[rank] = self._job.regroup_order(restore, replay_request=wanted)
+        executor.regroup(found)
 
     async def _broken(self) -> dict[int, str]:
         """Wait until all have restored; who could not, and why."""
@@ -322,7 +307,7 @@ class StepReplayController:
             "epoch": epoch,
             "seconds": seconds,
         }
-        self._job.reporter.event(EventKind.STEP_REPLAY_FINISHED, generation=self._job.state.generation, data=data)
+        self._job.event(EventKind.STEP_REPLAY_FINISHED, data)
 
     def _go_on(
         self, recovery: RecoveryRecord, suspicion: ReplayTrigger, result: ReplayResult, epoch: int | None

@@ -13,7 +13,7 @@ import pytest
 from bench.lib_node_warnings import Warner
 from mainstay.recovery.admission import AdmissionPolicy
 from mainstay.recovery.controller import admission_gate, participation
-from mainstay.recovery.controller.launcher_commands import capture_state
+from mainstay.recovery.controller.state_replication import capture_state
 from mainstay.recovery.node_warning import NodeWarning, NodeWarnings
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.work_assignment import LossPolicy
@@ -281,10 +281,11 @@ def test_a_node_that_comes_back_is_asked_about_first(
             assert not back.pids
             world.lose(1)
             await world.until(lambda: not members.nodes["node-1"].alive)
-            sent = world.coordinator.commands._coordinator_states
+            sent, replicate = list[None](), world.coordinator.job.replicate_state
+            world.coordinator.job.replicate_state = lambda: sent.append(replicate())
             service.status = 503
             back = await world.connect(1, pid=3)
-            await world.until(lambda: world.coordinator.commands._coordinator_states > sent)
+            await world.until(lambda: sent)
             await more_questions(world, service)
             assert not members.can_run("node-1"), "an outage does not end a refusal"
             await world.until(lambda: world.coordinator.job.members.ranks[1].unplaced)

@@ -9,7 +9,6 @@ import pytest
 from mainstay.recovery.controller.planning.cost_input_builder import (
     CARRIED,
     LEAVES,
-    WAITS,
     JobFacts,
     cost_inputs_of,
     executed,
@@ -22,6 +21,7 @@ from mainstay.recovery.recovery_plan import RecoveryStrategyName, RestoreStrateg
 from mainstay.recovery.strategy_choice import ExecutionCapabilities, StrategyDecision, choose_strategy
 
 STEP_S = 2.0
+WAITS = {*RestoreStrategyName, RecoveryStrategyName.STANDBY_SWAP}
 
 
 def job(**changed: object) -> JobFacts:

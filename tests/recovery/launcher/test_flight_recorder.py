@@ -48,7 +48,9 @@ class Hang:
         options = SimpleNamespace(
             nnodes=1, nproc=3, spare_nodes=0, disk_every=0, parity_every=0, on_loss="wait", dp=0, pp=0, tp=0
         )
-        reporter = SimpleNamespace(event=lambda kind, **about: self.events.append({"kind": kind, **about}))
+        reporter = SimpleNamespace(
+            event=lambda kind, data, **about: self.events.append({"kind": kind, "data": data, **about})
+        )
         self.job = Job(cast("Any", options), cast("Any", reporter), cast("Any", None))
         stream = SimpleNamespace(send=self._hear)
         hello = SimpleNamespace(node="a")

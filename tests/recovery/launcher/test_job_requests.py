@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from mainstay.recovery.controller.launcher_commands import capture_state
 from mainstay.recovery.controller.monitors.durability_monitor import _Look
 from mainstay.recovery.controller.monitors.snapshot_inventory import SnapshotInventory
+from mainstay.recovery.controller.state_replication import capture_state
 from mainstay.recovery.job_request import JobRequest, JobRequestResult, RequestKind, RequestState
 from mainstay.recovery.memory.records import NO_EPOCH
 from mainstay.recovery.node_warning import NodeWarning

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mainstay.recovery.controller.launcher_commands import capture_state
+from mainstay.recovery.controller.state_replication import capture_state
 from mainstay.recovery.job_request import JobRequest, RequestKind, RequestState
 from mainstay.recovery.node_warning import NodeWarning
 from mainstay.recovery.options import CorruptionPolicy, RunOptions

@@ -41,7 +41,7 @@ def hold(members: Members, node: str, *rows: tuple[int, tuple[int, ...], int]) -
 
 def inputs_of(members: Members) -> PlannerInputBuilder:
     """Only ``members`` count."""
-    return PlannerInputBuilder(cast("Any", SimpleNamespace(members=members)), cast("Any", None), cast("Any", None))
+    return PlannerInputBuilder(cast("Any", SimpleNamespace(members=members)), cast("Any", None))
 
 
 def test_rows_of_groups_from_before_a_regroup_are_used_as_they_are(members: Members) -> None:

@@ -15,7 +15,7 @@ from mainstay.probes.benchmarks.pair_protocol import PAIR, PairTask, Role, bandw
 from mainstay.probes.benchmarks.result import BenchmarkResult, BenchmarkState, Better, MetricValues
 from mainstay.recovery.admission import AdmissionPolicy
 from mainstay.recovery.controller import preflight
-from mainstay.recovery.controller.launcher_commands import capture_state
+from mainstay.recovery.controller.state_replication import capture_state
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.messages import CheckNode, NodeChecked
 from mainstay.recovery.work_assignment import LossPolicy

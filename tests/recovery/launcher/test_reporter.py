@@ -89,7 +89,7 @@ def test_a_full_disk_is_survived(options: RunOptions, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Path, "replace", full)
     reporter.job({"state": "running"})
     monkeypatch.undo()
-    reporter.event(EventKind.JOB_STARTED)
+    reporter.event(EventKind.JOB_STARTED, {})
     reporter.close()
     assert len((options.state_dir / "events.jsonl").read_text().splitlines()) == 1
 

@@ -11,9 +11,8 @@ import pytest
 
 from bench.lib_node_warnings import Warner
 from mainstay.recovery.controller import admission_gate, participation
-from mainstay.recovery.controller.launcher_commands import capture_state
-from mainstay.recovery.membership.members import Members, NodeMember, RankMember
-from mainstay.recovery.membership.spare_nodes import surplus_nodes
+from mainstay.recovery.controller.state_replication import capture_state
+from mainstay.recovery.membership.members import Members, NodeMember, RankMember, surplus_nodes
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.messages import FenceNode, LauncherHello
 from mainstay.recovery.work_assignment import LossPolicy

@@ -109,7 +109,7 @@ class SimulatedWorkers(Workers):
         self.agent, self.truth, self._placed = agent, truth, placed
         self.pipe_seconds = truth.rng.choice((0.0005, 0.0005, 0.05, 0.5))
         """From the launcher to a rank, and back."""
-        self._on_message, self._on_exit, self._on_standby = on_message, on_exit, on_standby
+        self.on_message, self.on_exit, self.on_standby = on_message, on_exit, on_standby
         self._all: dict[int, Any] = {}
         self._forking = 0
         self._excluded: set[int] = set()
@@ -144,15 +144,15 @@ class SimulatedWorkers(Workers):
         self._all[worker.child.pid] = worker
         if self._wanted:
             self._wanted.pop(next(iter(self._wanted)))(worker)
-        self._on_standby(self.standbys)
+        self.on_standby(self.standbys)
 
     def on_report(self, worker: SimulatedWorker, message: Any) -> None:
         if worker.child.pid in self._all:
-            self._on_message(worker, message)
+            self.on_message(worker, message)
 
     def reaped(self, worker: SimulatedWorker, code: int | None, signal: int | None) -> None:
         if self._all.pop(worker.child.pid, None) is not None:
-            self._on_exit(worker, ExitStatus(code=code, signal=signal, time=time.time(), peak_bytes=None))
+            self.on_exit(worker, ExitStatus(code=code, signal=signal, time=time.time(), peak_bytes=None))
 
     def read_rest(self, worker: Any) -> None:
         """All is read at once."""

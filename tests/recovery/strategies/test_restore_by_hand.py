@@ -17,7 +17,7 @@ from mainstay.recovery.planner_input import (
 )
 from mainstay.recovery.recovery_plan import Alternative
 from mainstay.recovery.strategies import STRATEGIES
-from mainstay.recovery.strategies.restore_options import RestoreOption, disk_offers, survivor_offers
+from mainstay.recovery.strategies.restore_options import RestoreOption, disk_offers, survivor_options
 
 COSTS = MachineCosts(fence_s=1.0, spawn_warm_s=2.0, spawn_cold_s=30.0, regroup_s=3.0, copy_Bps=100.0, net_Bps=10.0,
               xor_Bps=50.0, disk_Bps=5.0)  # fmt: skip
@@ -146,7 +146,7 @@ def test_what_ranks_have_of_their_own() -> None:
     case = FailureCase(job(live={0: 9}, sharded=True, slots=(*EVERYWHERE, HeldSlot(node="a", rank=0, epoch=7)),
                            disk=(HeldCheckpoint(rank=0, epoch=5, node="a"), HeldCheckpoint(rank=0, epoch=5),
                                  HeldCheckpoint(rank=0, epoch=4, node="c"))))  # fmt: skip
-    assert sorted(survivor_offers(case, 0)) == [7, 8], "a part of the state is no use without its slot"
-    assert sorted(survivor_offers(FailureCase(job(live={0: 9})), 0)) == [8, 9]
-    assert sorted(survivor_offers(FailureCase(job(live={0: 8}, sharded=True)), 0)) == [8]
+    assert sorted(survivor_options(case).offers(0)) == [7, 8], "a part of the state is no use without its slot"
+    assert sorted(survivor_options(FailureCase(job(live={0: 9}))).offers(0)) == [8, 9]
+    assert sorted(survivor_options(FailureCase(job(live={0: 8}, sharded=True))).offers(0)) == [8]
     assert disk_offers(case, 0) == {5: RestoreOption("disk")}, "the copy that all can read"
