@@ -20,7 +20,7 @@ from mainstay.recovery.agent.parity_store import META, ParityMember, RowDescript
 from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.catalog import LATEST, RunDirectory, runs
 from mainstay.recovery.checkpoint.listed_files import PartFile
-from mainstay.recovery.checkpoint.load import part_file
+from mainstay.recovery.checkpoint.load import read_tensors
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointError,
@@ -132,7 +132,7 @@ class _StepRebuild:
         found: dict[RowDescription, dict[int, CheckpointPart]] = {}
         for part in self.run.parity(self.epoch):
             try:
-                description = read_description(self._read_rows(part)[META])
+                description = read_description(read_tensors(self.run, part)[META])
                 ranks = [member.rank for member in description.parts]
                 if holds(self.target.config.returns, self.epoch, part.generation) and not self.parts.keys() >= {*ranks}:
                     found.setdefault(description, {})[ranks.index(part.rank)] = part
@@ -156,7 +156,7 @@ class _StepRebuild:
             raise CheckpointError(f"parity group {[member.rank for member in members]}: {error}") from error
         for source, of_source in groupby(terms, key=lambda term: term.source):
             slot = self._read_slot(self.parts[members[source].rank])[0] if source in held else np.empty(0, np.uint8)
-            kept = self._read_rows(rows[source]) if source in rows else {}
+            kept = read_tensors(self.run, rows[source]) if source in rows else {}
             for term in of_source:
                 if source in geometry.parity_places(term.word):
                     block = kept[row_name(geometry.rows_of(source).index(term.word))]
@@ -179,13 +179,6 @@ class _StepRebuild:
             raise CheckpointError(f"the parity of rank {rank} is of generation {generation}, not of its damaged part's")
         layout = Layout.from_json(layouts[member.layout_digest].encode())
         self.parts[rank] = save.write_image(self.target, (self.epoch, rank, generation), layout, slot)
-
-    def _read_rows(self, part: CheckpointPart) -> dict[str, Bytes]:
-        tensors: dict[str, Bytes] = {entry.name: np.empty(entry.nbytes, np.uint8) for entry in part.tensors}
-        with part_file(self.run, part) as read:
-            for entry in part.tensors:
-                read(entry, tensors[entry.name])
-        return tensors
 
 
 def plan_decode(geometry: Geometry, held: Collection[int], rows: Collection[int]) -> list[DecodeTerm]:

@@ -20,10 +20,10 @@ from mainstay.recovery.agent.node import AgentNode
 from mainstay.recovery.agent.parity import Geometry
 from mainstay.recovery.agent.parity_store import META, ParityMember, ParityRowKey, read_description
 from mainstay.recovery.agent.peer_messages import LayoutText, ReadLayout
-from mainstay.recovery.checkpoint.catalog import RunDirectory
-from mainstay.recovery.checkpoint.listed_files import ParityFile, file_bytes
+from mainstay.recovery.checkpoint.catalog import DOWNLOADS, RunDirectory
+from mainstay.recovery.checkpoint.listed_files import ParityFile, PartFile, RunOnDisk, file_bytes
 from mainstay.recovery.checkpoint.load import part_file
-from mainstay.recovery.checkpoint.manifest import CheckpointError, Return, holds
+from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError, Return, RunInfo, holds
 from mainstay.recovery.checkpoint.writer import SlotOrder
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.errors import ArenaError
@@ -36,6 +36,10 @@ TRIES: Final = 6
 """Of a write that fails; later ones would come when a newer step has parity of its own."""
 RETRY_SECONDS: Final = 1.0
 """Before the second try; each further one waits twice as long, half a minute in all."""
+RUNS_LISTED: Final = 8
+STEPS_LISTED: Final = 4
+PARTS_LISTED: Final = 256
+"""Of a step: a node has 16 ranks, and perhaps copies of others."""
 
 
 class CheckpointParity:
@@ -115,6 +119,48 @@ class CheckpointParity:
                         found[key] = self._durable.get(key) or _described(run, epoch, rank, generation)
         self._durable = found
         return list(found.values())
+
+
+def list_runs(directory: Path, wanted: str | None) -> tuple[RunOnDisk, ...]:
+    """What ``directory`` has of the newest runs that a job may continue from, in steps that are not complete there.
+
+    A step with more parts than a node has ranks lies in a shared directory. Shares and encoded parts need others.
+
+    Args:
+        directory: of one node; perhaps not there.
+        wanted: the id of a run; None: any.
+    """
+    try:
+        paths = sorted(directory.iterdir(), reverse=True)
+    except OSError:
+        return ()  # none yet, or it is lost
+    known = [RunDirectory(path) for path in paths if wanted in {None, path.name} and path.name != DOWNLOADS]
+    listed = []
+    for run in known[:RUNS_LISTED]:
+        with contextlib.suppress(CheckpointError):  # nothing whole says what it is
+            found = _list_run(run, run.info())
+            listed += [found] if found.parts or found.parity else []
+    return tuple(listed)
+
+
+def _list_run(run: RunDirectory, info: RunInfo) -> RunOnDisk:
+    parts, parity = list[PartFile](), list[ParityFile]()
+    incomplete = [epoch for epoch in reversed(run.steps()) if not (run.step(epoch) / MANIFEST).exists()]
+    for epoch in incomplete[:STEPS_LISTED]:
+        there = [part for part in run.parts(epoch) if holds(info.returns, epoch, part.generation)]
+        rows = [key for key in run.parity_files(epoch) if holds(info.returns, epoch, key[1])]
+        if len(there) <= PARTS_LISTED >= len(rows):
+            with contextlib.suppress(CheckpointError, ValueError):  # damaged
+                parts += there if _are_whole(run, there[:1]) else []
+            for rank, generation in rows:
+                with contextlib.suppress(CheckpointError, ValueError):
+                    parity.append(_described(run, epoch, rank, generation))
+    return RunOnDisk(info, tuple(parts), tuple(parity))
+
+
+def _are_whole(run: RunDirectory, some: list[PartFile]) -> bool:
+    parts = [run.part(part.epoch, part.rank, part.generation) for part in some]
+    return not any(part.is_share or part.is_encoded for part in parts)
 
 
 def _described(run: RunDirectory, epoch: int, rank: int, generation: int) -> ParityFile:

@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
-import msgspec
-
 from mainstay.recovery.agent.errors import AgentError, AgentGoneError, ProtocolError, refusal
 from mainstay.recovery.agent.framing import receive, send
 from mainstay.recovery.agent.messages import (
+    REPLIES,
     AgentFailure,
     ArenaInfo,
     Committed,
@@ -38,7 +37,6 @@ from mainstay.recovery.agent.messages import (
     OpenArena,
     Ping,
     Rebuild,
-    Reply,
     SaveCheckpoint,
     Welcome,
 )
@@ -73,7 +71,6 @@ class AgentClient:
         self._timeout = timeout
         self._lock = threading.Lock()
         self._idle: list[tuple[socket.socket, int]] = []
-        self._decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
     def open_arena(self, rank: int, layout: Layout) -> ArenaInfo:
         """Make (or find again) the arena of ``rank``. The same layout keeps what is in it; another one replaces it.
@@ -185,7 +182,7 @@ class AgentClient:
     def _call(self, request: WireMessage, answer: type[R], timeout: float | None = None) -> R:
         with self._connection() as sock:
             sock.settimeout(max(timeout or 0, self._timeout))
-            return converse(sock, self._decoder, request, answer)
+            return converse(sock, request, answer)
 
     @contextmanager
     def _connection(self) -> Iterator[socket.socket]:
@@ -223,7 +220,7 @@ class AgentClient:
             sock.settimeout(self._timeout)
             sock.connect(str(self.path))
             hello = Hello(job=self._job, generation=self.generation)
-            converse(sock, self._decoder, hello, Welcome)
+            converse(sock, hello, Welcome)
         except OSError as error:
             sock.close()
             raise AgentGoneError(f"no agent answers at {self.path}: {error}") from error
@@ -235,7 +232,6 @@ class AgentClient:
 
 def converse(
     sock: socket.socket,
-    decoder: msgspec.msgpack.Decoder[Reply],
     request: WireMessage,
     answer: type[R],
     endpoint: str = "",
@@ -247,7 +243,7 @@ def converse(
         RefusedError: what the agent says, for instance that the generation was fenced.
     """
     send(sock, request)
-    reply = receive(sock, decoder)
+    reply = receive(sock, REPLIES)
     if isinstance(reply, AgentFailure):
         raise refusal(reply.kind, f"{endpoint}: {reply.reason}" if endpoint else reply.reason)
     if not isinstance(reply, answer):

@@ -17,6 +17,8 @@ from mainstay.recovery.agent.peer_messages import (
     Decode,
     Head,
     LayoutText,
+    LoadedForRebuild,
+    LoadForRebuild,
     ParityMismatch,
     ProtectedState,
     ReadCheckpointTensors,
@@ -189,6 +191,9 @@ class LoadDisk(WireMessage, frozen=True):
     """Make the arena first, as the part was laid out: the rank's process is still to come."""
     gather: GatherParts | None = None
     """None: the slot is the part, or replicas' shares of it."""
+    holders: Group = ()
+    """Whose disks give it where this node's does not: another node that has the part, or the parity group of the rank,
+    in which members without a node have nothing."""
 
 
 class ConfigureDisk(WireMessage, frozen=True):
@@ -244,10 +249,11 @@ PeerRequest = (
     | ReadProtected
     | ReadLayout
     | ReadCheckpointTensors
+    | LoadForRebuild
     | Decode
     | ParityMismatch
 )
-"""What other nodes may ask: nothing that changes snapshots."""
+"""What other nodes may ask: nothing that changes snapshots of a rank that trains."""
 Request = (
     PeerRequest
     | OpenArena
@@ -323,6 +329,7 @@ Reply = (
     | SlotHeader
     | StripeHeader
     | CheckpointTensors
+    | LoadedForRebuild
     | RowState
     | RowHeader
     | ProtectedState
@@ -330,3 +337,8 @@ Reply = (
     | Ack
     | TransferTail
 )
+
+# Made while there is one thread: msgspec 0.22 crashes where several threads are the first to decode a type.
+REQUESTS: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)
+PEER_REQUESTS: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(PeerRequest)
+REPLIES: Final[msgspec.msgpack.Decoder[Reply]] = msgspec.msgpack.Decoder(Reply)

@@ -9,6 +9,7 @@ A slot shorter than the longest of the group counts as padded with zeros.
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from mainstay.recovery.coding import Code, code
@@ -55,6 +56,16 @@ class Geometry:
     def rows_of(self, place: int) -> tuple[int, ...]:
         """The codewords of member ``place``'s rows: row p is parity p of the p-th of them."""
         return tuple((place - row) % self.members for row in range(self.parity))
+
+    def covers(self, lost: int, held: Collection[int], rows: Collection[int]) -> bool:
+        """Whether the slot of place ``lost`` comes back from those of places ``held`` and the rows of ``rows``."""
+        if len({*held}.intersection(rows) - {lost}) >= self.data:
+            return True  # the usual case, of thousands of ranks
+        return all(
+            sum(place == lost or place not in held for place in self.data_places(word))
+            <= sum(place in rows for place in self.parity_places(word))
+            for word in self.words_of(lost)
+        )
 
     def block(self, word: int, place: int) -> int:
         """The number that the code gives to member ``place`` in ``word``: data first, then parity."""

@@ -55,6 +55,9 @@ class RowDescription(msgspec.Struct, frozen=True, array_like=True):
     parts: tuple[ParityMember, ...]
 
 
+_descriptions = msgspec.msgpack.Decoder(RowDescription)
+
+
 class ParityRow(msgspec.Struct, frozen=True):
     """A member's committed rows of one epoch, ready to be read."""
 
@@ -193,4 +196,4 @@ def read_description(raw: Bytes) -> RowDescription:
     Raises:
         ValueError: it is damaged.
     """
-    return msgspec.msgpack.decode(varlen_buffer.read_bytes(raw), type=RowDescription)
+    return _descriptions.decode(varlen_buffer.read_bytes(raw))

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-import msgspec
-
 from mainstay.recovery.agent.bulk import BulkReceiver
 from mainstay.recovery.agent.client import converse
 from mainstay.recovery.agent.errors import AgentGoneError, ProtocolError, TornError
 from mainstay.recovery.agent.framing import parse_endpoint, receive
-from mainstay.recovery.agent.messages import Hello, Reply, Welcome
+from mainstay.recovery.agent.messages import REPLIES, Hello, Welcome
 from mainstay.recovery.agent.peer_messages import TransferHeader, TransferTail, WireMessage
 from mainstay.recovery.job_tls import JobTls, refusal
 from mainstay.recovery.memory.digest import Bytes
@@ -41,7 +39,6 @@ class Peer:
     def __init__(self, endpoint: str, credentials: Credentials) -> None:
         self.endpoint = endpoint
         self._credentials = credentials
-        self._decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
 
     def __enter__(self) -> Self:
         host, port = parse_endpoint(self.endpoint)
@@ -55,7 +52,7 @@ class Peer:
             raise AgentGoneError(f"no agent answers at {self.endpoint}: {refusal(error)}") from error
         try:
             hello = Hello(job=c.job, generation=c.generation)
-            converse(self._socket, self._decoder, hello, Welcome)
+            converse(self._socket, hello, Welcome)
         except BaseException:  # boundary: not to leak the socket
             self._socket.close()
             raise
@@ -68,7 +65,7 @@ class Peer:
 
     def call(self, request: WireMessage, answer: type[M]) -> M:
         """Send ``request`` and read its answer; raw bytes may follow it."""
-        reply = converse(self._socket, self._decoder, request, answer, self.endpoint)
+        reply = converse(self._socket, request, answer, self.endpoint)
         if isinstance(reply, TransferHeader):
             self._bulk = BulkReceiver(self._socket, reply.seal)
         return reply
@@ -84,7 +81,7 @@ class Peer:
             TornError: the bytes were overwritten while they were sent.
             CorruptError: they were changed on the way.
         """
-        reply = receive(self._socket, self._decoder)
+        reply = receive(self._socket, REPLIES)
         if not isinstance(reply, TransferTail):
             raise ProtocolError(f"{self.endpoint} ended its bytes with {type(reply).__name__}")
         if not reply.ok:

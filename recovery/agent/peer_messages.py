@@ -124,6 +124,25 @@ class ReadCheckpointTensors(WireMessage, frozen=True):
     """Name, and digest of its ``Origin``."""
 
 
+class LoadForRebuild(WireMessage, frozen=True):
+    """Read what this node's disk has of a rank in a step into memory, where a rebuild finds it; asked until it is."""
+
+    run: str
+    epoch: int
+    rank: int
+    ranks: tuple[int, ...] = ()
+    """Of the parity group whose rows the rank keeps; empty: its part alone."""
+
+
+class LoadedForRebuild(WireMessage, frozen=True):
+    """Answers ``LoadForRebuild``."""
+
+    pending: bool
+    """It is still being read."""
+    problems: tuple[str, ...] = ()
+    """What is missing or damaged, by file."""
+
+
 class Ack(WireMessage, frozen=True):
     """Answers ``ParityMismatch``."""
 

@@ -138,8 +138,8 @@ def _ended(row: ParityRow, others: list[Stripe]) -> str:
 # The newcomer
 
 
-def rebuild(node: AgentNode, order: Rebuild, generation: int) -> Fetched:
-    """Carry out ``Rebuild``: see ``AgentClient.rebuild``."""
+def rebuild(node: AgentNode, order: Rebuild, generation: int, *, since: int | None = None) -> Fetched:
+    """Carry out ``Rebuild``: see ``AgentClient.rebuild``. ``since``: the slot's generation; None: as it was encoded."""
     begun = time.perf_counter()
     store = node.store
     arena = store.arena(order.rank)
@@ -155,7 +155,8 @@ def rebuild(node: AgentNode, order: Rebuild, generation: int) -> Fetched:
         headers = list(pool.map(receive, requests))
         _check_cover(headers, order)
         node.meter.add_transfer("net", headers[0].slot_nbytes, time.perf_counter() - begun)
-        record = store.accept(order.rank, slot, order.epoch, headers[0].generation, headers[0].digest)
+        committed = headers[0].generation if since is None else since
+        record = store.accept(order.rank, slot, order.epoch, committed, headers[0].digest)
     return Fetched(nbytes=record.nbytes, seconds=time.perf_counter() - begun, digest=record.digest)
 
 

@@ -24,14 +24,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from mainstay.probes.data_dir import read_secret
 from mainstay.probes.stop_signal import stop_at_signal
 from mainstay.recovery.agent import standalone
 from mainstay.recovery.agent.errors import AgentError, FailureKind, ProtocolError, StaleGenerationError
 from mainstay.recovery.agent.framing import parse_endpoint, receive, send
-from mainstay.recovery.agent.messages import AgentFailure, Hello, PeerRequest, Request, Welcome
+from mainstay.recovery.agent.messages import PEER_REQUESTS, REQUESTS, AgentFailure, Hello, Welcome
 from mainstay.recovery.agent.node import AgentConnection, AgentSettings
 from mainstay.recovery.agent.peer_messages import WireMessage
 from mainstay.recovery.agent.service import AgentService
@@ -150,7 +148,7 @@ class AgentServer:
         local = sock.family == socket.AF_UNIX
         if local and _user_of(sock) not in {os.geteuid(), 0}:
             raise ProtocolError("a process of another user")
-        decoder: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request if local else PeerRequest)
+        decoder = REQUESTS if local else PEER_REQUESTS
         sock.settimeout(HELLO_SECONDS)
         caller = self._greet(sock, receive(sock, decoder))
         sock.settimeout(IDLE_SECONDS)

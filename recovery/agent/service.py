@@ -19,6 +19,7 @@ from mainstay.recovery.agent.capacity_check import check_capacity
 from mainstay.recovery.agent.checkpoint_reader import CheckpointReader
 from mainstay.recovery.agent.checkpoint_upload import CheckpointUpload
 from mainstay.recovery.agent.checkpoint_writer import CheckpointWriter
+from mainstay.recovery.agent.disk_rebuild import DiskRebuild
 from mainstay.recovery.agent.encoder import ParityEncoder, answer_row
 from mainstay.recovery.agent.errors import (
     AgentError,
@@ -55,6 +56,7 @@ from mainstay.recovery.agent.peer_messages import (
     Ack,
     Decode,
     LayoutText,
+    LoadForRebuild,
     ParityMismatch,
     ReadCheckpointTensors,
     ReadHead,
@@ -69,6 +71,7 @@ from mainstay.recovery.agent.periodic_thread import PeriodicThread
 from mainstay.recovery.agent.rebuild import rebuild, serve_stripe
 from mainstay.recovery.agent.scrub import Scrubber
 from mainstay.recovery.agent.store import ArenaStore
+from mainstay.recovery.checkpoint.catalog import DOWNLOADS
 from mainstay.recovery.checkpoint.levels import fetch_parts
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.memory.errors import (
@@ -119,6 +122,7 @@ class AgentService:
         self._threads: list[PeriodicThread] = [self._encoder]
         self._disk: CheckpointWriter | None = None
         self._reader = CheckpointReader(self.node)
+        self._disk_rebuild = DiskRebuild(self.node, self._reader)
         if settings.checkpoint_dir is not None:
             self._disk = CheckpointWriter(self.node, settings.checkpoint_dir)
             self._threads.append(self._disk)
@@ -141,7 +145,7 @@ class AgentService:
             Fetch: lambda m, c: transfer.fetch(self.node, m, c.generation),
             Rebuild: lambda m, c: rebuild(self.node, m, c.generation),
             LoadDisk: self._load_disk,
-            ConfigureDisk: _done(lambda m, _c: self._require_disk().configure(m)),
+            ConfigureDisk: _done(self._configure_disk),
             SaveCheckpoint: _done(lambda m, _c: self._require_disk().save(m)),
             ConfigureParity: _done(self._configure_parity),
             Fence: _done(lambda m, _c: self.store.fence(m.generation)),
@@ -154,6 +158,7 @@ class AgentService:
             ReadLayout: lambda m, _c: LayoutText(layout=self.store.layout(m.rank).to_json()),
             ReadSlot: lambda m, c: transfer.serve_slot(self.store, c, m),
             ReadCheckpointTensors: lambda m, c: self._reader.serve(c, m),
+            LoadForRebuild: lambda m, c: self._disk_rebuild.answer(m, c.generation, self._run),
             Decode: lambda m, c: serve_stripe(self.node, c, m),
             ParityMismatch: self._doubt,
         }
@@ -211,9 +216,11 @@ class AgentService:
         return dict(self.store.degraded) | ({"slow disk": late} if late else {})
 
     def _load_disk(self, request: LoadDisk, caller: AgentConnection) -> WireMessage:
-        run = "" if self._disk is None or self._disk.config is None else self._disk.config.run
+        own = self.settings.checkpoint_dir
+        if own is not None and Path(request.directory).name != DOWNLOADS:  # the order names the coordinator's
+            request = msgspec.structs.replace(request, directory=str(own))
         try:
-            return self._reader.load(request, caller.generation, run)
+            return self._load(request, caller.generation)
         except (NoSuchSlotError, CorruptError) as error:
             if self.settings.upload is None:
                 raise
@@ -224,12 +231,31 @@ class AgentService:
             fetch_parts(Path(request.directory), self.settings.upload.url, request.run, request.epoch, parts)
         except (CheckpointError, OSError) as problem:
             raise NoSuchSlotError(str(problem)) from problem
-        return self._reader.load(request, caller.generation, run)
+        return self._reader.load(request, caller.generation, self._run)
+
+    def _load(self, request: LoadDisk, generation: int) -> WireMessage:
+        """From this node's disk, or from those of others."""
+        try:
+            return self._reader.load(request, generation, self._run)
+        except (NoSuchSlotError, CorruptError) as error:
+            if not request.holders or request.open:  # not before the rank's process is there
+                raise
+            logger.warning("%s; disks of other nodes are asked", error)
+            return self._disk_rebuild.restore(request, generation, self._run, str(error))
+
+    @property
+    def _run(self) -> str:
+        """That this agent writes for."""
+        return "" if self._disk is None or self._disk.config is None else self._disk.config.run
 
     def _require_disk(self) -> CheckpointWriter:
         if self._disk is None:
             raise ValueError("this agent has no --checkpoint-dir")
         return self._disk
+
+    def _configure_disk(self, request: ConfigureDisk, _caller: AgentConnection) -> None:
+        self._require_disk().configure(request)
+        self._disk_rebuild.release()
 
     def _kick(self) -> None:
         for thread in self._threads:

@@ -20,7 +20,7 @@ import msgspec
 
 from mainstay.recovery.agent.client import converse
 from mainstay.recovery.agent.errors import AgentGoneError, ProtocolError
-from mainstay.recovery.agent.messages import Hello, Reply, Welcome
+from mainstay.recovery.agent.messages import Hello, Welcome
 from mainstay.recovery.agent.shm_lifecycle import default_root, node_directory, own_directory
 
 NEWEST: Final = (1 << 62) - 1
@@ -48,13 +48,12 @@ class AgentAddress(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             AgentGoneError, ProtocolError: it does not answer, or not as an agent does.
         """
-        decoder: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(_ASK_SECONDS)
             try:
                 sock.connect(self.socket)
                 hello = Hello(job=self.job, generation=NEWEST)
-                welcome = converse(sock, decoder, hello, Welcome)
+                welcome = converse(sock, hello, Welcome)
             except OSError as error:
                 raise AgentGoneError(f"no agent answers at {self.socket}: {error}") from error
         return welcome.generation

@@ -149,6 +149,6 @@ def _survives(step: CheckpointStep, parts: _Parts, job: JobFacts, nodes: Sequenc
         return f"not the loss of {nodes[0]}, if the directory is on a disk of this node"
     if least := parts.least(job):
         less = f"the loss of any {least - 1}" if least > 1 else "not the loss of any one"
-        how = ", by mainstay checkpoint rebuild" if least > parts.fewest(job) else ""
+        how = ", with parity on the disks" if least > parts.fewest(job) else ""
         return f"{less} of its {len(nodes)} nodes{how}"
     return ""

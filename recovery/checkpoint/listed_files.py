@@ -6,6 +6,8 @@ from pathlib import Path
 
 import msgspec
 
+from mainstay.recovery.checkpoint.manifest import RunInfo
+
 
 class PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A part that is durable, as its name says; what it holds is checked when it is read."""
@@ -30,6 +32,14 @@ class ParityFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rows a codeword: members that may be lost."""
     nbytes: int = 0
     """Of its data file."""
+
+
+class RunOnDisk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one node's disk has of an earlier run, as far as no step is complete there."""
+
+    info: RunInfo
+    parts: tuple[PartFile, ...]
+    parity: tuple[ParityFile, ...]
 
 
 def file_bytes(path: Path) -> int:

@@ -120,6 +120,19 @@ def full_slot(run: RunDirectory, part: CheckpointPart) -> FullSlot:
     return FullSlot(SlotId(part.run, part.epoch, part.rank, part.generation), int(part.check, 16), read)
 
 
+def read_tensors(run: RunDirectory, part: CheckpointPart) -> dict[str, Bytes]:
+    """Name -> uint8 [nbytes] of every tensor of ``part``, checked.
+
+    Raises:
+        CheckpointError: see ``part_file``.
+    """
+    tensors: dict[str, Bytes] = {entry.name: np.empty(entry.nbytes, np.uint8) for entry in part.tensors}
+    with part_file(run, part) as read:
+        for entry in part.tensors:
+            read(entry, tensors[entry.name])
+    return tensors
+
+
 def verify_part(run: RunDirectory, part: CheckpointPart) -> int:
     """Read a whole part and check every tensor; bytes read.
 

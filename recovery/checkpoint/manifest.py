@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -300,6 +300,10 @@ class Division(_Checked, frozen=True, kw_only=True):
 
 
 T = TypeVar("T", RunInfo, CheckpointPart, Manifest, Division)
+_DECODERS: Final[dict[type, msgspec.json.Decoder[Any]]] = {
+    kind: msgspec.json.Decoder(kind) for kind in (RunInfo, CheckpointPart, Manifest, Division)
+}
+"""Made while there is one thread: see ``agent.messages.REQUESTS``."""
 
 
 def step_name(epoch: int) -> str:
@@ -373,7 +377,7 @@ def read_checked(path: Path, kind: type[T]) -> T:
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}") from error
     try:
-        content = msgspec.json.decode(raw, type=kind)
+        content: T = _DECODERS[kind].decode(raw)
     except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
         raise CheckpointError(f"{path} is damaged: {error}") from error
     if content.version != VERSION:

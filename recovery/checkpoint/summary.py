@@ -44,7 +44,7 @@ class StepState(StrEnum):
     INCOMPLETE = "incomplete"
     """Parts are missing, or a step that it is built on: it is being written, or was interrupted."""
     ON_NODES = "on_nodes"
-    """Each node has the parts of its own ranks, in a directory of its own: for a recovery, not for ``--resume``."""
+    """Each node has the parts of its own ranks, in a directory of its own: for a recovery and ``--resume``."""
     GIVEN_UP = "given_up"
     """The job has gone back behind it."""
     DAMAGED = "damaged"

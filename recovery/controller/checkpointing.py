@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Container, Iterator, Mapping
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -21,6 +22,7 @@ from mainstay.recovery.checkpoint.levels import find_nearest
 from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig, refusal
 from mainstay.recovery.checkpoint.reshape import needed, sources
 from mainstay.recovery.checkpoint.storage import StorageError
+from mainstay.recovery.controller.checkpoint_holders import CheckpointHolders, NodeFiles, StepOnNodes, newest_on_nodes
 from mainstay.recovery.controller.job import Job
 from mainstay.recovery.controller.state.events import LastSaveBegun
 from mainstay.recovery.membership.members import NodeMember
@@ -62,22 +64,24 @@ class CheckpointManager:
         """See ``DiskConfig``, as of the next; a coordinator that takes over learns them again."""
         self.upload_without: tuple[int, ...] = ()
         self._once = NO_EPOCH
+        self._must_resume = False
         self._prefetched = False
+        self.unresolved = ""
+        """Why this directory and the upload level do not have what ``--resume`` names, until all nodes are here."""
+        self._on_nodes: StepOnNodes | None = None
         if options.resume is not None and options.checkpoint_dir is not None:
-            self._resolve(options.resume)
+            self._resolve(options.resume, options.checkpoint_dir)
 
-    def _resolve(self, wanted: str) -> None:
-        directory = self._job.options.checkpoint_dir
-        assert directory is not None
+    def _resolve(self, wanted: str, directory: Path) -> None:
+        options, name = self._job.options, named_run(wanted) or LATEST
         try:
-            upload = self._job.options.checkpoint_upload
-            self._job.source = find_nearest(directory, upload, LATEST if wanted == AUTO else wanted)
-        except StorageError as error:
-            raise CheckpointError(f"--resume {wanted}: {error}") from error
-        except CheckpointError as error:
-            if wanted != AUTO or refusal(error):  # a directory that cannot be read is not an empty one
-                raise CheckpointError(f"--resume {wanted}: {error}") from error
-            log.info("nothing to resume, the job starts from the beginning: %s", error)
+            self._job.source = find_nearest(directory, options.checkpoint_upload, name)
+        except (CheckpointError, StorageError) as error:
+            self.unresolved = f"--resume {wanted}: {error}"
+            # A directory that cannot be read is not an empty one.
+            self._must_resume = wanted != AUTO or isinstance(error, StorageError) or refusal(error)
+            if options.max_nodes == 1 and (problem := self.resolve_on_nodes()):
+                raise CheckpointError(problem) from error
         else:
             manifest = self._job.source.manifest
             near = manifest.quantized
@@ -89,12 +93,38 @@ class CheckpointManager:
             what = "" if near is msgspec.UNSET else f", from near values: {near}"
             log.warning("resuming after step %d of run %s%s", manifest.epoch, manifest.run, what)
 
+    def resolve_on_nodes(self) -> str:
+        """All nodes are here: a step counts too that the disks of all give together. Why the job cannot begin."""
+        options, source, unresolved = self._job.options, self._job.source, self.unresolved
+        self.unresolved = ""
+        if options.resume is None or options.checkpoint_dir is None or options.shard_snapshots:
+            return unresolved if self._must_resume else ""
+        found = newest_on_nodes(self._job.members.alive(), named_run(options.resume))
+        if not isinstance(found, str):
+            newer = source is None or found.age > (source.manifest.run, source.manifest.epoch)
+            if newer and (source is None or not found.missing):  # a replica's part has not the rank's random numbers
+                self._on_nodes, self._job.source = found, ResumeSource(options.checkpoint_dir, found.manifest)
+                log.warning("resuming after step %d of run %s, from the disks of all nodes", *reversed(found.age))
+        elif unresolved and self._must_resume:
+            return f"{unresolved}; {found}"
+        elif unresolved:
+            log.info("nothing to resume, the job starts from the beginning: %s; %s", unresolved, found)
+        return ""
+
     # What it continues from
+
+    @property
+    def _local(self) -> StepOnNodes | None:
+        """The source, if it is on the disks of all nodes."""
+        found, source = self._on_nodes, self._job.source
+        return found if found and source and found.manifest is source.manifest else None
 
     def incompatibility(self, shape: MeshShape) -> str:
         """Why a job of ``shape`` cannot continue from the source, in one line; empty is good."""
         if self._job.source is None:
             return ""
+        if self._local is not None:
+            return self._local.unlike(shape)
         try:
             for rank in range(shape.world_size):
                 sources(self._job.source.manifest, shape, rank)
@@ -138,6 +168,8 @@ class CheckpointManager:
     def _first(
         self, rank: int, source: ResumeSource, shape: MeshShape, ranks: Container[int] | None = None
     ) -> RestoreOrder:
+        if self._local is not None:
+            return self._local.order(rank, self._job.members, source.directory)
         parts, directory = sources(source.manifest, shape, rank), source.directory
         of, generation = parts[0]
         return RestoreOrder(
@@ -155,8 +187,8 @@ class CheckpointManager:
 
     def _readers(self, rank: int, shape: MeshShape, ranks: Container[int] | None) -> Group:
         """The nodes that divide the reading of what ``rank`` restores: one of its replicas (in ``ranks``) on each."""
-        if self._job.options.shard_snapshots:
-            return ()  # slots of replicas are not alike
+        if self._job.options.shard_snapshots or self._job.options.checkpoint_parity:
+            return ()  # slots of replicas are not alike; or each node has a disk of its own
         members, (dp, pp, tp) = self._job.members, shape.place(rank)
         first = dp // MAX_READERS * MAX_READERS
         near = range(first, min(first + MAX_READERS, shape.dp))
@@ -175,9 +207,20 @@ class CheckpointManager:
         shape = self._job.members.shape
         if self._job.source is None or shape is None:
             return ()
-        return tuple(HeldCheckpoint(rank=rank, epoch=self._job.begun_at) for rank in range(shape.world_size))
+        local, members = self._local, self._job.members
+        ranks = [r for r in range(shape.world_size) if local is None or local.part_of(r, members)]
+        return tuple(HeldCheckpoint(rank=rank, epoch=self._job.begun_at) for rank in ranks)
 
-    def order(self, rank: int, epoch: int, ranks: Container[int]) -> RestoreOrder:
+    def disks(self) -> CheckpointHolders:
+        """What nodes with disks of their own have of this run."""
+        alive = self._job.members.alive() if self._job.options.checkpoint_parity else ()
+        known, holds = [(node, node.inventory) for node in alive if node.inventory], self._job.history.holds
+        return CheckpointHolders(
+            NodeFiles(node, [e for e in held.disk if holds(e.epoch, e.generation)], held.disk_parity)
+            for node, held in known
+        )
+
+    def order(self, rank: int, epoch: int, ranks: Container[int], disks: CheckpointHolders) -> RestoreOrder:
         """Where a rank finds ``epoch`` on disk: in this run, or in the one that it continued from.
 
         ``ranks`` restore it too; see ``first``.
@@ -188,7 +231,8 @@ class CheckpointManager:
         directory = str(self._job.options.checkpoint_dir)
         shape = self._job.members.shape
         peers = [rank] if shape is None else [rank, *shape.dp_peers(rank)]
-        of = next((peer for peer in peers if self._own(peer, epoch)), rank)
+        holders = disks.find(rank, epoch, self._job.members.ranks[rank].node)
+        of = rank if holders else next((peer for peer in peers if self._own(peer, epoch)), rank)
         return RestoreOrder(
             epoch=epoch,
             source=RestoreSource.DISK,
@@ -196,6 +240,7 @@ class CheckpointManager:
             group=self._readers(rank, shape, ranks) if shape and self._job.state.parameters_equal else (),
             directory=directory,
             run=self._job.state.run,
+            holders=holders,
         )
 
     def _own(self, rank: int, epoch: int) -> bool:
@@ -328,6 +373,11 @@ class CheckpointManager:
                     held.setdefault(slot.rank, set()).add(slot.epoch)
         alike = bool(job.state.replicated) and not job.options.shard_snapshots
         return newest_common(held, shape, replicated=alike)
+
+
+def named_run(resume: str | None) -> str | None:
+    """The run that ``--resume`` names; None: any."""
+    return None if resume in {AUTO, LATEST} else resume
 
 
 def newest_common(held: Mapping[int, set[int]], shape: MeshShape, *, replicated: bool) -> int | None:

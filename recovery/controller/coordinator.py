@@ -214,7 +214,10 @@ class Coordinator:
         if self.job.members.ranks and not self.job.state.inheriting:
             self.admission.rejoin(node)
         elif self.takeover is None and self.job.members.complete:
-            self.admission.open()
+            if problem := self.checkpoints.resolve_on_nodes():
+                self.fail(problem, exit_code=2)
+            else:
+                self.admission.open()
 
     def run_once(self) -> None:
         """Called every second or so, while this coordinator may act."""

@@ -121,6 +121,9 @@ class CoordinatorTakeover:
         now = f"node {job.options.node} coordinates now (term {job.term})"
         reason = f"{self._won.lost.reason}; {now}, ranks {sorted(lost)} are lost"
         job.open_store()  # the last one ended with the coordinator, or is on the other side
+        unknown = self._executor.checkpoints.unresolved
+        if unknown and not job.state.formed_once:  # found on the nodes' disks by the coordinator that was lost
+            job.control.fail(f"{now}, and does not know the step to begin with: {unknown}")
         if not job.state.over:
             job.control.failed(GenerationFailure(ranks=lost, time=lost_at, reason=reason))
 

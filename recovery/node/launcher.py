@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from mainstay.recovery.admission import AdmissionPolicy
+from mainstay.recovery.agent.checkpoint_parity import list_runs
 from mainstay.recovery.agent.client import AgentClient
 from mainstay.recovery.agent.errors import AgentError
-from mainstay.recovery.controller.checkpointing import FENCE_SECONDS, STOP_SECONDS
+from mainstay.recovery.controller.checkpointing import FENCE_SECONDS, STOP_SECONDS, named_run
 from mainstay.recovery.membership.coordinator_election import EXIT_LOST, CoordinatorElection, Endpoint
 from mainstay.recovery.node.agent_orders import AgentOrder, AgentOrders
 from mainstay.recovery.node.agent_supervisor import AgentSupervisor
@@ -70,6 +71,8 @@ class Launcher:
         self._orders: dict[int, Regroup] = {}
         """Orders for ranks whose process is still warming."""
         self._tasks: set[asyncio.Task[None]] = set()
+        disk = options.checkpoint_dir if options.resume else None
+        self._runs = list_runs(disk, named_run(options.resume)) if disk else ()
         self._directory = Path(tempfile.mkdtemp(prefix="mainstay-run-"))
         self._pump = OutputPump()
         adopt_orphans()
@@ -167,6 +170,7 @@ class Launcher:
             standbys=self._workers.standbys,
             domain=options.domain,
             election_endpoint=election_endpoint,
+            runs=self._runs,
         )
 
     def _tell(self, message: messages.FromLauncher) -> None:

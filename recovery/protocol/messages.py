@@ -14,6 +14,7 @@ from mainstay.detectors.localize.model import DeviceCheck
 from mainstay.probes.benchmarks.pair_protocol import PairTask
 from mainstay.probes.benchmarks.result import BenchmarkResult
 from mainstay.recovery.agent.messages import Group, Inventory
+from mainstay.recovery.checkpoint.listed_files import RunOnDisk
 from mainstay.recovery.checkpoint.manifest import DiskConfig
 from mainstay.recovery.protocol.coordinator_state import CoordinatorState
 from mainstay.recovery.protocol.worker_messages import FromWorker, Regroup, RestoreOrder, WorkerMessage
@@ -45,6 +46,8 @@ class LauncherHello(WorkerMessage, frozen=True):
     """``host:port`` where other launchers reach this one; see ``coordinator_election``."""
     spare_nodes: int = 0
     """Nodes beyond ``nnodes`` that the job may have."""
+    runs: tuple[RunOnDisk, ...] = ()
+    """What its disk has of runs that the job may continue from."""
 
 
 class AgentUp(WorkerMessage, frozen=True):

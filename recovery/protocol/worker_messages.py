@@ -273,6 +273,8 @@ class RestoreOrder(WorkerMessage, frozen=True):
     """(rank, generation) of the parts that its tensors lie in, where they were saved with other pipeline stages."""
     shards: tuple[Shard, ...] = ()
     """The other replicas, where each saves only its part."""
+    holders: tuple[GroupMember, ...] = ()
+    """See ``LoadDisk``."""
 
     def disk_request(self, rank: int, *, open_first: bool = False, gather: GatherParts | None = None) -> LoadDisk:
         """What the agent of ``rank`` is asked for, where the source is the disk; see ``AgentClient.load``."""
@@ -286,6 +288,7 @@ class RestoreOrder(WorkerMessage, frozen=True):
             group=() if self.cut and gather is None else self.group,
             open=open_first,
             gather=gather,
+            holders=self.holders,
         )
 
 

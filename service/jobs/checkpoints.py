@@ -46,7 +46,7 @@ class ReportedStep(Lenient):
     step: _Step
     state: Annotated[StepState | Literal["unknown"], BeforeValidator(_known_state)]
     """complete; incomplete: it is being written, or was interrupted; on_nodes: each node has its own parts, for a
-    recovery but not for ``--resume``; given_up: the job has gone back behind it; damaged; unknown: a newer state."""
+    recovery and ``--resume``; given_up: the job has gone back behind it; damaged; unknown: a newer state."""
     problem: Text
     """Why it is not complete; empty: it is."""
     time: UnixSeconds | None

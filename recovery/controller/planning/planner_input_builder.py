@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from mainstay.recovery.agent.messages import Group, GroupMember
+from mainstay.recovery.controller.checkpoint_holders import CheckpointHolders
 from mainstay.recovery.controller.checkpointing import CheckpointManager
 from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.recovery_record import BadSource
@@ -267,7 +268,9 @@ class PlannerInputBuilder:
             for entry in (node.inventory.disk if node.inventory else ())
             if self._job.history.holds(entry.epoch, entry.generation)
         ]
-        known = (*self._checkpoints.holds(), *held, *self._checkpoints.stand_ins(held))
+        checkpoints = self._checkpoints
+        others = checkpoints.disks().from_other_nodes(self._job.members.ranks)
+        known = (*checkpoints.holds(), *held, *checkpoints.stand_ins(held), *others)
         if not bad:
             return known
         return tuple(h for h in known if BadSource(h.rank, h.epoch, RestoreSource.DISK) not in bad)
@@ -288,12 +291,13 @@ class PlannerInputBuilder:
         """Rank -> the message about its part of the plan."""
         epoch = alternative.epoch or 0
         disk = {restore.rank for restore in alternative.restores if restore.source is RestoreSource.DISK}
-        return {restore.rank: self._order(restore, epoch, disk) for restore in alternative.restores}
+        disks = self._checkpoints.disks()
+        return {restore.rank: self._order(restore, epoch, disk, disks) for restore in alternative.restores}
 
-    def _order(self, restore: RankRestore, epoch: int, disk: Collection[int]) -> RestoreOrder:
+    def _order(self, restore: RankRestore, epoch: int, disk: Collection[int], disks: CheckpointHolders) -> RestoreOrder:
         members = self._job.members
         if restore.source is RestoreSource.DISK:
-            return self._checkpoints.order(restore.rank, epoch, disk)
+            return self._checkpoints.order(restore.rank, epoch, disk, disks)
         return RestoreOrder(
             epoch=epoch,
             source=restore.source,

@@ -291,7 +291,7 @@ def test_parity_of_a_step_stays_beside_that_of_other_groups_and_goes_with_it_and
     disks = Disks(tmp_path)
     with disks.train(warm_agent, "xor") as (step, regroup, held):
         step(2)
-        survived = "the loss of any 1 of its 4 nodes, by mainstay checkpoint rebuild"
+        survived = "the loss of any 1 of its 4 nodes, with parity on the disks"
         eventually(lambda: find_step(disks.runs()[0], held()).survives == survived, SLOW)
         files = [(data_name(rank, 1), parity_names(rank, 1)[0]) for rank in range(NODES)]
         data, parity = (

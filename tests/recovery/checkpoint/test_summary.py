@@ -162,8 +162,8 @@ def test_durability_follows_from_who_sees_which_part(
 @pytest.mark.parametrize(
     ("on", "groups", "parity", "replicas", "survives"),
     [
-        ("abcd", [(0, 1, 2, 3)], 1, (), "the loss of any 1 of its 4 nodes, by mainstay checkpoint rebuild"),
-        ("abcd", [(0, 1, 2, 3)], 2, (), "the loss of any 2 of its 4 nodes, by mainstay checkpoint rebuild"),
+        ("abcd", [(0, 1, 2, 3)], 1, (), "the loss of any 1 of its 4 nodes, with parity on the disks"),
+        ("abcd", [(0, 1, 2, 3)], 2, (), "the loss of any 2 of its 4 nodes, with parity on the disks"),
         ("abcd", [(0, 1)], 1, (), "not the loss of any one of its 4 nodes"),
         ("abcd", [(0, 1, 2, 3)], 1, ((0, 1), (2, 3)), "the loss of any 1 of its 4 nodes"),
         (
@@ -171,9 +171,9 @@ def test_durability_follows_from_who_sees_which_part(
             [(3, 1, 0, 2)],
             2,
             ((0, 1), (2, 3)),
-            "the loss of any 2 of its 4 nodes, by mainstay checkpoint rebuild",
+            "the loss of any 2 of its 4 nodes, with parity on the disks",
         ),
-        ("aabb", [(0, 2), (1, 3)], 1, (), "the loss of any 1 of its 2 nodes, by mainstay checkpoint rebuild"),
+        ("aabb", [(0, 2), (1, 3)], 1, (), "the loss of any 1 of its 2 nodes, with parity on the disks"),
         ("aabb", [(0, 1), (2, 3)], 1, (), "not the loss of any one of its 2 nodes"),
     ],
 )

@@ -102,8 +102,8 @@ def test_ranks_that_restore_from_memory_are_not_waited_for(
     async def scenario() -> None:
         async with running(resuming(), steps=0) as world:
             manager = world.coordinator.checkpoints
-            assert [member.rank for member in manager.order(0, 40, {0, 1, 2, 3}).group] == [0, 2]
-            assert manager.order(0, 40, {0, 1}).group == ()
+            assert [member.rank for member in manager.order(0, 40, {0, 1, 2, 3}, manager.disks()).group] == [0, 2]
+            assert manager.order(0, 40, {0, 1}, manager.disks()).group == ()
 
     play(scenario())
 

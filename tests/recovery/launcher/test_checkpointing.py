@@ -306,10 +306,10 @@ def test_auto_begins_anew_where_there_is_nothing_but_not_where_the_disk_refuses_
             assert world.coordinator.job.source is None
             assert "nothing to resume" in caplog.text
         with pytest.raises(CheckpointError, match=r"--resume latest: .* is not a directory"):
-            type(world)(dataclasses.replace(disk, resume="latest"))
+            type(world)(dataclasses.replace(disk, resume="latest", nnodes=1, nproc=4))
         refuse(monkeypatch, "iterdir", disk.checkpoint_dir or Path())
         with pytest.raises(CheckpointError, match=r"--resume auto: .*: Input/output error"):
-            type(world)(dataclasses.replace(disk, resume="auto"))
+            type(world)(dataclasses.replace(disk, resume="auto", nnodes=1, nproc=4))
 
     play(scenario())
 

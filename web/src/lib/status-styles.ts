@@ -99,7 +99,7 @@ export const rank: Record<RankState, StatusStyle> = {
 export const checkpointStep: Record<CheckpointStep["state"], StatusStyle> = {
   complete: style("Complete", "healthy", "check", "All parts and the manifest are there"),
   incomplete: style("Incomplete", "validating", "half", "It is being written, or was interrupted"),
-  on_nodes: style("On node disks", "validating", "ring", "For a recovery of this job, not for --resume"),
+  on_nodes: style("On node disks", "validating", "ring", "For a recovery of this job, and for --resume"),
   given_up: style("Given up", "unknown", "cross", "The job went back behind this step"),
   damaged: style("Damaged", "quarantined", "bang", "The manifest or a file of it cannot be read"),
   unknown: style("Unknown", "unknown", "question", "A newer version reports a state unknown here"),
