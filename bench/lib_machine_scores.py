@@ -31,7 +31,7 @@ BLOCKS = 5
 SPAN = 15.0
 """Samples of the average that a smoothed rank is."""
 A_DAY, LEARNED = 1440, 240
-"""Samples of a day of the live detector, and its first that are no scores yet, whatever a sample's length."""
+"""Samples of a day of the live detector, and its first that are no scores yet; a sample may be of any length."""
 LEAST_MOVE = 3e-3
 LEARNS = ", learning on"
 

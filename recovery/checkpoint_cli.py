@@ -21,11 +21,12 @@ from cyclopts import App
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
 from mainstay.recovery.checkpoint import open_checkpoint
 from mainstay.recovery.checkpoint.catalog import LATEST, RunDirectory, find, runs
+from mainstay.recovery.checkpoint.file_errors import refusal
 from mainstay.recovery.checkpoint.formats import WriteOptions, convert
 from mainstay.recovery.checkpoint.formats.mainstay import named_part
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.logical import LogicalTensor, problems, region_of, values_of
-from mainstay.recovery.checkpoint.manifest import CheckpointError, refusal
+from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 from mainstay.recovery.checkpoint.summary import RunReader, link
 from mainstay.recovery.checkpoint_levels_cli import download, pin, rebuild, unpin, upload, uploaded_rows

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from mainstay.probes.durable_files import sync_directory
+from mainstay.recovery.checkpoint.file_errors import refusal
 from mainstay.recovery.checkpoint.listed_files import PartFile, file_bytes
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
@@ -33,7 +34,6 @@ from mainstay.recovery.checkpoint.manifest import (
     parity_names,
     part_name,
     read_checked,
-    refusal,
     remove_file,
     step_name,
 )

@@ -34,3 +34,9 @@ def file_errors(path: Path, what: str = "is damaged") -> Iterator[None]:
         LookupError, TypeError, ValueError, AttributeError,
     ) as error:  # fmt: skip
         raise CheckpointError(f"{path} {what}: {error!r}") from error
+
+
+def refusal(error: CheckpointError) -> OSError | None:
+    """What the disk says where it refuses to read; None: something is missing, or was read and is wrong."""
+    cause = error.__cause__
+    return cause if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError) else None

@@ -358,12 +358,6 @@ def write_checked(path: Path, content: T) -> T:
     return made
 
 
-def refusal(error: CheckpointError) -> OSError | None:
-    """What the disk says where it refuses to read; None: something is missing, or was read and is wrong."""
-    cause = error.__cause__
-    return cause if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError) else None
-
-
 def read_checked(path: Path, kind: type[T]) -> T:
     """What ``write_checked`` wrote.
 

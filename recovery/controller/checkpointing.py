@@ -18,8 +18,9 @@ import msgspec
 
 from mainstay.recovery.agent.messages import Group, GroupMember
 from mainstay.recovery.checkpoint.catalog import DOWNLOADS, LATEST, ResumeSource
+from mainstay.recovery.checkpoint.file_errors import refusal
 from mainstay.recovery.checkpoint.levels import find_nearest
-from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig, refusal
+from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig
 from mainstay.recovery.checkpoint.reshape import needed, sources
 from mainstay.recovery.checkpoint.storage import StorageError
 from mainstay.recovery.controller.checkpoint_holders import CheckpointHolders, NodeFiles, StepOnNodes, newest_on_nodes
@@ -79,7 +80,7 @@ class CheckpointManager:
         except (CheckpointError, StorageError) as error:
             self.unresolved = f"--resume {wanted}: {error}"
             # A directory that cannot be read is not an empty one.
-            self._must_resume = wanted != AUTO or isinstance(error, StorageError) or refusal(error)
+            self._must_resume = wanted != AUTO or isinstance(error, StorageError) or refusal(error) is not None
             if options.max_nodes == 1 and (problem := self.resolve_on_nodes()):
                 raise CheckpointError(problem) from error
         else:
@@ -322,11 +323,8 @@ class CheckpointManager:
         await job.until(lambda: all(n.fenced >= job.state.generation or not n.alive for n in nodes), FENCE_SECONDS)
         epoch = self.newest(nodes)
         if epoch is None:
-            hint = (
-                ""
-                if job.options.recovers_from_disk
-                else "; --resume --accept-quantized continues from a quantized step"
-            )
+            quantized = "; --resume --accept-quantized continues from a quantized step"
+            hint = "" if job.options.recovers_from_disk else quantized
             log.error("DEGRADED nothing was saved at the end: no step is held by all ranks%s", hint)
             return
         problems = await self.write(nodes, epoch, seconds)

@@ -12,7 +12,8 @@ import pytest
 
 from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.catalog import find
-from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError, refusal, run_name
+from mainstay.recovery.checkpoint.file_errors import refusal
+from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError, run_name
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.summary import RunReader
 from tests.recovery.checkpoint.commands import call

@@ -113,7 +113,9 @@ describe("a step", () => {
     expect(usedByText({ ...near, serves_recovery: true })).toContain(
       "running job, or --resume --accept-quantized",
     );
-    expect(usedByText({ ...step, state: "on_nodes" })).toBe("a recovery of the running job, not --resume");
+    expect(usedByText({ ...step, state: "on_nodes" })).toBe(
+      "a recovery of the running job, or --resume if the step is not encoded",
+    );
     expect(usedByText({ ...step, state: "incomplete" })).toBe("nothing: it is not complete");
   });
 });

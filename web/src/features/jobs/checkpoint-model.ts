@@ -63,7 +63,8 @@ export function deletionText(step: CheckpointStep): string {
 export function usedByText(step: CheckpointStep): string {
   if (!isUsable(step)) return "nothing: it is not complete";
   const start = `--resume${step.quantized ? " --accept-quantized" : ""}`;
-  if (step.state === "on_nodes") return "a recovery of the running job, not --resume";
+  if (step.state === "on_nodes")
+    return "a recovery of the running job, or --resume if the step is not encoded";
   if (step.serves_recovery) return `a recovery of the running job, or ${start}`;
   const known = step.serves_recovery === false || step.quantized;
   return known ? `only a new start with ${start}: a running job never goes back to it` : start;
