@@ -194,8 +194,8 @@ def test_ranks_begin_with_what_the_disks_of_all_nodes_give(
             )
             held = {rank: [(one.rank, one.node) for one in o.holders] for rank, o in orders.items()}
             assert held == {0: [(0, ""), (2, "node-1")], 1: [(1, ""), (3, "node-1")], 2: [], 3: []}
-            (told,) = {config.resumed for node in world.nodes for config in node.runs}
-            assert told == (EARLIER, 40)
+            await world.until(lambda: all(node.runs for node in world.nodes))
+            assert {config.resumed for node in world.nodes for config in node.runs} == {(EARLIER, 40)}
         finally:
             await world.close()
 
