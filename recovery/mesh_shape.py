@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -109,6 +109,26 @@ class MeshShape:
     def covered(self, ranks: Collection[int]) -> bool:
         """Whether ``ranks`` hold the whole model between them, cut in one way or another."""
         return any(all(not set(peers).isdisjoint(ranks) for peers in model) for model in self.models())
+
+    def newest_common(self, held: Mapping[int, set[int]], *, replicated: bool) -> int | None:
+        """The newest epoch that every rank holds; of equal replicas, that one of each part of the model holds.
+
+        Args:
+            held: rank -> epochs of its snapshots.
+            replicated: whether data-parallel replicas hold the same.
+        """
+        whole = _common([held.get(rank, set()) for rank in range(self.world_size)])
+        if not replicated:
+            return whole
+        covered = [
+            _common([set().union(*(held.get(peer, set()) for peer in peers)) for peers in model])
+            for model in self.models()
+        ]
+        return max((epoch for epoch in (whole, *covered) if epoch is not None), default=None)
+
+
+def _common(sets: list[set[int]]) -> int | None:
+    return max(set.intersection(*sets), default=None)
 
 
 @dataclass(frozen=True)

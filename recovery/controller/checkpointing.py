@@ -10,7 +10,7 @@ to restore it, and until this run has a whole step of its own, that one is what 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Container, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -70,6 +70,8 @@ class CheckpointManager:
         self.unresolved = ""
         """Why this directory and the upload level do not have what ``--resume`` names, until all nodes are here."""
         self._on_nodes: StepOnNodes | None = None
+        self._complete: ResumeSource | None = None
+        """An older step than that, for another shape."""
         if options.resume is not None and options.checkpoint_dir is not None:
             self._resolve(options.resume, options.checkpoint_dir)
 
@@ -104,7 +106,8 @@ class CheckpointManager:
         if not isinstance(found, str):
             newer = source is None or found.age > (source.manifest.run, source.manifest.epoch)
             if newer and (source is None or not found.missing):  # a replica's part has not the rank's random numbers
-                self._on_nodes, self._job.source = found, ResumeSource(options.checkpoint_dir, found.manifest)
+                self._on_nodes, self._complete = found, source
+                self._job.source = ResumeSource(options.checkpoint_dir, found.manifest)
                 log.warning("resuming after step %d of run %s, from the disks of all nodes", *reversed(found.age))
         elif unresolved and self._must_resume:
             return f"{unresolved}; {found}"
@@ -125,7 +128,11 @@ class CheckpointManager:
         if self._job.source is None:
             return ""
         if self._local is not None:
-            return self._local.unlike(shape)
+            problem = self._local.unlike(shape)
+            if not problem or self._complete is None or self._job.state.formed_once:
+                return problem
+            log.warning("an older step that is complete is taken: %s", problem)
+            self._job.source = self._complete
         try:
             for rank in range(shape.world_size):
                 sources(self._job.source.manifest, shape, rank)
@@ -370,31 +377,9 @@ class CheckpointManager:
                 if slot.verified and sound and job.history.holds(slot.epoch, slot.generation):
                     held.setdefault(slot.rank, set()).add(slot.epoch)
         alike = bool(job.state.replicated) and not job.options.shard_snapshots
-        return newest_common(held, shape, replicated=alike)
+        return shape.newest_common(held, replicated=alike)
 
 
 def named_run(resume: str | None) -> str | None:
     """The run that ``--resume`` names; None: any."""
     return None if resume in {AUTO, LATEST} else resume
-
-
-def newest_common(held: Mapping[int, set[int]], shape: MeshShape, *, replicated: bool) -> int | None:
-    """The newest epoch that every rank holds; where replicas are equal, that replicas of all parts of the model hold.
-
-    Args:
-        held: rank -> epochs of its snapshots.
-        shape: of the job.
-        replicated: whether data-parallel replicas hold the same.
-    """
-    whole = _common([held.get(rank, set()) for rank in range(shape.world_size)])
-    if not replicated:
-        return whole
-    covered = [
-        _common([set().union(*(held.get(peer, set()) for peer in peers)) for peers in model])
-        for model in shape.models()
-    ]
-    return max((epoch for epoch in (whole, *covered) if epoch is not None), default=None)
-
-
-def _common(sets: list[set[int]]) -> int | None:
-    return max(set.intersection(*sets), default=None)

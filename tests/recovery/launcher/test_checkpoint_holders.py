@@ -202,13 +202,14 @@ def test_ranks_begin_with_what_the_disks_of_all_nodes_give(
     play(scenario())
 
 
-@pytest.mark.parametrize(("ranks", "epoch"), [(range(4), 45), (range(2), 40)])
-def test_a_complete_step_gives_way_only_to_a_newer_one_with_all_parts(
-    new_world: Any, disk: RunOptions, play: Callable[..., None], ranks: range, epoch: int
+@pytest.mark.parametrize("case", [(range(4), 2, 45), (range(2), 2, 40), (range(4), 1, 40)])
+def test_a_complete_step_gives_way_only_to_a_newer_one_of_the_same_shape_with_all_parts(
+    new_world: Any, disk: RunOptions, play: Callable[..., None], case: tuple[range, int, int]
 ) -> None:
     assert disk.checkpoint_dir is not None
     earlier_step(disk.checkpoint_dir, 40)
-    equal = RunInfo(run=EARLIER, job="job", generation=3, dp=2, pp=2, tp=1, replicated=True)
+    ranks, dp, epoch = case
+    equal = RunInfo(run=EARLIER, job="job", generation=3, dp=dp, pp=4 // dp, tp=1, replicated=True)
 
     async def scenario() -> None:
         world = new_world(disk)

@@ -14,7 +14,6 @@ import pytest
 from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
-from mainstay.recovery.controller.checkpointing import newest_common
 from mainstay.recovery.controller.workflows.reshape_controller import ReshapeController
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.options import RunOptions
@@ -370,12 +369,12 @@ def test_another_shape_does_not_begin_with_near_values(
 def test_the_newest_step_that_can_be_made_whole() -> None:
     shape = MeshShape(dp=2, pp=2)
     even = {rank: {6, 7} for rank in range(4)}
-    assert newest_common(even, shape, replicated=False) == 7
+    assert shape.newest_common(even, replicated=False) == 7
     uneven = even | {0: {7, 8}, 2: {7, 8}}
-    assert newest_common(uneven, shape, replicated=True) == 7
+    assert shape.newest_common(uneven, replicated=True) == 7
     lost = {0: {7, 8}, 1: {6, 7}}
-    assert newest_common(lost, shape, replicated=True) == 7
-    assert newest_common(lost, shape, replicated=False) is None
-    assert newest_common({0: {7}, 2: {7}}, shape, replicated=True) is None
+    assert shape.newest_common(lost, replicated=True) == 7
+    assert shape.newest_common(lost, replicated=False) is None
+    assert shape.newest_common({0: {7}, 2: {7}}, replicated=True) is None
     ahead = {0: {8}, 1: {8}, 2: {7, 8}, 3: {7}}
-    assert newest_common(ahead, shape, replicated=True) == 8
+    assert shape.newest_common(ahead, replicated=True) == 8
