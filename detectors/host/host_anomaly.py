@@ -185,7 +185,7 @@ class HostAnomalyDetector(ArrayDetector):
         view = VIEWS[int(np.argmax(scores))]
         # What the budget expects of healthy nodes against this one: at the threshold as likely as not.
         expected = chance * len(self.rows.entities) * len(VIEWS) / anomalies.budget.rate
-        numbers = {"distance": float(scores.max()), "chance": chance}
+        numbers = {"distance": float(scores.max()), "chance": float(f"{chance:.0e}")}  # no more of a tail is known
         numbers |= {name: float(parts[i]) for name, i in zip(names, order, strict=True)}
         return self._finding(
             kind,

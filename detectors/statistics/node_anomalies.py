@@ -99,7 +99,7 @@ class NodeAnomalies:
         excess = np.where(begins, np.minimum(z, END) - START, 0.0)
         fading = rows["tail"] * 0.5 ** (1.0 / self.config.memory)
         rows["tail"] = tail = fading + np.stack([known, begins, begins & (z < END), excess])
-        fleet = _rate_and_excess(tail.sum(axis=-1, keepdims=True), NORMAL_RATE, NORMAL_EXCESS)
+        fleet = _rate_and_excess(np.sort(tail).sum(axis=-1, keepdims=True), NORMAL_RATE, NORMAL_EXCESS)  # in any order
         rate, mean = _rate_and_excess(tail, *fleet)
         return np.where(known, np.where(over, rate * np.exp((START - z) / mean), 1.0), np.nan)
 

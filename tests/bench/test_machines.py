@@ -73,10 +73,20 @@ def test_the_live_model_scores_machines_of_unlike_length_as_it_scores_one() -> N
         Machine(name=f"m{k}", day=288, train=train, test=test, labels=np.zeros(200, np.bool_), culprits=[])
         for k, (train, test) in enumerate(parts)
     ]
-    alone, together = online([both[0]])[0], online(both)
-    for view, scores in alone.items():
-        np.testing.assert_allclose(together[0][view].test, scores.test, rtol=1e-6, atol=1e-9)
-        assert len(together[1][view].healthy) == 700 - 480
+    (alone,), together = online([both[0]], 1.0), online(both, 1.0)
+    for view, scores in enumerate(alone.views):
+        np.testing.assert_allclose(together[0].views[view].test, scores.test, rtol=1e-6, atol=1e-9)
+        assert len(together[1].views[view].healthy) == 700 - 480
+
+
+def test_findings_of_the_live_detector_begin_where_a_machine_is_unlike_its_past() -> None:
+    rng = np.random.default_rng(4)
+    train, test = rng.normal(size=(2, 900, 4))
+    test[500:520] += 8.0
+    machine = Machine(name="m", day=288, train=train, test=test, labels=np.zeros(900, np.bool_), culprits=[])
+    (live,) = online([machine], 1.0)
+    assert np.isin(live.raised, range(500, 520)).any()
+    assert np.count_nonzero(live.raised < 500) <= 2
 
 
 def test_a_score_that_learns_on_knows_its_past_alone() -> None:
