@@ -54,6 +54,8 @@ logger = logging.getLogger("mainstay.checkpoint")
 REQUESTS_AT_ONCE: Final = 8
 """Ranges of 8 MiB of one file, or small objects."""
 _RUN_INFO: Final = re.compile(r"^run\.g\d{1,18}\.json$")
+_FILES: Final = msgspec.json.Decoder(dict[str, StoredFile])
+"""Made while there is one thread: msgspec 0.22 crashes where several threads are the first to decode a type."""
 _NAME: Final = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")
 
 _PART_FILES: Final = re.compile(r"^files-(\d{1,9})\.g(\d{1,18})\.([0-9a-f]{16})\.json$")
@@ -190,7 +192,7 @@ class UploadLevel:
     def _files(self, entry: PartEntry, place: str) -> dict[str, StoredFile]:
         path = f"{place}/{files_name(entry.rank, entry.generation, entry.check)}"
         try:
-            files = msgspec.json.decode(self.storage.read(path), type=dict[str, StoredFile])
+            files = _FILES.decode(self.storage.read(path))
         except msgspec.MsgspecError as error:
             raise CheckpointError(f"{self.storage.url}: {path} is damaged: {error}") from error
         bad = [name for name in files if not _NAME.match(name)]

@@ -35,6 +35,10 @@ class GlobalSlice(msgspec.Struct, frozen=True, array_like=True, order=True):
         )
 
 
+_SLICES: Final = msgspec.json.Decoder(dict[str, GlobalSlice])
+"""Made while there is one thread: msgspec 0.22 crashes where several threads are the first to decode a type."""
+
+
 def whole(shape: tuple[int, ...]) -> GlobalSlice:
     """Of a tensor that is not cut."""
     return GlobalSlice(shape, (0,) * len(shape))
@@ -56,7 +60,7 @@ def decode(data: Bytes) -> dict[str, GlobalSlice]:
         ValueError: it did not write that.
     """
     try:
-        return msgspec.json.decode(data.tobytes(), type=dict[str, GlobalSlice])
+        return _SLICES.decode(data.tobytes())
     except msgspec.MsgspecError as error:
         raise ValueError(f"{SLICES} is damaged: {error}") from error
 

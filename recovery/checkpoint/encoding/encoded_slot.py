@@ -88,6 +88,8 @@ class FullSlot:
     """Reads a tensor of it into a uint8 [spec.nbytes], or raises ``CheckpointError``."""
 
 
+_INDEXES: Final = msgspec.msgpack.Decoder(SlotIndex)
+"""Made while there is one thread: msgspec 0.22 crashes where several threads are the first to decode a type."""
 ChainBase = SlotIndex | FullSlot
 
 
@@ -250,7 +252,7 @@ def read_index(path: Path) -> SlotIndex:
         text = file.read(length)
         if digest(text) != check:
             raise CheckpointError(f"{path} has a damaged index")
-        index = msgspec.msgpack.decode(text, type=SlotIndex)
+        index = _INDEXES.decode(text)
     if index.version != VERSION:
         raise CheckpointError(f"{path} has version {index.version}, this program reads {VERSION}")
     nbytes = [0, *(blob.nbytes for blob in index.blobs)]

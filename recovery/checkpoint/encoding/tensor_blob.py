@@ -79,6 +79,8 @@ class CastHeader(TensorHeader, frozen=True, tag="cast", kw_only=True, array_like
 
 
 Header = ExactHeader | QuantizedHeader | CastHeader
+_HEADERS: Final[msgspec.msgpack.Decoder[Header]] = msgspec.msgpack.Decoder(Header)
+"""Made while there is one thread: msgspec 0.22 crashes where several threads are the first to decode a type."""
 
 
 def join(header: Header, sections: Sequence[bytes]) -> bytes:
@@ -101,7 +103,7 @@ def split(blob: bytes | memoryview, spec: TensorSpec) -> tuple[Header, Sections]
     if magic != _MAGIC or len(text) != length or digest(text) != check:
         raise CheckpointError(f"{what} has a damaged header")
     try:
-        header = msgspec.msgpack.decode(text, type=Header)
+        header = _HEADERS.decode(text)
     except (msgspec.MsgspecError, ValueError) as error:
         raise CheckpointError(f"{what} has a header of an unknown kind: {error}") from error
     if header.version != VERSION:
