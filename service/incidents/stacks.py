@@ -15,7 +15,7 @@ from mainstay.service.common.db import WriteSession
 from mainstay.service.events import repository as events
 from mainstay.service.events.models import EventRow
 from mainstay.service.incidents import repository
-from mainstay.service.incidents.models import IncidentRow
+from mainstay.service.incidents.models import IncidentRow, TimelineRow
 from mainstay.service.incidents.service import add_timeline_entry
 
 EARLY_SECONDS: Final = 60.0
@@ -35,8 +35,16 @@ def follow(session: WriteSession, event: Event) -> None:
     if event.job is None:
         return
     incident = repository.live_of_job(session, event.job, rank=event.rank)
-    if incident is not None:
+    if incident is not None and not _is_shown(session, incident, event):
         _show(session, incident, event)
+
+
+def _is_shown(session: WriteSession, incident: IncidentRow, event: Event) -> bool:
+    """Whether ``adopt`` took it: an event before it in the same batch opened the incident."""
+    entries = select(TimelineRow.data).where(
+        TimelineRow.incident_id == incident.id, TimelineRow.kind == event.kind.value
+    )
+    return any(data.get("event") == event.id for data in session.scalars(entries))
 
 
 def adopt(session: WriteSession, incident: IncidentRow) -> None:
@@ -81,7 +89,7 @@ def _show_flight_recorder(session: WriteSession, incident: IncidentRow, event: E
     text = f"Flight recorder: {_text(event.data.get('summary')) or 'no summary'}"
     if absent:
         text += f" No dump from rank{'s' if len(absent) > 1 else ''} {join_names(absent, MAX_NAMED)}."
-    data = {key: value for key, value in event.data.items() if key in FLIGHT_FIELDS}
+    data = {"event": event.id} | {key: value for key, value in event.data.items() if key in FLIGHT_FIELDS}
     add_timeline_entry(session, incident, time=event.time, kind=event.kind.value, text=text[:2000], data=data)
 
 

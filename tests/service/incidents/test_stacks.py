@@ -36,6 +36,16 @@ def test_a_dump_that_came_first_is_shown_when_the_incident_opens(job: Job) -> No
     assert [entry["data"]["rank"] for entry in wait(job)] == [1]
 
 
+def test_what_comes_in_one_batch_with_the_kill_is_shown_once(job: Job) -> None:
+    exit_ = job.event("process_exit", rank=1, node="n0", pid=101, signal="SIGKILL", expected=False)
+    job.send(exit_, dump(job, 1), job.event("flight_recorder", summary="Rank 1 is missing.", ranks_missing=[1]))
+    job.wait_for("open")
+    job.send(dump(job, 2))
+    wait_until(lambda: 2 in [entry["data"]["rank"] for entry in wait(job)])
+    assert [entry["data"]["rank"] for entry in wait(job)] == [1, 2]
+    assert len(shown(job.incident(), "flight_recorder")) == 1
+
+
 def test_what_flight_recorders_show_is_one_line_of_the_incident(job: Job) -> None:
     told = {
         "summary": "Rank 3 has not entered all_reduce 7.",
