@@ -104,9 +104,8 @@ class Disks:
                     shutil.copy(arena, path.with_suffix(".arena"))
 
 
-@pytest.fixture(scope="module")
-def step_2(warm_agent: Warm, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Disks]:
-    """The disks with step 2, by scheme."""
+def step_2_by_scheme(warm_agent: Warm, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Disks]:
+    """Make the disks with step 2, once for each scheme; not to be changed."""
 
     @functools.cache
     def make(scheme: str) -> Disks:
@@ -116,6 +115,11 @@ def step_2(warm_agent: Warm, tmp_path_factory: pytest.TempPathFactory) -> Callab
         return disks
 
     return make
+
+
+@pytest.fixture(scope="module")
+def step_2(warm_agent: Warm, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Disks]:
+    return step_2_by_scheme(warm_agent, tmp_path_factory)
 
 
 @pytest.mark.parametrize(("scheme", "borne"), [("xor", 1), ("rs:2", 2)])

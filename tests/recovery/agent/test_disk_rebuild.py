@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import shutil
 import signal
 import threading
@@ -23,7 +22,7 @@ from mainstay.recovery.checkpoint.manifest import data_name, parity_names
 from mainstay.recovery.controller.checkpoint_holders import CheckpointHolders, NodeFiles
 from tests.fork_server.processes import Warm
 from tests.recovery.agent.conftest import Agent, Rank, contents, eventually, open_ranks, start_agents
-from tests.recovery.agent.test_checkpoint_parity import CONFIG, NODES, RUN, SIZES, Disks, damage
+from tests.recovery.agent.test_checkpoint_parity import CONFIG, NODES, RUN, SIZES, Disks, damage, step_2_by_scheme
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400), pytest.mark.xdist_group("checkpoint-parity")]
 
@@ -32,16 +31,7 @@ EPOCH = 2
 
 @pytest.fixture(scope="module")
 def written(warm_agent: Warm, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Disks]:
-    """The disks with step 2, by scheme; not to be changed."""
-
-    @functools.cache
-    def make(scheme: str) -> Disks:
-        disks = Disks(tmp_path_factory.mktemp("disks"))
-        with disks.train(warm_agent, scheme) as (step, _, _):
-            step(EPOCH)
-        return disks
-
-    return make
+    return step_2_by_scheme(warm_agent, tmp_path_factory)
 
 
 class Nodes:
