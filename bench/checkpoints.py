@@ -19,7 +19,8 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,7 @@ def restoring(memory: Path, disk: Path, nbytes: int) -> list[Row]:
         alone.append(seconds(lambda outs=outs: _each_its_own(node, outs)))  # type: ignore[misc]
         forget_cached(run_path)
         orders = [LoadDisk(rank=rank, epoch=EPOCH, directory=str(run_path), run=RUN) for rank in range(REPLICAS)]
-        together.append(seconds(lambda r=reader, o=orders: [r.load(one, 1, RUN) for one in o]))  # type: ignore[misc]
+        together.append(seconds(lambda r=reader, o=orders: _at_once(lambda one: r.load(one, 1, RUN), o)))  # type: ignore[misc]
         read = sum(counts)
         shutil.rmtree(root)
     faster = statistics.median(alone) / statistics.median(together)
@@ -203,15 +204,24 @@ def restoring(memory: Path, disk: Path, nbytes: int) -> list[Row]:
         Row(
             claim="restore of the replicas of a node", figure=round(faster, 2), unit="x as fast", target=">= 2.5",
             holds=faster >= 2.5, kind="live", n=ROUNDS, note=where,
-            baseline=f"each reads its own part, one after the other: {statistics.median(alone):.2f} s",
+            baseline=f"each reads its own part, all at once: {statistics.median(alone):.2f} s",
         ),
     ]  # fmt: skip
 
 
 def _each_its_own(node: Node, outs: list[np.ndarray[Any, Any]]) -> None:
     run = RunDirectory(node.disk / "ours" / RUN)
-    for arena, out in zip(node.arenas, outs, strict=True):
-        read_slot(run, run.part(EPOCH, arena.header.rank, 1), arena.layout, out)
+
+    def read(rank: int) -> None:
+        read_slot(run, run.part(EPOCH, rank, 1), node.arenas[rank].layout, outs[rank])
+
+    _at_once(read, range(len(outs)))
+
+
+def _at_once(work: Callable[[Any], object], every: Iterable[object]) -> None:
+    """As ranks ask: each in a process of its own."""
+    with ThreadPoolExecutor(REPLICAS) as pool:
+        list(pool.map(work, every))
 
 
 def beside_training(memory: Path, disk: Path, nbytes: int) -> list[Row]:

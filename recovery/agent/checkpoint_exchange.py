@@ -12,12 +12,10 @@ nowhere else.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from typing import Final
 
 import msgspec
@@ -33,7 +31,7 @@ from mainstay.recovery.agent.peer_messages import (
     CheckpointTensors,
     ReadCheckpointTensors,
 )
-from mainstay.recovery.checkpoint.slot_reader import Origin, ReadAll
+from mainstay.recovery.checkpoint.slot_reader import Origin, ReadAll, ReadyTensors
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import Bytes, digest
 from mainstay.recovery.memory.layout import TensorSpec
@@ -61,65 +59,39 @@ class CheckpointExchange:
         generation: on whose behalf.
         arena: where the slot is.
         slot: that is filled.
+        ready: its tensors that are there.
     """
 
     def __init__(
-        self, node: AgentNode, step: CheckpointStep, group: Group, *, generation: int, arena: Arena, slot: int
-    ) -> None:
+        self, node: AgentNode, step: CheckpointStep, group: Group, *, generation: int, arena: Arena, slot: int,
+        ready: ReadyTensors,
+    ) -> None:  # fmt: skip
         self._node, self._step, self._group, self._generation = node, step, group, generation
         self._arena, self._slot = weakref.ref(arena), slot  # an arena that was replaced gives its memory back
         self._specs = arena.layout.specs()
         self._origins: dict[str, int] = {}
         self._mine: set[str] = set()
-        self._ready: dict[str, int] = {}
-        """Name -> digest of the tensor in the slot."""
-        self._over = False
-        self._changed = threading.Condition()
+        self._ready = ready
 
     # What this node reads
 
-    def read(
-        self,
-        tensors: Sequence[TensorSpec],
-        origins: Mapping[str, Origin],
-        read: ReadAll,
-    ) -> Mapping[str, int]:
-        """Fill ``tensors`` of the slot: those that are this node's to read by ``read``, and what the others lack.
-
-        Returns:
-            Name -> digest.
-        """
-        with self._changed:
+    def read(self, tensors: Sequence[TensorSpec], origins: Mapping[str, Origin], read: ReadAll) -> None:
+        """Fill ``tensors`` of the slot: those that are this node's to read by ``read``, and what the others lack."""
+        with self._ready.changed:
             self._origins = {name: digest(msgspec.msgpack.encode(origin)) for name, origin in origins.items()}
             shares = list(zip(self._group, divide(tensors, len(self._group)), strict=True))
             mine = next((share for member, share in shares if member.node == self._node.settings.node), [])
             self._mine = {spec.name for spec in mine}
-            self._changed.notify_all()
+            self._ready.changed.notify_all()
         others = [(member, share) for member, share in shares if share is not mine]
         with ThreadPoolExecutor(STREAMS, thread_name_prefix="checkpoint-exchange") as pool:
             try:
                 tasks = [pool.submit(self._fetch, member, share) for member, share in others]
-                self._read(mine, read)
-                self._read(chain.from_iterable(task.result() for task in tasks), read)
-                return self._ready
-            finally:
-                self.finish()
-
-    def _read(self, specs: Iterable[TensorSpec], read: ReadAll) -> None:
-        wanted = list(specs)
-        for spec, found in zip(wanted, read(wanted), strict=True):
-            self._put(spec.name, found)
-
-    def finish(self) -> None:
-        """No more tensors come: read whole, or given up."""
-        with self._changed:
-            self._over = True
-            self._changed.notify_all()
-
-    def _put(self, name: str, found: int) -> None:
-        with self._changed:
-            self._ready[name] = found
-            self._changed.notify_all()
+                list(read(mine))
+                list(read([spec for task in tasks for spec in task.result()]))
+            except BaseException:
+                self._ready.finish()  # else those who fetch would go on
+                raise
 
     def _tensor(self, name: str) -> Bytes:
         arena, spec = self._arena(), self._specs[name]
@@ -137,11 +109,11 @@ class CheckpointExchange:
                     self._fetch_batch(peer, batch)
         except AgentError as error:
             log.warning("node %s gives no tensors of %s: %s", member.node, self._step.run, error)
-        return [spec for spec in wanted if spec.name not in self._ready]
+        return [spec for spec in wanted if spec.name not in self._ready.digests]
 
     def _fetch_batch(self, peer: Peer, batch: Sequence[TensorSpec]) -> None:
         until = time.monotonic() + PATIENCE_SECONDS
-        while batch and not self._over and time.monotonic() < until:
+        while batch and not self._ready.over and time.monotonic() < until:
             wanted = tuple((spec.name, self._origins[spec.name]) for spec in batch)
             header = peer.call(ReadCheckpointTensors(step=self._step, tensors=wanted), CheckpointTensors)
             states = list(zip(batch, header.states, strict=False))  # what it does not answer is read from disk
@@ -153,7 +125,7 @@ class CheckpointExchange:
             peer.finish()
             for name, expected in came.items():
                 if digest(self._tensor(name)) == expected:
-                    self._put(name, expected)
+                    self._ready.put(name, expected)
             batch = [spec for spec, state in states if state == PENDING]
             until = time.monotonic() + PATIENCE_SECONDS if came else until
 
@@ -165,16 +137,16 @@ class CheckpointExchange:
         def now() -> list[int]:
             return [self._state(name, origin) for name, origin in wanted]
 
-        with self._changed:
-            self._changed.wait_for(lambda: PENDING not in now(), WAIT_SECONDS)
+        with self._ready.changed:
+            self._ready.changed.wait_for(lambda: PENDING not in now(), WAIT_SECONDS)
             return now()
 
     def _state(self, name: str, origin: int) -> int:
-        if (self._origins or self._over) and self._origins.get(name) != origin:
+        if (self._origins or self._ready.over) and self._origins.get(name) != origin:
             return ABSENT
         # Ranks of unlike layouts divide unlike, and must not wait for each other.
-        waits = not self._over and (name in self._mine or not self._origins)
-        return self._ready.get(name, PENDING if waits else ABSENT)
+        waits = not self._ready.over and (name in self._mine or not self._origins)
+        return self._ready.digests.get(name, PENDING if waits else ABSENT)
 
     def serve(self, caller: AgentConnection, request: ReadCheckpointTensors) -> None:
         """Header, bytes, tail. Whoever asks compares digests: a slot that was overwritten since shows there."""

@@ -1,16 +1,16 @@
 """The agent's part of a restore from disk: a step's tensors become a slot, and replicas share one read.
 
-Replicas on a node take what one of them has read; nodes divide the reading (``checkpoint_exchange``). A slot that was
-read before its rank asks for it, while the rank's process was starting, is not read again.
+Replicas on a node take what one of them reads, tensor by tensor; nodes divide the reading (``checkpoint_exchange``). A
+slot that was read before its rank asks for it, while the rank's process was starting, is not read again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mainstay.probes.core_types import validate_name
@@ -23,7 +23,7 @@ from mainstay.recovery.agent.peer_messages import PENDING, CheckpointStep, ReadC
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart
 from mainstay.recovery.checkpoint.reshape import GatherReader
-from mainstay.recovery.checkpoint.slot_reader import Origin, PartReader, Reuse, SlotReader, slot_layout
+from mainstay.recovery.checkpoint.slot_reader import Origin, PartReader, ReadyTensors, Reuse, SlotReader, slot_layout
 from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.errors import ArenaError
 from mainstay.recovery.memory.layout import Layout
@@ -32,15 +32,16 @@ from mainstay.recovery.memory.records import SlotRecord
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """What a rank's slot was read from, and the slot's digest: the step may be made again."""
+    """What a rank's slot was read from, or is being read from."""
 
     step: CheckpointStep
     part: tuple[int, int]
     """Rank and generation."""
-    digest: int
+    slot: int
     origins: Mapping[str, Origin]
-    digests: Mapping[str, int]
-    """Of each tensor."""
+    ready: ReadyTensors
+    digest: int | None = None
+    """Of the slot: the step may be made again. None: it is being read, or was given up."""
 
 
 class CheckpointReader:
@@ -48,12 +49,10 @@ class CheckpointReader:
 
     def __init__(self, node: AgentNode) -> None:
         self._node = node
-        self._locks: dict[CheckpointStep, threading.Lock] = defaultdict(threading.Lock)
-        """Replicas come one after the other, so that one reads for all."""
         self._loaded: dict[int, _Loaded] = {}
         self._exchanges: dict[CheckpointStep, CheckpointExchange] = {}
         self._begun = threading.Condition()
-        """An exchange was added."""
+        """An exchange was added. Held by who begins to read, so that those who come later take what it reads."""
 
     def load(self, order: LoadDisk, generation: int, run: str) -> Fetched:
         """Carry out ``LoadDisk``: see ``AgentClient.load``. ``run`` is the one that this agent writes for.
@@ -70,7 +69,7 @@ class CheckpointReader:
         step = CheckpointStep(run=order.run, epoch=order.epoch, cut=cut)
         if order.open:
             self._open(order, source, part)
-        with self._locks[step], store.lock(order.rank):
+        with store.lock(order.rank):
             record, loaded = self._find(order.rank, step, part), self._loaded.get(order.rank)
             if record is None and order.open and loaded and loaded.step == step:
                 raise NoSuchSlotError(f"rank {order.rank} came first, and writes into its slots")
@@ -118,39 +117,42 @@ class CheckpointReader:
         arena, (generation, committed) = store.arena(order.rank), since
         slot = arena.choose().slot
         out = arena.begin_write(slot, generation)[: arena.layout.nbytes]
-        replicas = self._replicas(order.rank, step)
+        of = (reader.part.rank, reader.part.generation)
         exchange = None
-        if order.group and not replicas:
-            exchange = CheckpointExchange(self._node, step, order.group, generation=generation, arena=arena, slot=slot)
-            with self._begun:
-                self._exchanges[step] = exchange
-                self._begun.notify_all()
         try:
+            loaded = _Loaded(step, of, slot, reader.origins, reader.ready)
+            with self._begun:
+                replicas = self._replicas(order.rank, step)
+                self._loaded[order.rank] = loaded
+                if order.group and not replicas:
+                    exchange = self._exchanges[step] = CheckpointExchange(
+                        self._node, step, order.group, generation=generation, arena=arena, slot=slot, ready=reader.ready
+                    )
+                    self._begun.notify_all()
             found = reader.read(out, _reuse(replicas), exchange.read if exchange else None)
+            if store.arena(order.rank) is not arena:
+                raise NoSuchSlotError(f"rank {order.rank} has other tensors than its part of step {order.epoch}")
+            moved = arena.layout.nbytes if exchange else reader.nbytes
+            self._node.meter.add_transfer("disk_read", moved, time.perf_counter() - begun)
+            record = store.accept(order.rank, slot, order.epoch, committed, found, digested=True)
+            self._loaded[order.rank] = replace(loaded, digest=record.digest)
         except CheckpointError as error:
             raise CorruptError(str(error)) from error
         finally:
-            if exchange:
-                exchange.finish()
-        if store.arena(order.rank) is not arena:
-            raise NoSuchSlotError(f"rank {order.rank} has other tensors than its part of step {order.epoch}")
-        moved = arena.layout.nbytes if exchange else reader.nbytes
-        self._node.meter.add_transfer("disk_read", moved, time.perf_counter() - begun)
-        record = store.accept(order.rank, slot, order.epoch, committed, found, digested=True)
-        of = (reader.part.rank, reader.part.generation)
-        self._loaded[order.rank] = _Loaded(step, of, record.digest, reader.origins, reader.digests)
+            reader.ready.finish()
         return record
 
     def _replicas(self, rank: int, step: CheckpointStep) -> list[_Replica]:
-        """Tensors of the step that other ranks' slots on this node have; whoever copies one compares digests."""
+        """Tensors of the step that other ranks' slots on this node have, or will; who copies one compares digests."""
         found: list[_Replica] = []
         for peer, loaded in list(self._loaded.items()):
-            record = None if peer == rank else self._find(peer, step)
-            if record is not None:
-                arena = self._node.store.arena(peer)
-                slot = arena.slot_bytes(record.slot)
-                tensors = {t.name: slot[t.offset : t.offset + t.nbytes] for t in arena.layout.tensors}
-                found.append((loaded, tensors))
+            reading = loaded.digest is None and loaded.step == step and not loaded.ready.over
+            if peer != rank and (reading or self._find(peer, step)):
+                with contextlib.suppress(NoSuchSlotError):
+                    arena = self._node.store.arena(peer)
+                    slot = arena.slot_bytes(loaded.slot)
+                    tensors = {t.name: slot[t.offset : t.offset + t.nbytes] for t in arena.layout.tensors}
+                    found.append((loaded, tensors))
         return found
 
 
@@ -159,8 +161,10 @@ _Replica = tuple[_Loaded, Mapping[str, Bytes]]
 
 def _reuse(replicas: list[_Replica]) -> Reuse:
     def find(name: str, origin: Origin) -> tuple[Bytes, int] | None:
-        alike = ((have[name], loaded.digests[name]) for loaded, have in replicas if loaded.origins.get(name) == origin)
-        return next(alike, None)
+        for loaded, have in replicas:
+            if name in have and loaded.origins.get(name) == origin and (found := loaded.ready.wait(name)) is not None:
+                return have[name], found
+        return None
 
     return find
 

@@ -9,9 +9,10 @@ or copied is digested while it is in the processor's cache.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
@@ -34,10 +35,38 @@ Origin = tuple[tuple[GlobalSlice, int], ...]
 """Place and digest of the stored pieces that a tensor is made of: equal origins, equal bytes."""
 Reuse = Callable[[str, Origin], tuple[Bytes, int] | None]
 """Name and origin of a tensor -> its bytes, if they are in memory already, and the digest that they should have."""
-ReadAll = Callable[[Iterable[TensorSpec]], Iterator[int]]
-"""Reads tensors into the slot; the digest of each, in order."""
-Exchange = Callable[[Sequence[TensorSpec], Mapping[str, Origin], ReadAll], Mapping[str, int]]
-"""Fills tensors of known origins, with as few as possible from disk; name -> digest."""
+ReadAll = Callable[[Iterable[TensorSpec]], Iterator[None]]
+"""Reads tensors into the slot, one a turn."""
+Exchange = Callable[[Sequence[TensorSpec], Mapping[str, Origin], ReadAll], None]
+"""Fills tensors of known origins, with as few as possible from disk, and tells ``SlotReader.ready`` of each."""
+
+
+class ReadyTensors:
+    """Tensors of a slot that is being filled, and their digests: whoever wants one waits for it."""
+
+    def __init__(self) -> None:
+        self.digests: dict[str, int] = {}
+        self.over = False
+        """No more come."""
+        self.changed = threading.Condition()
+
+    def put(self, name: str, digest: int) -> None:
+        """The slot holds the tensor."""
+        with self.changed:
+            self.digests[name] = digest
+            self.changed.notify_all()
+
+    def finish(self) -> None:
+        """No more tensors come: the slot is filled, or given up."""
+        with self.changed:
+            self.over = True
+            self.changed.notify_all()
+
+    def wait(self, name: str) -> int | None:
+        """The digest of a tensor as soon as the slot holds it; None: it does not come."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.over or name in self.digests)
+            return self.digests.get(name)
 
 
 class SlotReader:
@@ -58,9 +87,7 @@ class SlotReader:
             CheckpointError: two parts hold different bytes of the same place.
         """
         self.part, self.layout = parts[0], layout
-        self.origins: dict[str, Origin] = {}
-        self.digests: dict[str, int] = {}
-        """Of each tensor that was read."""
+        self.ready = ReadyTensors()
         self._index, self._joined = TensorIndex(run, parts), joined
         self._own = {entry.name: entry for entry in self.part.tensors}
         self._places: Mapping[str, GlobalSlice] = {}
@@ -74,8 +101,16 @@ class SlotReader:
         """Read from disk so far."""
         return sum(self._counts)
 
-    def origin(self, spec: TensorSpec) -> Origin:
-        """Where a tensor comes from."""
+    @cached_property
+    def origins(self) -> Mapping[str, Origin]:
+        """Where each tensor comes from.
+
+        Raises:
+            CheckpointError: the step lacks one, or has it in another shape.
+        """
+        return {spec.name: self._origin(spec) for spec in self.layout.tensors}
+
+    def _origin(self, spec: TensorSpec) -> Origin:
         if spec.name in self._made:
             return ((whole(spec.shape), digest(self._made[spec.name])),)
         if spec.name.startswith(self._joined):
@@ -126,27 +161,25 @@ class SlotReader:
             CheckpointError: as ``read_tensor``; ``out`` is worthless.
         """
         _clear_between(self.layout, out)
-        self.origins = {spec.name: self.origin(spec) for spec in self.layout.tensors}
 
-        def bring(spec: TensorSpec) -> int:
+        def bring(spec: TensorSpec) -> None:
             tensor = out[spec.offset : spec.offset + spec.nbytes]
             known = None if reuse is None else reuse(spec.name, self.origins[spec.name])
-            if known is not None and _copy(known[0], tensor) == known[1]:
-                return known[1]
-            self._counts.append(spec.nbytes)
-            return self.read_tensor(spec, out)
+            if known is None or (found := _copy(known[0], tensor)) != known[1]:
+                self._counts.append(spec.nbytes)
+                found = self.read_tensor(spec, out)
+            self.ready.put(spec.name, found)
 
         with ThreadPoolExecutor(READERS, thread_name_prefix="checkpoint-read") as pool:
             if exchange is not None:
-                self.digests |= exchange(self.layout.tensors, self.origins, partial(pool.map, bring))
+                exchange(self.layout.tensors, self.origins, partial(pool.map, bring))
                 return digest(out)
             return digest_of(self._in_order(out, pool.map(bring, self.layout.tensors)))
 
-    def _in_order(self, out: Bytes, digests: Iterator[int]) -> Iterator[Bytes]:
+    def _in_order(self, out: Bytes, read: Iterator[None]) -> Iterator[Bytes]:
         """The slot piece by piece, while later tensors are still being read."""
         at = 0
-        for spec, found in zip(self.layout.tensors, digests, strict=True):
-            self.digests[spec.name] = found
+        for spec, _ in zip(self.layout.tensors, read, strict=True):
             yield out[at : spec.offset + spec.nbytes]
             at = spec.offset + spec.nbytes
         yield out[at:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,12 @@ from mainstay.recovery.agent.parity_store import ParityStore
 from mainstay.recovery.agent.store import ArenaStore
 from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.manifest import DiskConfig
+from mainstay.recovery.checkpoint.slot_reader import PartReader
 from mainstay.recovery.job_certificates import Authority, job_tls
+from mainstay.recovery.memory.digest import Bytes
+from mainstay.recovery.memory.layout import TensorSpec
 from mainstay.recovery.memory.snapshot import SnapshotWriter
+from tests.recovery.agent.conftest import eventually
 
 RUN, EPOCH, REPLICAS = "run-1", 7, 4
 SHARED_BYTES = 400_000
@@ -102,3 +107,47 @@ def test_a_share_that_is_damaged_is_said(node: Callable[[int], Node]) -> None:
     path.write_bytes(bytes(raw))
     with pytest.raises(CorruptError, match=r"__2_1\.distcp"):
         made.load(0)
+
+
+def at_once(made: Node) -> list[BaseException | None]:
+    """All ranks load at the same time, the first of them before the others; what each raised."""
+    with ThreadPoolExecutor(REPLICAS) as pool:
+        futures = [pool.submit(made.load, 0)]
+        eventually(lambda: 0 in made.reader._loaded)
+        futures += [pool.submit(made.load, rank) for rank in range(1, REPLICAS)]
+        return [future.exception(60.0) for future in futures]
+
+
+def hold_first(made: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 reads no tensor before all others have begun."""
+    read_tensor = PartReader.read_tensor
+
+    def read(self: PartReader, spec: TensorSpec, slot: Bytes) -> int:
+        if self.part.rank == 0:
+            eventually(lambda: len(made.reader._loaded) == REPLICAS)
+        return read_tensor(self, spec, slot)
+
+    monkeypatch.setattr(PartReader, "read_tensor", read)
+
+
+def test_replicas_that_ask_at_once_take_tensors_while_they_are_read(
+    node: Callable[[int], Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = node(0)
+    hold_first(made, monkeypatch)
+    assert at_once(made) == [None] * REPLICAS
+    assert sum(made.read) <= 1.05 * (SHARED_BYTES + 128)
+
+
+def test_replicas_read_their_own_parts_when_the_first_one_is_damaged(
+    node: Callable[[int], Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = node(0)
+    hold_first(made, monkeypatch)
+    path = made.disk / RUN / f"step-{EPOCH:08d}" / "__0_1.distcp"
+    raw = bytearray(path.read_bytes())
+    raw[SHARED_BYTES // 2] ^= 1
+    path.write_bytes(bytes(raw))
+    first, *others = at_once(made)
+    assert isinstance(first, CorruptError)
+    assert others == [None] * (REPLICAS - 1)
