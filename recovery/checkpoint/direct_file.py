@@ -2,7 +2,8 @@
 
 Bytes are copied into aligned blocks, digested there, and written with ``O_DIRECT`` by a thread of the file's own, while
 the next block is filled. The page cache is a second copy of everything and a stop in ``fsync``; a writer beside
-training wants neither. Blocks of 8 MiB keep the device busy without ``io_uring``: see decision 66.
+training wants neither. Blocks of 8 MiB keep the device busy without ``io_uring``: see decision 66. Where the page cache
+is faster all the same, it takes bytes from where they are: it is the copy.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import itertools
 import mmap
 import os
 import threading
@@ -60,10 +62,10 @@ class DirectFile:
         """
         self._fd, self.direct = _create(path, direct=direct)
         self._buffers = _take_buffers()
-        self._free = deque(self._buffers)
-        self._writing: deque[tuple[Future[None], Bytes]] = deque()
+        self._blocks = itertools.cycle(self._buffers)
+        self._block = next(self._blocks)
+        self._writing: deque[Future[None]] = deque()
         self._threads = ThreadPoolExecutor(DEPTH, thread_name_prefix="checkpoint-write")
-        self._block = self._free.popleft()
         self._filled = 0
         self._written = 0
         self.digest: Digest | None = None
@@ -75,25 +77,15 @@ class DirectFile:
         return self._written + self._filled
 
     def append(self, data: Bytes) -> int:
-        """Copy ``data`` (uint8) behind what there is; the xxh3_64 of the bytes that will be written.
+        """Write ``data`` (uint8) behind what there is; its xxh3_64. It must not change before ``finish`` returns.
 
         Raises:
             OSError: an earlier block could not be written.
         """
         state, done = xxhash.xxh3_64(), 0
-        also = self.digest
         while done < len(data):
-            count = min(len(data) - done, BLOCK - self._filled, _PIECE)
-            piece = self._block[self._filled : self._filled + count]
-            with _copying:
-                np.copyto(piece, data[done : done + count])
-                state.update(piece.data)
-                if also is not None:
-                    also.update(piece.data)
-            self._filled += count
-            done += count
-            if self._filled == BLOCK:
-                self._submit(BLOCK)
+            left = data[done : done + BLOCK]
+            done += self._fill(left, state) if self.direct or len(left) < _PIECE else self._pass(left, state)
         return int(state.intdigest())
 
     def append_bytes(self, data: bytes) -> int:
@@ -110,29 +102,57 @@ class DirectFile:
         Raises:
             OSError: the disk refused a write or the ``fsync``.
         """
-        size, tail = self.size, align(self._filled, _SECTOR)
-        self._block[self._filled : tail] = 0
-        if tail:
-            self._submit(tail)
+        size = self.size
+        self._flush()
         while self._writing:
-            self._collect()
+            self._writing.popleft().result()
         os.ftruncate(self._fd, size)
         os.fsync(self._fd)
         if not self.direct:  # what was written is not read again soon, and training needs the memory
             os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def _submit(self, nbytes: int) -> None:
-        self._writing.append((self._threads.submit(self._write, self._block[:nbytes], self._written), self._block))
-        self._written += nbytes
-        self._filled = 0
-        if not self._free:
-            self._collect()
-        self._block = self._free.popleft()
+    def _fill(self, data: Bytes, state: Digest) -> int:
+        """Copy the beginning of ``data`` into the block, and digest the copy while it is in the cache; how much."""
+        piece = self._block[self._filled :][: min(len(data), _PIECE)]
+        with _copying:
+            np.copyto(piece, data[: len(piece)])
+            self._feed(piece, state)
+        self._filled += len(piece)
+        if self._filled == BLOCK:
+            self._flush()
+        return len(piece)
 
-    def _collect(self) -> None:
-        written, block = self._writing.popleft()
-        written.result()
-        self._free.append(block)
+    def _pass(self, data: Bytes, state: Digest) -> int:
+        """Have the page cache copy ``data``, a block at most, and begin to write that to the device; how much.
+
+        Here and not in threads: those of one file wait for each other, on a processor.
+        """
+        self._flush()
+        begin = self._written
+        for start in range(0, len(data), _PIECE):
+            piece = data[start : start + _PIECE]
+            self._feed(piece, state)
+            self._write(piece, self._written)
+            self._written += len(piece)
+        os.posix_fadvise(self._fd, begin, len(data), os.POSIX_FADV_DONTNEED)  # not only when fsync asks for it
+        return len(data)
+
+    def _feed(self, piece: Bytes, state: Digest) -> None:
+        state.update(piece.data)
+        if self.digest is not None:
+            self.digest.update(piece.data)
+
+    def _flush(self) -> None:
+        """Write what the block holds, up to a whole sector, and take the next one."""
+        if not self._filled:
+            return
+        tail = align(self._filled, _SECTOR) if self.direct else self._filled
+        self._block[self._filled : tail] = 0
+        self._writing.append(self._threads.submit(self._write, self._block[:tail], self._written))
+        self._written, self._filled = self._written + tail, 0
+        if len(self._writing) > DEPTH:  # the next block is one of those
+            self._writing.popleft().result()
+        self._block = next(self._blocks)
 
     def _write(self, data: Bytes, at: int) -> None:
         left = data.data

@@ -191,9 +191,9 @@ def write_image(
     try:
         with DirectFile(new, direct=direct) as file:
             tensors, described, found, alike = write_tensors(file, layout, data, share, weights)
-            if check is not None:
-                check(found)
             file.finish()
+        if check is not None:  # not before: bytes go from the slot itself where the page cache copies
+            check(found)
         new.replace(step / name)
     finally:
         remove_file(new)
