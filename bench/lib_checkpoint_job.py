@@ -72,7 +72,8 @@ class Job:
             self.writers[rank].start(self.epoch, 1)
             self.writers[rank].wait()
             self.arenas[rank].verify(self.arenas[rank].find(self.epoch))
-        self.states = {epoch: state for epoch, state in self.states.items() if epoch > self.epoch - 4 * IN_A_ROW}
+        kept = {*self.whole()}  # of any age: one whose upload has failed stays a while
+        self.states = {e: state for e, state in self.states.items() if e > self.epoch - 4 * IN_A_ROW or e in kept}
         self.states[self.epoch] = [
             arena.slot_bytes(arena.find(self.epoch).slot)[: arena.layout.nbytes].tobytes() for arena in self.arenas
         ]

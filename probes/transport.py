@@ -67,6 +67,10 @@ class ProblemDocument(msgspec.Struct):
     detail: str = ""
 
 
+_PROBLEM: Final = msgspec.json.Decoder(ProblemDocument)
+"""Made at import: msgspec crashes where several threads are the first to decode a type."""
+
+
 class Backoff:
     """Delays that double from ``base`` to ``cap`` seconds, each drawn from the upper half of its step.
 
@@ -216,7 +220,7 @@ def _cause(error: HTTPError) -> str:
 
 def _verdict(method: str, path: str, answer: urllib3.BaseHTTPResponse) -> TransportError:
     try:
-        problem = msgspec.json.decode(answer.data[:_DETAIL_BYTES], type=ProblemDocument)
+        problem = _PROBLEM.decode(answer.data[:_DETAIL_BYTES])
     except UNREADABLE:
         problem = ProblemDocument(title=answer.data[:200].decode("utf-8", "replace").strip())
     slug = problem.type.rsplit(":", 1)[-1].rsplit("/", 1)[-1]

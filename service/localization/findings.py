@@ -18,7 +18,7 @@ from mainstay.service.common.db import WriteSession
 from mainstay.service.incidents.finding_retry import of_node, over, store_with_retry
 from mainstay.service.incidents.models import FindingRow
 from mainstay.service.localization.models import LocalizationRow, LocalizationRunState
-from mainstay.service.localization.service import Document
+from mainstay.service.localization.service import DOCUMENT
 from mainstay.service.settings import Settings
 from mainstay.service.validation.models import NodeVerdictRow, ValidationRow
 from mainstay.service.validation.suites import require_suite
@@ -29,7 +29,7 @@ def ended(session: WriteSession, row: LocalizationRow | None, *, now: float, set
     if row is None or row.state != LocalizationRunState.DONE or row.verdict is None:
         return
     verdict = msgspec.convert(row.verdict, LocalizationVerdict, str_keys=True)
-    state = msgspec.json.decode(row.document, type=Document).state
+    state = DOCUMENT.decode(row.document).state
     nodes, between = pure.sound(state, verdict)
     key = row.id
 

@@ -6,8 +6,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Literal, cast
 
-import msgspec
-
 from mainstay.detectors.localize.model import PairResult
 from mainstay.service.common.db import AnySession
 from mainstay.service.localization.models import LocalizationRow, LocalizationRunState, LocalizationTaskRow, SideState
@@ -19,12 +17,12 @@ from mainstay.service.localization.schemas import (
     RoundRead,
     VerdictRead,
 )
-from mainstay.service.localization.service import Document, by_position, sides_of
+from mainstay.service.localization.service import DOCUMENT, by_position, sides_of
 
 
 def read(session: AnySession, row: LocalizationRow) -> LocalizationRead:
     """Everything of one."""
-    document = msgspec.json.decode(row.document, type=Document)
+    document = DOCUMENT.decode(row.document)
     past: dict[int, list[PairRead]] = defaultdict(list)
     for result in document.state.results:
         past[result.round].append(_past(result))

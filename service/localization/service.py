@@ -70,6 +70,10 @@ class Document(msgspec.Struct, frozen=True):
     benchmark: str = PAIR
 
 
+DOCUMENT: Final = msgspec.json.Decoder(Document)
+"""Made at import: msgspec crashes where several threads are the first to decode a type."""
+
+
 class UnknownLocalizationError(NotFoundError):
     slug, title = "unknown-localization", "Unknown fault localization"
 
@@ -338,7 +342,7 @@ def _round_over(session: WriteSession, row: LocalizationRow, *, now: float) -> N
     sides = sides_of(session, row.id, row.round)
     if any(side.state in _OPEN and side.deadline_at > now for side in sides):
         return
-    document = msgspec.json.decode(row.document, type=Document)
+    document = DOCUMENT.decode(row.document)
     results = [_result(pair, both) for pair, both in zip(document.asked, by_position(sides), strict=True)]
     for side in sides:
         if side.state in _OPEN:
