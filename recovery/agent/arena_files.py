@@ -8,10 +8,11 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from mainstay.recovery.agent.errors import CorruptError
 from mainstay.recovery.memory.arena import Arena
-from mainstay.recovery.memory.errors import ArenaError
+from mainstay.recovery.memory.errors import ArenaError, CorruptArenaError
 from mainstay.recovery.memory.layout import Layout
-from mainstay.recovery.memory.records import Word
+from mainstay.recovery.memory.records import SlotRecord, Word
 
 K = TypeVar("K")
 
@@ -73,6 +74,27 @@ class ArenaFiles(Generic[K]):
         """Their files are gone."""
         with self._lock:
             self._arenas.clear()
+
+
+def commit_checked(
+    arena: Arena, slot: int, epoch: int, generation: int, expected: int, *, digested: bool = False
+) -> SlotRecord:
+    """Commit and verify a slot that the agent itself has filled; ``digested``: ``expected`` is what it has found.
+
+    Raises:
+        FencedError: ``generation`` was revoked.
+        CorruptError: the bytes do not have the digest that they should; the slot is invalid again.
+    """
+    arena.commit(slot, epoch, generation)
+    try:
+        record = arena.verify(arena.record(slot), expected if digested else None)
+        if record.digest != expected:
+            raise CorruptArenaError(f"digest {record.digest:016x} instead of {expected:016x}")
+    except ArenaError as error:
+        arena.invalidate(arena.record(slot))
+        raise CorruptError(f"rank {arena.header.rank} epoch {epoch}: what came is damaged: {error}") from error
+    arena.retire_twins(record)
+    return record
 
 
 def spare_slot(arena: Arena) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -21,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import GCM
 
 from mainstay.recovery.agent.errors import AgentGoneError, CorruptError
-from mainstay.recovery.agent.framing import CHUNK
+from mainstay.recovery.agent.framing import CHUNK, receive_some
 from mainstay.recovery.agent.peer_messages import TransferSeal
 from mainstay.recovery.memory.digest import Bytes
 
@@ -40,9 +41,9 @@ class BulkSender:
     def __init__(self, sock: socket.socket, *, encrypted: bool) -> None:
         self.seal = TransferSeal(key=os.urandom(_KEY_BYTES), encrypted=encrypted)
         self._sock = sock
-        self._tags: list[bytes] = []
         self._left = 0
-        self._context: AEADEncryptionContext | None = None
+        self._open: list[AEADEncryptionContext] = []
+        """One a segment."""
         self._buffer: Bytes = np.empty(CHUNK if encrypted else 0, np.uint8)
 
     def send(self, data: Bytes) -> None:
@@ -51,52 +52,39 @@ class BulkSender:
         Raises:
             AgentGoneError: the connection broke.
         """
-        for start in range(0, len(data), CHUNK):
-            rest = data[start : start + CHUNK]
-            while len(rest):
-                context = self._next_context()
-                part, rest = rest[: self._left], rest[self._left :]
-                self._left -= len(part)
-                self._send(self._sealed(context, part))
+        done = 0
+        while done < len(data):
+            if not self._left:
+                self._open.append(_cipher(self.seal.key, len(self._open)).encryptor())
+                self._left = SEGMENT
+            part = data[done : done + min(CHUNK, self._left)]
+            try:
+                socket.socket.sendall(self._sock, self._sealed(part).data)
+            except OSError as error:
+                raise AgentGoneError(f"the connection broke while sending: {error}") from error
+            done += len(part)
+            self._left -= len(part)
 
     def tags(self) -> tuple[bytes, ...]:
         """Return the tags of all segments; nothing is sent after that."""
-        self._close_segment()
-        return tuple(self._tags)
+        for context in self._open:
+            context.finalize()
+        return tuple(context.tag for context in self._open)
 
-    def _sealed(self, context: AEADEncryptionContext, part: Bytes) -> Bytes:
+    def _sealed(self, part: Bytes) -> Bytes:
         if not self.seal.encrypted:
-            context.authenticate_additional_data(part.data)
+            self._open[-1].authenticate_additional_data(part.data)
             return part
         sealed = self._buffer[: len(part)]
-        context.update_into(part.data, sealed.data)
+        self._open[-1].update_into(part.data, sealed.data)
         return sealed
-
-    def _next_context(self) -> AEADEncryptionContext:
-        if self._context is None or not self._left:
-            self._close_segment()
-            self._context = _cipher(self.seal.key, len(self._tags)).encryptor()
-            self._left = SEGMENT
-        return self._context
-
-    def _close_segment(self) -> None:
-        if self._context is not None:
-            self._context.finalize()
-            self._tags.append(self._context.tag)
-            self._context = None
-
-    def _send(self, data: Bytes) -> None:
-        try:
-            socket.socket.sendall(self._sock, data.data)
-        except OSError as error:
-            raise AgentGoneError(f"the connection broke while sending: {error}") from error
 
 
 class BulkReceiver:
     """The other side of a ``BulkSender``."""
 
     def __init__(self, sock: socket.socket, seal: TransferSeal) -> None:
-        self._sock = sock
+        self._receive = partial(socket.socket.recv_into, sock)  # below TLS
         self._seal = seal
         self._left = 0
         self._open: list[AEADDecryptionContext] = []
@@ -114,7 +102,7 @@ class BulkReceiver:
                 self._open.append(_cipher(self._seal.key, len(self._open)).decryptor())
                 self._left = SEGMENT
             part = out[done : done + min(CHUNK, self._left)]
-            part = part[: self._receive(part.data, done, len(out))]
+            part = part[: receive_some(self._receive, part.data, done, len(out))]
             if self._seal.encrypted:
                 self._open[-1].update_into(part.data, part.data)
             else:
@@ -135,12 +123,3 @@ class BulkReceiver:
             raise CorruptError(
                 "the bytes that came are not those that were sent: they were changed on the way"
             ) from error
-
-    def _receive(self, part: memoryview, done: int, size: int) -> int:
-        try:
-            count = socket.socket.recv_into(self._sock, part)
-        except OSError as error:
-            raise AgentGoneError(f"the connection broke while receiving: {error}") from error
-        if not count:
-            raise AgentGoneError(f"the other side closed the connection ({done} of {size} bytes came)")
-        return count

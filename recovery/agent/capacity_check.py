@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 from mainstay.recovery.agent.store import ArenaStore
@@ -13,24 +12,17 @@ HOST_MEMORY: Final = "host memory"
 """The subject of a shortage."""
 
 
-def check_capacity(store: ArenaStore, directory: Path, room: FreeMemory | None = None) -> None:
+def check_capacity(store: ArenaStore, room: FreeMemory | None = None) -> None:
     """Put on record whether the redundancy that was configured fits beside what is there.
 
     Args:
         store: with the groups and the scheme that hold now.
-        directory: of the arenas.
         room: what is left; looked up by default.
     """
-    missing = 0
-    for rank, arena in store.all():
-        missing += _needed(store, rank, arena.layout.nbytes)
-    kept = [path for pattern in ("parity-*.arena", "copy-*.arena") for path in directory.glob(pattern)]
+    missing = sum(_needed(store, rank, arena.layout.nbytes) for rank, arena in store.all())
+    kept = [path for pattern in ("parity-*.arena", "copy-*.arena") for path in store.directory.glob(pattern)]
     missing -= sum(path.stat().st_size for path in kept)
-    words = (room or FreeMemory.measure(directory)).shortage(max(0, missing))
-    if words:
-        store.degraded[HOST_MEMORY] = words
-    else:
-        store.degraded.pop(HOST_MEMORY, None)
+    store.degraded.report(HOST_MEMORY, (room or FreeMemory.measure(store.directory)).shortage(max(0, missing)))
 
 
 def _needed(store: ArenaStore, rank: int, state: int) -> int:

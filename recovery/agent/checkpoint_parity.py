@@ -42,6 +42,11 @@ PARTS_LISTED: Final = 256
 """Of a step: a node has 16 ranks, and perhaps copies of others."""
 
 
+def not_written(epoch: int, problem: object) -> str:
+    """Say what is degraded."""
+    return f"epoch {epoch} was not written: {problem}"
+
+
 class CheckpointParity:
     """Finds what is to be written, for the thread that has it written, and what is durable, for the one that lists."""
 
@@ -79,7 +84,7 @@ class CheckpointParity:
                 try:
                     order = order if key is None else self._of_rows(key, order)
                 except (AgentError, ArenaError, ValueError) as error:
-                    store.degraded[subject] = f"epoch {record.epoch} was not written: {error}"
+                    store.degraded[subject] = not_written(record.epoch, error)
                 else:
                     yield subject, order
                     tries = tries + 1 if subject in store.degraded else TRIES
@@ -165,12 +170,10 @@ def _are_whole(run: RunDirectory, some: list[PartFile]) -> bool:
 
 def _described(run: RunDirectory, epoch: int, rank: int, generation: int) -> ParityFile:
     part = run.parity_part(epoch, rank, generation)
-    raw = np.empty(0, np.uint8)
+    (entry,) = (entry for entry in part.tensors if entry.name == META)
+    raw = np.empty(entry.nbytes, np.uint8)
     with part_file(run, part) as read:
-        for entry in part.tensors:
-            if entry.name == META:
-                raw = np.empty(entry.nbytes, np.uint8)
-                read(entry, raw)
+        read(entry, raw)
     description = read_description(raw)
     geometry = Geometry(len(description.parts), description.parity)
     ranks, nbytes = tuple(member.rank for member in description.parts), file_bytes(run.step(epoch) / part.file)

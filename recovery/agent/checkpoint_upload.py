@@ -68,10 +68,7 @@ class CheckpointUpload(PeriodicThread):
     def _note(self, progress: UploadProgress) -> None:
         since = (self.progress.since or time.time()) if progress.problem else 0.0
         self.progress = msgspec.structs.replace(progress, since=since)
-        if progress.problem:
-            self._store.degraded[_SUBJECT] = progress.problem
-        else:
-            self._store.degraded.pop(_SUBJECT, None)
+        self._store.degraded.report(_SUBJECT, progress.problem)
 
     def stop(self) -> None:
         """Let the process end when what is complete is uploaded."""

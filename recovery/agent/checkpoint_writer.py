@@ -6,6 +6,7 @@ is reported, and training continues.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import msgspec
 
 from mainstay.probes.core_types import validate_name
 from mainstay.probes.durable_files import write_durably
-from mainstay.recovery.agent.checkpoint_parity import CheckpointParity
+from mainstay.recovery.agent.checkpoint_parity import CheckpointParity, not_written
 from mainstay.recovery.agent.errors import NoSuchSlotError
 from mainstay.recovery.agent.messages import ConfigureDisk, SaveCheckpoint
 from mainstay.recovery.agent.node import AgentNode
@@ -105,7 +106,7 @@ class WriterProcess:
 
     def _kill(self) -> None:
         process = self._process
-        if process is not None and process.poll() is None:
+        if process is not None:
             process.kill()
 
     def _end(self) -> None:
@@ -113,7 +114,8 @@ class WriterProcess:
         if self._process is not None:
             for pipe in (self._process.stdin, self._process.stdout):
                 if pipe is not None:
-                    pipe.close()
+                    with contextlib.suppress(OSError):  # what it has not read is lost with it
+                        pipe.close()
         self._process = None
 
 
@@ -233,10 +235,8 @@ class CheckpointWriter(PeriodicThread):
             self._looking = threading.Thread(target=self._look, name="mainstay-disk-list", daemon=True)
             self._looking.start()
         self._looking.join(LIST_SECONDS)
-        if self._looking.is_alive():
-            self._store.degraded["checkpoint directory"] = f"{self._directory} does not answer"
-        else:
-            self._store.degraded.pop("checkpoint directory", None)
+        problem = f"{self._directory} does not answer" if self._looking.is_alive() else ""
+        self._store.degraded.report("checkpoint directory", problem)
         return self._seen
 
     def _look(self) -> None:
@@ -263,10 +263,8 @@ class CheckpointWriter(PeriodicThread):
 
     def _begin(self, config: DiskConfig) -> None:
         problem = self._ask(self._order(config)).problem
-        if problem:
-            self._store.degraded["disk level"] = problem
-        else:
-            self._store.degraded.pop("disk level", None)
+        self._store.degraded.report("disk level", problem)
+        if not problem:
             self._begun = config
 
     def _order(self, config: DiskConfig) -> WriteRequest:
@@ -308,18 +306,13 @@ class CheckpointWriter(PeriodicThread):
             outcome = self._ask(request)
             slots = outcome.slots or tuple(SlotResult(problem=outcome.problem) for _ in orders)
             problems |= {rank: slot.problem for rank, slot in zip(orders, slots, strict=True)}
-            if outcome.slots and outcome.problem:
-                self._store.degraded[_MANIFEST] = outcome.problem
-            else:
-                self._store.degraded.pop(_MANIFEST, None)
+            self._store.degraded.report(_MANIFEST, outcome.problem if outcome.slots else "")
             nbytes = sum(slot.nbytes for slot in slots)
             if nbytes:
                 self._node.meter.add_transfer("disk_write", nbytes, outcome.seconds)
         for rank, problem in problems.items():
-            if problem and not (final and self._is_durable(config, rank, epoch)):  # its slot was reused since
-                self._store.degraded[_subject(rank)] = f"epoch {epoch} was not written: {problem}"
-            else:
-                self._store.degraded.pop(_subject(rank), None)
+            failed = problem and not (final and self._is_durable(config, rank, epoch))  # its slot was reused since
+            self._store.degraded.report(_subject(rank), not_written(epoch, problem) if failed else "")
 
     def _write_parity(self, config: DiskConfig) -> None:
         """Have rows and copies of written epochs written; a failure is noted for its rank."""
@@ -330,10 +323,8 @@ class CheckpointWriter(PeriodicThread):
         for subject, order in self._parity.orders(is_written):
             outcome = self._ask(msgspec.structs.replace(self._order(config), slots=(order,)))
             problem = outcome.problem or next((slot.problem for slot in outcome.slots), "")
-            if problem and not self._writer_process.ended:
-                self._store.degraded[subject] = f"epoch {order.epoch} was not written: {problem}"
-            else:
-                self._store.degraded.pop(subject, None)
+            failed = problem and not self._writer_process.ended
+            self._store.degraded.report(subject, not_written(order.epoch, problem) if failed else "")
 
     def _is_durable(self, config: DiskConfig, rank: int, epoch: int) -> bool:
         parts = RunDirectory(self._directory / config.run).parts(epoch)

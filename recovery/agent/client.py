@@ -7,10 +7,11 @@ Every call has a time-out; an agent that was restarted meanwhile is connected to
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -187,7 +188,8 @@ class AgentClient:
     @contextmanager
     def _connection(self) -> Iterator[socket.socket]:
         """A connection of this call's own; kept for the next call unless it failed."""
-        sock = self._take() or self._connect()
+        hello = Hello(job=self._job, generation=self.generation)
+        sock = self._take() or greet(self.path, hello, self._timeout)[0]
         try:
             sock.settimeout(self._timeout)
             yield sock
@@ -214,20 +216,23 @@ class AgentClient:
                 return
         sock.close()
 
-    def _connect(self) -> socket.socket:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+def greet(path: Path | str, hello: Hello, timeout: float) -> tuple[socket.socket, Welcome]:
+    """Connect to the agent at a Unix socket; whoever asked closes the connection.
+
+    Raises:
+        AgentGoneError, ProtocolError, RefusedError: see ``converse``.
+    """
+    with ExitStack() as stack:
+        sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        sock.settimeout(timeout)
         try:
-            sock.settimeout(self._timeout)
-            sock.connect(str(self.path))
-            hello = Hello(job=self._job, generation=self.generation)
-            converse(sock, hello, Welcome)
+            sock.connect(str(path))
         except OSError as error:
-            sock.close()
-            raise AgentGoneError(f"no agent answers at {self.path}: {error}") from error
-        except BaseException:  # boundary: not to leak the socket
-            sock.close()
-            raise
-        return sock
+            raise AgentGoneError(f"no agent answers at {path}: {error}") from error
+        welcome = converse(sock, hello, Welcome)
+        stack.pop_all()  # it stays open
+    return sock, welcome
 
 
 def converse(
@@ -254,11 +259,6 @@ def converse(
 
 def _quiet(sock: socket.socket) -> bool:
     """Whether an idle connection still stands: nothing to read, not closed."""
-    sock.setblocking(False)
-    try:
-        sock.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+    poller = select.poll()
+    poller.register(sock, select.POLLIN)
+    return not poller.poll(0)

@@ -20,6 +20,13 @@ class Degradations(UserDict[str, str]):
         del self.data[subject]
         logger.warning("%s works again", subject)
 
+    def report(self, subject: str, problem: str) -> None:
+        """``problem`` is what is wrong with ``subject`` now; empty: it works."""
+        if problem:
+            self[subject] = problem
+        else:
+            self.pop(subject, None)
+
     def clear(self) -> None:
         """Forget all, without a word: what was degraded is gone itself."""
         self.data.clear()

@@ -18,6 +18,7 @@ import numpy as np
 
 from mainstay.probes.core_types import validate_name
 from mainstay.recovery.agent import transfer
+from mainstay.recovery.agent.arena_files import commit_checked
 from mainstay.recovery.agent.checkpoint_exchange import WAIT_SECONDS
 from mainstay.recovery.agent.checkpoint_reader import CheckpointReader
 from mainstay.recovery.agent.errors import AgentError, NoSuchSlotError
@@ -102,7 +103,8 @@ class DiskRebuild:
             self._extra.add(rank)
         kept, slot = store.copies.begin_copy(rank, layout)
         read = read_slot(source, part, layout, kept.slot_bytes(slot)[: layout.nbytes])
-        store.copies.commit(kept, slot, request.epoch, part.generation if request.run == run else generation, read)
+        since = part.generation if request.run == run else generation
+        commit_checked(kept, slot, request.epoch, since, read)
 
     def _load_rows(self, request: LoadForRebuild, _generation: int, _run: str) -> None:
         if not request.ranks:

@@ -33,6 +33,9 @@ class FailureKind(StrEnum):
 class AgentError(RuntimeError):
     """Something about the snapshot agent failed; the message names which agent and what."""
 
+    kind = FailureKind.PEER
+    """As what an agent passes it on to who asked."""
+
 
 class AgentGoneError(AgentError):
     pass
@@ -45,7 +48,7 @@ class ProtocolError(AgentError):
 class RefusedError(AgentError):
     """The agent said no."""
 
-    kind: FailureKind = FailureKind.INTERNAL
+    kind = FailureKind.INTERNAL
 
     def __init__(self, reason: str, kind: FailureKind | None = None) -> None:
         super().__init__(reason)
@@ -76,9 +79,7 @@ class PeerError(RefusedError):
     kind = FailureKind.PEER
 
 
-_BY_KIND = {
-    cls.kind: cls for cls in (StaleGenerationError, NoSuchSlotError, NoMemoryError, CorruptError, TornError, PeerError)
-}
+_BY_KIND = {cls.kind: cls for cls in RefusedError.__subclasses__()}
 
 
 def refusal(kind: FailureKind, reason: str) -> RefusedError:

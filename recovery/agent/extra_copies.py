@@ -7,7 +7,6 @@ restored from like any. A trainer whose steps are shorter than a transfer leaves
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Final
 
 from mainstay.recovery.agent.errors import AgentError
@@ -39,34 +38,29 @@ class ExtraCopyManager(PeriodicThread):
 
     def configure(self, extra_copies: Group, generation: int) -> None:
         """Keep copies of these ranks from now on, from the agents at these endpoints; those of others may go."""
-        ended = {extra_copy.rank for extra_copy in self._extra_copies} - {
-            extra_copy.rank for extra_copy in extra_copies
-        }
+        copies, ranks = self._node.store.copies, frozenset(extra_copy.rank for extra_copy in extra_copies)
+        ended = copies.extra_copies - ranks
         self._extra_copies, self._generation = extra_copies, generation
-        self._node.store.copies.extra_copies = frozenset(extra_copy.rank for extra_copy in extra_copies)
-        self._node.store.copies.release(ended)
+        copies.extra_copies = ranks
+        copies.release(ended)
         for rank in ended:
             self._newest.pop(rank, None)
         self.wake()
 
     def run_once(self) -> float:
-        extra_copies = self._extra_copies
-        late = [extra_copy for extra_copy in extra_copies if not self._try(extra_copy)]
-        if not extra_copies:
-            return LATE
-        return LATE if late else LOOK_SECONDS
+        answers = [self._try(extra_copy) for extra_copy in self._extra_copies]
+        return LOOK_SECONDS if answers and all(answers) else LATE
 
     def _try(self, extra_copy: GroupMember) -> bool:
         """Whether its agent answers; a copy that did not come is tried again with the newest slot then."""
         subject = f"extra copy of rank {extra_copy.rank}"
-        degraded = self._node.store.degraded
         try:
-            with ExitStack() as stack:
-                self._follow(extra_copy, stack.enter_context(self._node.peer(extra_copy.endpoint, self._generation)))
+            with self._node.peer(extra_copy.endpoint, self._generation) as peer:
+                self._follow(extra_copy, peer)
         except (AgentError, ArenaError, OSError, ValueError) as error:
-            degraded[subject] = str(error)
+            self._node.store.degraded[subject] = str(error)
             return False
-        degraded.pop(subject, None)
+        self._node.store.degraded.pop(subject, None)
         return True
 
     def _follow(self, extra_copy: GroupMember, peer: Peer) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 import msgspec
@@ -71,13 +72,28 @@ def _most_bytes(sock: socket.socket) -> int:
 def _receive_into(sock: socket.socket, out: memoryview) -> None:
     done = 0
     while done < len(out):
-        try:
-            count = sock.recv_into(out[done:])
-        except OSError as error:
-            raise AgentGoneError(f"the connection broke while receiving: {error}") from error
-        if not count:
-            raise AgentGoneError(f"the other side closed the connection ({done} of {len(out)} bytes came)")
-        done += count
+        done += receive_some(sock.recv_into, out[done:], done, len(out))
+
+
+def receive_some(receive_into: Callable[[memoryview], int], out: memoryview, done: int, size: int) -> int:
+    """Receive at least one byte into ``out``; how many came.
+
+    Args:
+        receive_into: of a socket.
+        out: not empty.
+        done: bytes that came before, of ``size``.
+        size: bytes that are to come in all.
+
+    Raises:
+        AgentGoneError: the connection ended or stood still beyond its time-out.
+    """
+    try:
+        count = receive_into(out)
+    except OSError as error:
+        raise AgentGoneError(f"the connection broke while receiving: {error}") from error
+    if not count:
+        raise AgentGoneError(f"the other side closed the connection ({done} of {size} bytes came)")
+    return count
 
 
 def parse_endpoint(endpoint: str) -> tuple[str, int]:

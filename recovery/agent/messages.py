@@ -11,31 +11,7 @@ from typing import Final
 import msgspec
 
 from mainstay.recovery.agent.errors import FailureKind
-from mainstay.recovery.agent.peer_messages import (
-    Ack,
-    CheckpointTensors,
-    Decode,
-    Head,
-    LayoutText,
-    LoadedForRebuild,
-    LoadForRebuild,
-    ParityMismatch,
-    ProtectedState,
-    ReadCheckpointTensors,
-    ReadHead,
-    ReadLayout,
-    ReadParity,
-    ReadProtected,
-    ReadRow,
-    ReadSlot,
-    RowHeader,
-    RowState,
-    SlotHeader,
-    StripeHeader,
-    TransferTail,
-    WireMessage,
-    WireStruct,
-)
+from mainstay.recovery.agent.peer_messages import PeerQuestion, PeerReply, SlotRequest, WireMessage, WireStruct
 from mainstay.recovery.checkpoint.listed_files import ParityFile, PartFile
 from mainstay.recovery.checkpoint.manifest import DiskConfig
 from mainstay.recovery.checkpoint.upload_state import UploadProgress
@@ -131,11 +107,9 @@ class OpenArena(WireMessage, frozen=True):
     """``Layout.to_json()``."""
 
 
-class Committed(WireMessage, frozen=True):
-    """One-way: slot ``slot`` of ``rank`` was just committed."""
+class Committed(SlotRequest, frozen=True):
+    """One-way: it was just committed, in slot ``slot`` of ``rank``'s arena."""
 
-    rank: int
-    epoch: int
     generation: int
     slot: int
 
@@ -144,23 +118,21 @@ class GetInventory(WireMessage, frozen=True):
     pass
 
 
-class Fetch(WireMessage, frozen=True):
-    """Pull ``from_rank``'s slot from the agent at ``endpoint`` into ``rank``'s arena here."""
+class Fetch(SlotRequest, frozen=True):
+    """Pull ``from_rank``'s slot from the agent at ``endpoint`` into ``rank``'s arena here.
 
-    rank: int
-    epoch: int
-    """``NEWEST``: whichever is newest there."""
+    ``NEWEST`` for ``epoch`` is whichever is newest there.
+    """
+
     from_rank: int
     endpoint: str
     open: bool = False
     """Make the arena first, with the layout that the other agent has: the rank's process is still to come."""
 
 
-class Rebuild(WireMessage, frozen=True):
+class Rebuild(SlotRequest, frozen=True):
     """Decode ``rank``'s slot from the parity and data of the other members, as far as they still have them."""
 
-    rank: int
-    epoch: int
     group: Group
 
 
@@ -174,11 +146,9 @@ class GatherParts(WireStruct, frozen=True):
     """The first of the ranks that need the same."""
 
 
-class LoadDisk(WireMessage, frozen=True):
+class LoadDisk(SlotRequest, frozen=True):
     """Read a part of ``directory/run`` into ``rank``'s arena here."""
 
-    rank: int
-    epoch: int
     directory: str
     run: str
     from_rank: int | None = None
@@ -238,21 +208,7 @@ class Drop(WireMessage, frozen=True):
     """Remove this node's arenas of the job."""
 
 
-PeerRequest = (
-    Hello
-    | Ping
-    | GetInventory
-    | ReadHead
-    | ReadSlot
-    | ReadRow
-    | ReadParity
-    | ReadProtected
-    | ReadLayout
-    | ReadCheckpointTensors
-    | LoadForRebuild
-    | Decode
-    | ParityMismatch
-)
+PeerRequest = Hello | Ping | GetInventory | PeerQuestion
 """What other nodes may ask: nothing that changes snapshots of a rank that trains."""
 Request = (
     PeerRequest
@@ -318,25 +274,7 @@ class Fetched(WireMessage, frozen=True):
     """xxh3_64 of the slot."""
 
 
-Reply = (
-    Welcome
-    | Done
-    | AgentFailure
-    | ArenaInfo
-    | Inventory
-    | Fetched
-    | Head
-    | SlotHeader
-    | StripeHeader
-    | CheckpointTensors
-    | LoadedForRebuild
-    | RowState
-    | RowHeader
-    | ProtectedState
-    | LayoutText
-    | Ack
-    | TransferTail
-)
+Reply = Welcome | Done | AgentFailure | ArenaInfo | Inventory | Fetched | PeerReply
 
 # Made while there is one thread: msgspec 0.22 crashes where several threads are the first to decode a type.
 REQUESTS: Final[msgspec.msgpack.Decoder[Request]] = msgspec.msgpack.Decoder(Request)

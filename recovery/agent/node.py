@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mainstay.recovery.agent.bulk import BulkSender
 from mainstay.recovery.agent.framing import send
 from mainstay.recovery.agent.parity_store import ParityStore
-from mainstay.recovery.agent.peer import Credentials, Peer
+from mainstay.recovery.agent.peer import Credentials, Peer, open_peer
 from mainstay.recovery.agent.peer_messages import TransferHeader, TransferTail
 from mainstay.recovery.agent.store import ArenaStore
 from mainstay.recovery.agent.transfer_rates import TransferRateMeter
@@ -52,10 +53,10 @@ class AgentNode:
     rows: ParityStore
     meter: TransferRateMeter = field(default_factory=TransferRateMeter)
 
-    def peer(self, endpoint: str, generation: int) -> Peer:
+    def peer(self, endpoint: str, generation: int) -> AbstractContextManager[Peer]:
         """A connection to another agent on behalf of ``generation``, or of the lowest one alive if that is later."""
         alive = max(generation, self.store.config.fence)
-        return Peer(endpoint, Credentials(self.settings.tls, self.settings.job, alive))
+        return open_peer(endpoint, Credentials(self.settings.tls, self.settings.job, alive))
 
 
 @dataclass(slots=True)

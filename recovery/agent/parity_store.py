@@ -28,13 +28,11 @@ META: Final = "meta"
 _META_BYTES: Final = 16 * 1024
 """Room for the descriptions of some hundred members."""
 
-Ranks = tuple[int, ...]
-
 
 class ParityRowKey(NamedTuple):
     """One member's rows: the ranks of its group, and which of them it is."""
 
-    ranks: Ranks
+    ranks: tuple[int, ...]
     place: int
 
 

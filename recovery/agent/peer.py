@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import socket
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Final, TypeVar
 
 from mainstay.recovery.agent.bulk import BulkReceiver
 from mainstay.recovery.agent.client import converse
@@ -33,35 +33,33 @@ class Credentials:
     generation: int
 
 
+@contextmanager
+def open_peer(endpoint: str, credentials: Credentials) -> Iterator[Peer]:
+    """Connect to the agent at ``endpoint``. Every error names it.
+
+    Raises:
+        AgentGoneError, ProtocolError, RefusedError: it does not answer, or not to these credentials.
+        ValueError: ``endpoint`` is none.
+    """
+    host, port = parse_endpoint(endpoint)
+    try:
+        with closing(socket.create_connection((host, port), CONNECT_SECONDS)) as plain:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.settimeout(STALL_SECONDS)
+            secured = credentials.tls.client.wrap_socket(plain)  # takes the descriptor over
+    except OSError as error:
+        raise AgentGoneError(f"no agent answers at {endpoint}: {refusal(error)}") from error
+    with closing(secured):
+        converse(secured, Hello(job=credentials.job, generation=credentials.generation), Welcome)
+        yield Peer(endpoint, secured)
+
+
 class Peer:
-    """Use as a context manager. Every error names the endpoint."""
+    """The agent at ``endpoint``, over a connection that is up; see ``open_peer``."""
 
-    def __init__(self, endpoint: str, credentials: Credentials) -> None:
+    def __init__(self, endpoint: str, sock: socket.socket) -> None:
         self.endpoint = endpoint
-        self._credentials = credentials
-
-    def __enter__(self) -> Self:
-        host, port = parse_endpoint(self.endpoint)
-        c = self._credentials
-        try:
-            with closing(socket.create_connection((host, port), CONNECT_SECONDS)) as plain:
-                plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                plain.settimeout(STALL_SECONDS)
-                self._socket = c.tls.client.wrap_socket(plain)  # takes the descriptor over
-        except OSError as error:
-            raise AgentGoneError(f"no agent answers at {self.endpoint}: {refusal(error)}") from error
-        try:
-            hello = Hello(job=c.job, generation=c.generation)
-            converse(self._socket, hello, Welcome)
-        except BaseException:  # boundary: not to leak the socket
-            self._socket.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._socket.close()
+        self._socket = sock
 
     def call(self, request: WireMessage, answer: type[M]) -> M:
         """Send ``request`` and read its answer; raw bytes may follow it."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final
 
 from mainstay.recovery.agent.arena_files import ArenaFiles
-from mainstay.recovery.agent.errors import CorruptError
 from mainstay.recovery.agent.messages import SlotInfo
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.errors import ArenaError
@@ -49,19 +48,6 @@ class PeerCopyStore(ArenaFiles[int]):
         """A slot for a new copy, never that of the newest complete epoch."""
         return self.begin_slot(rank, f"copy-{rank}.arena", rank=rank, layout=layout, kind=COPY_ARENA)
 
-    def commit(self, arena: Arena, slot: int, epoch: int, generation: int, expected: int) -> None:
-        """Declare a copy whole if it has the digest that it should.
-
-        Raises:
-            CorruptError: it has another one, and is invalid again.
-        """
-        arena.commit(slot, epoch, generation)
-        record = arena.verify(arena.record(slot))
-        if record.digest != expected:
-            arena.invalidate(record)
-            raise CorruptError(f"rank {arena.header.rank} epoch {epoch}: the copy that came is damaged")
-        arena.retire_twins(record)
-
     def retain(self, keys: Collection[int]) -> None:
         super().retain(self.extra_copies.union(keys))
 
@@ -69,10 +55,14 @@ class PeerCopyStore(ArenaFiles[int]):
         for rank, arena in self.all():
             for record in arena.records():
                 if record.state is SlotState.VERIFIED:
-                    yield SlotInfo(
-                        rank=rank,
-                        epoch=record.epoch,
-                        generation=record.generation,
-                        nbytes=record.nbytes,
-                        verified=True,
-                    )
+                    yield slot_info(rank, record)
+
+
+def slot_info(rank: int, record: SlotRecord) -> SlotInfo:
+    return SlotInfo(
+        rank=rank,
+        epoch=record.epoch,
+        generation=record.generation,
+        nbytes=record.nbytes,
+        verified=record.state is SlotState.VERIFIED,
+    )

@@ -26,49 +26,54 @@ class DecodeSource(WireStruct, frozen=True):
     endpoint: str
 
 
-class ReadHead(WireMessage, frozen=True):
-    """What is known about ``rank``'s slot of ``epoch``."""
+class SlotRequest(WireMessage, frozen=True):
+    """Base of what is about ``rank``'s slot of ``epoch``."""
 
     rank: int
     epoch: int
+
+
+class ReadHead(SlotRequest, frozen=True):
+    """What is known about the slot."""
+
     check: bool = False
     """Digest it again; a damaged one is not there."""
 
 
-class ReadSlot(WireMessage, frozen=True):
-    """``nbytes`` of a committed slot from ``offset``, cut at the slot's end."""
+class ReadSlot(SlotRequest, frozen=True):
+    """``nbytes`` of the committed slot from ``offset``, cut at its end."""
 
-    rank: int
-    epoch: int
     offset: int
     nbytes: int
 
 
-class ReadRow(WireMessage, frozen=True):
-    """Do the rows (or copies) of member ``place`` for ``epoch`` of ``ranks`` exist?"""
+class RowRequest(WireMessage, frozen=True):
+    """Base of what is about the parity rows (or copies) that a member of a group keeps for ``epoch``."""
 
     ranks: tuple[int, ...]
+    """One of each member, in the order in which the rows were encoded."""
     place: int
+    """Which member."""
     epoch: int
+
+
+class ReadRow(RowRequest, frozen=True):
+    """Do the rows (or copies) exist?"""
+
     check: bool = False
     """Digest them again; damaged ones are not there."""
 
 
-class ReadParity(WireMessage, frozen=True):
-    """The first ``nbytes`` of the row that member ``place`` keeps of codeword ``word``."""
+class ReadParity(RowRequest, frozen=True):
+    """The first ``nbytes`` of the row of codeword ``word``."""
 
-    ranks: tuple[int, ...]
-    place: int
-    epoch: int
     word: int
     nbytes: int
 
 
-class ReadProtected(WireMessage, frozen=True):
+class ReadProtected(SlotRequest, frozen=True):
     """Has ``rank``'s group all that protects ``epoch``?"""
 
-    rank: int
-    epoch: int
     generation: int = 0
     """Under which the asker's groups were configured: what belongs to earlier groups does not count."""
 
@@ -79,26 +84,17 @@ class ReadLayout(WireMessage, frozen=True):
     rank: int
 
 
-class Decode(WireMessage, frozen=True):
+class Decode(RowRequest, frozen=True):
     """Compute ``rank``'s stripe in codeword ``word`` from your row of it and the sources' blocks."""
 
     rank: int
-    epoch: int
-    ranks: tuple[int, ...]
-    """One rank of each member, in the order in which the row was encoded."""
-    place: int
-    """Which member is asked."""
     word: int
     sources: tuple[DecodeSource, ...]
     """Who gives the other blocks: one fewer than a codeword has data."""
 
 
-class ParityMismatch(WireMessage, frozen=True):
-    """A drill has shown that member ``place``'s rows of ``epoch`` are not those of the data: make them again."""
-
-    ranks: tuple[int, ...]
-    place: int
-    epoch: int
+class ParityMismatch(RowRequest, frozen=True):
+    """A drill has shown that the rows are not those of the data: make them again."""
 
 
 PENDING: Final = -1
@@ -124,12 +120,10 @@ class ReadCheckpointTensors(WireMessage, frozen=True):
     """Name, and digest of its ``Origin``."""
 
 
-class LoadForRebuild(WireMessage, frozen=True):
+class LoadForRebuild(SlotRequest, frozen=True):
     """Read what this node's disk has of a rank in a step into memory, where a rebuild finds it; asked until it is."""
 
     run: str
-    epoch: int
-    rank: int
     ranks: tuple[int, ...] = ()
     """Of the parity group whose rows the rank keeps; empty: its part alone."""
 
@@ -173,8 +167,8 @@ class TransferHeader(WireMessage, frozen=True):
     seal: TransferSeal
 
 
-class SlotHeader(TransferHeader, frozen=True):
-    """``nbytes`` raw bytes follow, then a ``TransferTail``."""
+class SlotBytesHeader(TransferHeader, frozen=True):
+    """Base of what stands before ``nbytes`` raw bytes of a slot; the rest is about the whole slot."""
 
     generation: int
     layout_digest: int
@@ -183,15 +177,14 @@ class SlotHeader(TransferHeader, frozen=True):
     nbytes: int
 
 
-class StripeHeader(TransferHeader, frozen=True):
-    """``nbytes`` raw bytes of the lost slot, from ``offset``, follow; the rest is about the whole slot."""
+class SlotHeader(SlotBytesHeader, frozen=True):
+    """The bytes that ``ReadSlot`` asks for follow."""
 
-    generation: int
-    layout_digest: int
-    slot_nbytes: int
-    digest: int
+
+class StripeHeader(SlotBytesHeader, frozen=True):
+    """Bytes of the lost slot, from ``offset``, follow."""
+
     offset: int
-    nbytes: int
 
 
 class CheckpointTensors(TransferHeader, frozen=True):
@@ -236,3 +229,30 @@ class TransferTail(WireMessage, frozen=True):
     reason: str
     tags: tuple[bytes, ...]
     """Of the bytes, one a segment."""
+
+
+PeerQuestion = (
+    ReadHead
+    | ReadSlot
+    | ReadRow
+    | ReadParity
+    | ReadProtected
+    | ReadLayout
+    | ReadCheckpointTensors
+    | LoadForRebuild
+    | Decode
+    | ParityMismatch
+)
+PeerReply = (
+    Head
+    | SlotHeader
+    | StripeHeader
+    | CheckpointTensors
+    | LoadedForRebuild
+    | RowState
+    | RowHeader
+    | ProtectedState
+    | LayoutText
+    | Ack
+    | TransferTail
+)

@@ -5,6 +5,7 @@ A share is made for one attempt and forgotten; everything that lasts lies in are
 
 from __future__ import annotations
 
+import contextlib
 import time
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
@@ -127,11 +128,8 @@ class ParityWork(ProtectionWork):
         return tuple(head.digest for head in self.heads)
 
     def make(self) -> None:
-        try:
+        with contextlib.suppress(AgentError, ArenaError):  # not made yet, or damaged
             row = self.node.rows.find(self.key, self.task.epoch)
-        except (AgentError, ArenaError):
-            pass
-        else:
             if row.digests == self.expected(self.task.place) and row.parity == self.geometry.parity:
                 return
         self._encode()
@@ -149,7 +147,7 @@ class ParityWork(ProtectionWork):
             ]
             combine(stripes, out[number])
             for stripe in stripes:
-                stripe.finish()
+                stripe.peer.finish()
             total += sum(stripe.nbytes for stripe in stripes)
         parts = tuple(
             ParityMember(rank, head.slot_nbytes, head.digest, head.layout_digest, head.generation)

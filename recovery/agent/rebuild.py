@@ -129,7 +129,7 @@ def _ended(row: ParityRow, others: list[Stripe]) -> str:
     """What spoiled the bytes that were sent, or nothing."""
     try:
         for stripe in others:
-            stripe.finish()
+            stripe.peer.finish()
     except TornError as error:
         return str(error)
     return row.problem
@@ -149,8 +149,8 @@ def rebuild(node: AgentNode, order: Rebuild, generation: int, *, since: int | No
         out = arena.begin_write(slot, generation)
 
         def receive(request: Decode) -> StripeHeader:
-            peer = node.peer(order.group[request.place].endpoint, generation)
-            return _receive_stripe(peer, request, arena, out)
+            with node.peer(order.group[request.place].endpoint, generation) as peer:
+                return _receive_stripe(peer, request, arena, out)
 
         headers = list(pool.map(receive, requests))
         _check_cover(headers, order)
@@ -248,15 +248,14 @@ def _too_little(order: Rebuild, held: dict[int, MemberHolding]) -> str:
 
 
 def _receive_stripe(peer: Peer, request: Decode, arena: Arena, out: Bytes) -> StripeHeader:
-    with peer:
-        header = peer.call(request, StripeHeader)
-        if header.layout_digest != arena.layout.digest:
-            raise LayoutMismatchError(f"rank {request.rank} had other tensors than its arena here")
-        end = header.offset + header.nbytes
-        if header.offset < 0 or header.nbytes < 0 or end > arena.layout.nbytes:
-            raise CorruptError(f"{peer.endpoint} announced bytes up to {end}, a slot has {arena.layout.nbytes}")
-        peer.receive_into(out[header.offset : end])
-        peer.finish()
+    header = peer.call(request, StripeHeader)
+    if header.layout_digest != arena.layout.digest:
+        raise LayoutMismatchError(f"rank {request.rank} had other tensors than its arena here")
+    end = header.offset + header.nbytes
+    if header.offset < 0 or header.nbytes < 0 or end > arena.layout.nbytes:
+        raise CorruptError(f"{peer.endpoint} announced bytes up to {end}, a slot has {arena.layout.nbytes}")
+    peer.receive_into(out[header.offset : end])
+    peer.finish()
     return header
 
 

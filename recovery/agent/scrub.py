@@ -98,11 +98,8 @@ class Scrubber(PeriodicThread):
         state = answer_row(self._node, ReadRow(ranks=ranks, place=ranks.index(rank), epoch=epoch))
         if not state.present and arena.word(Word.PARITY_EPOCH) == epoch:
             self._again(rank, epoch)
-            self._tell(
-                f"what is kept for the group of rank {rank} epoch {epoch} was gone and is made again",
-                flipped=0,
-                repaired=1,
-            )
+            words = f"what is kept for the group of rank {rank} epoch {epoch} was gone and is made again"
+            self._tell(words, flipped=0, repaired=1)
 
     def _records(self, what: str, arena: Arena) -> tuple[SlotRecord, ...]:
         """Repair header, layout and records of an arena; slots that have lost the digest that they should have."""
@@ -283,13 +280,10 @@ class Scrubber(PeriodicThread):
 
     def _drilled(self, rank: int, problem: str) -> None:
         self.counts.drills += 1
-        subject = f"drill of rank {rank}"
+        self._node.store.degraded.report(f"drill of rank {rank}", problem)
         if problem:
             self.counts.drills_failed += 1
-            self._node.store.degraded[subject] = problem
             self._tell(problem, flipped=0)
-        else:
-            self._node.store.degraded.pop(subject, None)
 
     def doubted(self, key: ParityRowKey, epoch: int) -> None:
         """Another node's drill found our rows of ``epoch`` wrong: make them again."""

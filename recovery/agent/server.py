@@ -248,21 +248,17 @@ def _run(arguments: argparse.Namespace) -> int:
     server.listen(unix)
     server.listen(tcp)
     host, port = tcp.getsockname()[:2]
-    ready = {"ready": True, "node": settings.node, "socket": str(arguments.socket), "pid": os.getpid()}
+    path, address_file = str(arguments.socket), settings.directory / standalone.ADDRESS_FILE
     if alone:
-        write_json(
-            settings.directory / standalone.ADDRESS_FILE,
-            standalone.AgentAddress(
-                job=settings.job,
-                node=settings.node,
-                socket=str(arguments.socket),
-                endpoint=_reachable(host, port),
-            ),
+        address = standalone.AgentAddress(
+            job=settings.job, node=settings.node, socket=path, endpoint=_reachable(host, port)
         )
-    print(json.dumps({**ready, "endpoint": f"{host}:{port}"}), flush=True)  # noqa: T201 - the launcher reads this line
+        write_json(address_file, address)
+    ready = {"ready": True, "node": settings.node, "socket": path, "endpoint": f"{host}:{port}", "pid": os.getpid()}
+    print(json.dumps(ready), flush=True)  # noqa: T201 - the launcher reads this line
     _live(service, ended, owner, started)
     if alone:
-        (settings.directory / standalone.ADDRESS_FILE).unlink(missing_ok=True)
+        address_file.unlink(missing_ok=True)
     for listener in (unix, tcp):
         listener.close()
     arguments.socket.unlink(missing_ok=True)
@@ -351,10 +347,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--listen", default="127.0.0.1:0", help="Listen on HOST:PORT for peer agents; port 0 takes a free one.")
     add("--token-file", type=Path, help="Read the job's secret from this file; it is the same on all nodes of the job.")
     add("--shm-dir", type=Path, default=default_root(), help="Keep snapshot memory in this directory.")
-    parity, checkpoint = (
-        "Encode parity for every Nth epoch; 0: never.",
-        "Write a checkpoint for every Nth epoch; 0: never.",
-    )
+    parity = "Encode parity for every Nth epoch; 0: never."
+    checkpoint = "Write a checkpoint for every Nth epoch; 0: never."
     add("--parity-interval", dest="parity_every", type=int, default=0, metavar="N", help=parity)
     add("--checkpoint-interval", dest="disk_every", type=int, default=0, metavar="N", help=checkpoint)
     add("--checkpoint-keep", dest="disk_keep", type=int, default=2, metavar="N", help="Keep N files of each rank.")

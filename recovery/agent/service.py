@@ -27,7 +27,6 @@ from mainstay.recovery.agent.errors import (
     CorruptError,
     FailureKind,
     NoSuchSlotError,
-    RefusedError,
     StaleGenerationError,
 )
 from mainstay.recovery.agent.extra_copies import ExtraCopyManager
@@ -86,7 +85,7 @@ from mainstay.recovery.memory.layout import Layout
 
 logger = logging.getLogger("mainstay.agent")
 
-_ARENA_KINDS: Final = {
+_KINDS: Final[dict[type[Exception], FailureKind]] = {
     CorruptArenaError: FailureKind.CORRUPT,
     FencedError: FailureKind.STALE_GENERATION,
     ShortMemoryError: FailureKind.NO_MEMORY,
@@ -119,22 +118,16 @@ class AgentService:
         self.rows = ParityStore(settings.directory)
         self.node = AgentNode(settings, self.store, self.rows)
         self._encoder = ParityEncoder(self.node)
-        self._threads: list[PeriodicThread] = [self._encoder]
-        self._disk: CheckpointWriter | None = None
         self._reader = CheckpointReader(self.node)
         self._disk_rebuild = DiskRebuild(self.node, self._reader)
-        if settings.checkpoint_dir is not None:
-            self._disk = CheckpointWriter(self.node, settings.checkpoint_dir)
-            self._threads.append(self._disk)
+        self._disk = None if settings.checkpoint_dir is None else CheckpointWriter(self.node, settings.checkpoint_dir)
         self._upload = None if settings.upload is None else CheckpointUpload(self.store, settings.upload)
-        if self._upload is not None:
-            self._threads.append(self._upload)
         self.scrubber = Scrubber(self.node, self._encoder.again)
-        if settings.scrub_pause:
-            self._threads.append(self.scrubber)
         self.extra_copies = ExtraCopyManager(self.node)
-        self._threads.append(self.extra_copies)
-        self._threads.append(Verifier(self.store, self._kick))
+        self._verifier = Verifier(self.store, self._wake_protection)
+        scrubs = self.scrubber if settings.scrub_pause else None
+        threads = (self._encoder, self._disk, self._upload, scrubs, self.extra_copies, self._verifier)
+        self._threads: list[PeriodicThread] = [thread for thread in threads if thread is not None]
         self._drop_lock = threading.Lock()
         self._answers: dict[type[WireMessage], Callable[[Any, AgentConnection], WireMessage | None]] = {
             Hello: _hello_again,
@@ -177,14 +170,10 @@ class AgentService:
         try:
             self.require_live(caller.generation)
             return self._answers[type(request)](request, caller)
-        except RefusedError as error:
-            failure = AgentFailure(kind=error.kind, reason=str(error))
         except AgentError as error:
-            failure = AgentFailure(kind=FailureKind.PEER, reason=str(error))
-        except ArenaError as error:
-            failure = AgentFailure(kind=_ARENA_KINDS.get(type(error), FailureKind.BAD_REQUEST), reason=str(error))
-        except ValueError as error:
-            failure = AgentFailure(kind=FailureKind.BAD_REQUEST, reason=str(error))
+            failure = AgentFailure(kind=error.kind, reason=str(error))
+        except (ArenaError, ValueError) as error:
+            failure = AgentFailure(kind=_KINDS.get(type(error), FailureKind.BAD_REQUEST), reason=str(error))
         except Exception as error:  # boundary: one unexpected request must not end the agent
             logger.exception("%s failed", type(request).__name__)
             failure = AgentFailure(kind=FailureKind.INTERNAL, reason=f"{type(error).__name__}: {error}")
@@ -257,9 +246,10 @@ class AgentService:
         self._require_disk().configure(request)
         self._disk_rebuild.release()
 
-    def _kick(self) -> None:
-        for thread in self._threads:
-            if not isinstance(thread, Verifier | Scrubber | ExtraCopyManager):
+    def _wake_protection(self) -> None:
+        """There are slots to protect, to write, or to upload."""
+        for thread in (self._encoder, self._disk, self._upload):
+            if thread is not None:
                 thread.wake()
 
     def _open_arena(self, request: OpenArena, caller: AgentConnection) -> WireMessage:
@@ -270,12 +260,12 @@ class AgentService:
 
     def _committed(self, request: Committed, _caller: AgentConnection) -> None:
         self.require_live(request.generation)
-        self._threads[-1].wake()
+        self._verifier.wake()
 
     def _configure_parity(self, request: ConfigureParity, caller: AgentConnection) -> None:
         self._encoder.configure(request.groups, request.every, request.scheme, caller.generation)
         self.extra_copies.configure(request.extra_copies, caller.generation)
-        check_capacity(self.store, self.settings.directory)
+        check_capacity(self.store)
 
     def _doubt(self, request: ParityMismatch, _caller: AgentConnection) -> WireMessage:
         self.scrubber.doubted(ParityRowKey(request.ranks, request.place), request.epoch)

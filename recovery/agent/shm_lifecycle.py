@@ -156,15 +156,9 @@ def collect_garbage(root: Path, *, grace: float = GRACE_SECONDS) -> list[Path]:
             shutil.rmtree(directory, ignore_errors=True)
             removed.append(directory)
             logger.warning("removed the snapshot memory of a dead job: %s", directory)
-            _remove_empty(directory.parent)
+            with contextlib.suppress(OSError):  # other nodes of the job
+                directory.parent.rmdir()
     return removed
-
-
-def _remove_empty(directory: Path) -> None:
-    try:
-        directory.rmdir()
-    except OSError:
-        return
 
 
 def _is_garbage(owner_file: Path, grace: float) -> bool:

@@ -11,16 +11,15 @@ import os
 import platform
 import re
 import secrets
-import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from mainstay.recovery.agent.client import converse
-from mainstay.recovery.agent.errors import AgentGoneError, ProtocolError
-from mainstay.recovery.agent.messages import Hello, Welcome
+from mainstay.recovery.agent.client import greet
+from mainstay.recovery.agent.errors import ProtocolError
+from mainstay.recovery.agent.messages import Hello
 from mainstay.recovery.agent.shm_lifecycle import default_root, node_directory, own_directory
 
 NEWEST: Final = (1 << 62) - 1
@@ -48,14 +47,8 @@ class AgentAddress(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             AgentGoneError, ProtocolError: it does not answer, or not as an agent does.
         """
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            sock.settimeout(_ASK_SECONDS)
-            try:
-                sock.connect(self.socket)
-                hello = Hello(job=self.job, generation=NEWEST)
-                welcome = converse(sock, hello, Welcome)
-            except OSError as error:
-                raise AgentGoneError(f"no agent answers at {self.socket}: {error}") from error
+        sock, welcome = greet(self.socket, Hello(job=self.job, generation=NEWEST), _ASK_SECONDS)
+        sock.close()
         return welcome.generation
 
 

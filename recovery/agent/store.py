@@ -17,15 +17,17 @@ from typing import Any, Final
 
 import msgspec
 
+from mainstay.recovery.agent.arena_files import commit_checked
 from mainstay.recovery.agent.degraded import Degradations
 from mainstay.recovery.agent.errors import CorruptError, NoSuchSlotError
 from mainstay.recovery.agent.messages import ArenaInfo, Group, SlotInfo
-from mainstay.recovery.agent.peer_copies import PeerCopyStore
+from mainstay.recovery.agent.peer_copies import PeerCopyStore, slot_info
 from mainstay.recovery.memory.arena import Arena
-from mainstay.recovery.memory.errors import ArenaError, CorruptArenaError
+from mainstay.recovery.memory.errors import ArenaError
 from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.memory.records import NO_EPOCH, SlotRecord, SlotState, Word
 from mainstay.recovery.memory.repair import read_cell
+from mainstay.recovery.state_files import write_json
 
 MAX_RANK: Final = 1_000_000
 
@@ -123,7 +125,7 @@ class ArenaStore:
                     out = arena.begin_write(slot, arena.word(Word.FENCE))
                     out[: record.nbytes] = old.slot_bytes(record.slot)[: record.nbytes]
                     with contextlib.suppress(CorruptError):
-                        self._check_in(arena, slot, record.epoch, record.generation, record.digest)
+                        self.accept(rank, slot, record.epoch, record.generation, record.digest)
 
     def arena(self, rank: int) -> Arena:
         """The open arena of ``rank``.
@@ -209,43 +211,20 @@ class ArenaStore:
         for rank, arena in self.all():
             for epoch in sorted({r.epoch for r in arena.records() if r.committed}):
                 with contextlib.suppress(ArenaError):  # overwritten just now: it is not there any more
-                    record = self.verified(rank, epoch)[1]
-                    yield SlotInfo(
-                        rank=rank,
-                        epoch=epoch,
-                        generation=record.generation,
-                        nbytes=record.nbytes,
-                        verified=record.state is SlotState.VERIFIED,
-                    )
+                    yield slot_info(rank, self.verified(rank, epoch)[1])
         own = {(rank, r.epoch) for rank, arena in self.all() for r in arena.records() if r.committed}
         yield from (info for info in self.copies.infos() if (info.rank, info.epoch) not in own)
 
     def accept(
         self, rank: int, slot: int, epoch: int, generation: int, expected: int, *, digested: bool = False
     ) -> SlotRecord:
-        """Commit and verify a slot that the agent itself has filled; ``digested``: ``expected`` is what it has found.
+        """Commit and verify a slot of a rank; see ``commit_checked``.
 
         It was written in ``generation``, which may be fenced by now; its bytes are as good as ever, so it is committed
         for the lowest generation alive.
-
-        Raises:
-            CorruptError: the bytes do not have the digest that they should; the slot is invalid again.
         """
-        return self._check_in(self.arena(rank), slot, epoch, generation, expected, digested=digested)
-
-    def _check_in(
-        self, arena: Arena, slot: int, epoch: int, generation: int, expected: int, *, digested: bool = False
-    ) -> SlotRecord:
-        arena.commit(slot, epoch, max(generation, self.config.fence))
-        try:
-            record = arena.verify(arena.record(slot), expected if digested else None)
-            if record.digest != expected:
-                raise CorruptArenaError(f"digest {record.digest:016x} instead of {expected:016x}")
-        except ArenaError as error:
-            arena.invalidate(arena.record(slot))
-            raise CorruptError(f"rank {arena.header.rank} epoch {epoch}: what came is damaged: {error}") from error
-        arena.retire_twins(record)
-        return record
+        alive = max(generation, self.config.fence)
+        return commit_checked(self.arena(rank), slot, epoch, alive, expected, digested=digested)
 
     def discard_after(self, epoch: int) -> None:
         self.discards += 1
@@ -254,8 +233,8 @@ class ArenaStore:
             with self.lock(rank):
                 arena.discard_after(epoch)
                 arena.set_word(Word.DISK_FLOOR, min(arena.word(Word.DISK_FLOOR), epoch))
-                if arena.word(Word.PARITY_FLOOR) >= epoch:  # look again whether the group holds parity of ``epoch``
-                    arena.set_word(Word.PARITY_FLOOR, epoch - 1)
+                # Look again whether the group holds parity of ``epoch``.
+                arena.set_word(Word.PARITY_FLOOR, min(arena.word(Word.PARITY_FLOOR), epoch - 1))
                 if arena.word(Word.PARITY_EPOCH) > epoch:
                     arena.set_word(Word.PARITY_EPOCH, NO_EPOCH)
 
@@ -279,9 +258,7 @@ class ArenaStore:
     def save(self, config: ArenaStoreState) -> None:
         with self._lock:
             self.config = config
-            new = self.directory / ".agent.json.new"
-            new.write_bytes(msgspec.json.encode(config))
-            new.replace(self.directory / "agent.json")
+            write_json(self.directory / "agent.json", config)
 
     def _load_config(self) -> ArenaStoreState:
         try:

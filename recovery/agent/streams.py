@@ -43,10 +43,6 @@ class Stripe:
         self.peer.receive_into(part)
         gf.multiply_add(self.coefficient, part, out[: len(part)])
 
-    def finish(self) -> None:
-        """See ``Peer.finish``."""
-        self.peer.finish()
-
     def _take(self, most: int) -> int:
         count = min(most, self._left)
         self._left -= count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from mainstay.recovery.agent.arena_files import commit_checked
 from mainstay.recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError
 from mainstay.recovery.agent.messages import NEWEST, Fetch, Fetched
 from mainstay.recovery.agent.node import AgentConnection, AgentNode
@@ -145,5 +146,5 @@ def copy_slot(node: AgentNode, peer: Peer, rank: int, epoch: int, head: Head) ->
     arena, slot = copies.begin_copy(rank, layout)
     peer.receive_into(arena.slot_bytes(slot)[: header.nbytes])
     peer.finish()
-    copies.commit(arena, slot, epoch, header.generation, head.digest)
+    commit_checked(arena, slot, epoch, header.generation, head.digest)
     node.meter.add_transfer("net", header.nbytes, time.perf_counter() - begun)

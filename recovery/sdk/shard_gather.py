@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from mainstay.recovery.agent.errors import AgentError, CorruptError, NoSuchSlotError
-from mainstay.recovery.agent.peer import Credentials, Peer
+from mainstay.recovery.agent.peer import Credentials, open_peer
 from mainstay.recovery.agent.peer_messages import ReadSlot, SlotHeader
 from mainstay.recovery.agent.transfer import WHOLE
 from mainstay.recovery.memory.arena import Arena
@@ -94,7 +94,7 @@ class ShardGather:
 
     def _read(self, index: int, shard: Shard) -> int:
         layout = self._state.layout_of(index)
-        with Peer(shard.endpoint, self._credentials) as peer:
+        with open_peer(shard.endpoint, self._credentials) as peer:
             header = peer.call(ReadSlot(rank=shard.rank, epoch=self._epoch, offset=0, nbytes=WHOLE), SlotHeader)
             if header.layout_digest != layout.digest:
                 raise LayoutMismatchError(f"rank {shard.rank} is no replica of this rank: it saves other tensors")

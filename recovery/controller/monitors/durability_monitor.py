@@ -19,7 +19,7 @@ import msgspec
 
 from mainstay.recovery.agent.errors import AgentError
 from mainstay.recovery.agent.messages import GetInventory, Group, GroupMember, Inventory
-from mainstay.recovery.agent.peer import Credentials, Peer
+from mainstay.recovery.agent.peer import Credentials, open_peer
 from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.monitors.corruption_tracker import CorruptionRecord, CorruptionTracker
 from mainstay.recovery.controller.monitors.snapshot_corruption import CorruptionStats
@@ -297,7 +297,7 @@ class DurabilityMonitor:
 def _ask(endpoint: str, shown: Credentials) -> Inventory | None:
     """What an agent holds; None where it does not say."""
     try:
-        with Peer(endpoint, shown) as peer:
+        with open_peer(endpoint, shown) as peer:
             return peer.call(GetInventory(), Inventory)
     except (AgentError, OSError, ValueError):
         return None

@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +18,8 @@ import numpy as np
 import pytest
 
 from bench.lib_source import ArraySource
-from mainstay.recovery.agent.checkpoint_writer import CheckpointWriter, WriterProcess
+from mainstay.recovery.agent.arena_files import commit_checked
+from mainstay.recovery.agent.checkpoint_writer import CheckpointWriter, WriterGoneError, WriterProcess
 from mainstay.recovery.agent.errors import CorruptError, NoSuchSlotError
 from mainstay.recovery.agent.messages import ConfigureDisk, LoadDisk, SaveCheckpoint
 from mainstay.recovery.agent.node import AgentNode, AgentSettings
@@ -272,13 +276,31 @@ def test_a_writer_that_is_killed_is_started_again(agents, ranks, eventually, tmp
     assert not [words for words in client.inventory().degraded if "disk" in words]
 
 
+def test_a_writer_that_ends_before_it_has_read_its_order_is_said_to_be_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    deaf = [sys.executable, "-c", "import os, time; os.close(0); print(flush=True); time.sleep(60)"]
+    start, processes = subprocess.Popen, list[subprocess.Popen[bytes]]()
+
+    def start_deaf(_command: list[str], **options: int) -> subprocess.Popen[bytes]:
+        processes.append(process := start(deaf, **options))
+        assert process.stdout is not None
+        process.stdout.readline()
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", start_deaf)
+    writer = WriterProcess()
+    for _ in range(2):
+        with pytest.raises(WriterGoneError, match="Broken pipe"):
+            writer.submit(WriteRequest(directory="", job="job", config=config(), keep=RetentionPolicy()))
+    assert [process.wait(30) for process in processes] == [-signal.SIGKILL] * 2
+
+
 def test_the_copy_of_a_lost_rank_is_written_when_asked(bench: Bench) -> None:
     source = ArraySource({"t": np.full(5000, 3, np.uint8)})
     bench.writer.configure(ConfigureDisk(config=DiskConfig(run=RUN, generation=1, every=10, dp=2, pp=1, tp=1)))
     arena, slot = bench.store.copies.begin_copy(1, source.layout)
     arena.slot_bytes(slot)[:5000] = 3
     arena.slot_bytes(slot)[5000:] = 0
-    bench.store.copies.commit(arena, slot, 13, 1, digest(arena.slot_bytes(slot)[: source.layout.nbytes]))
+    commit_checked(arena, slot, 13, 1, digest(arena.slot_bytes(slot)[: source.layout.nbytes]))
     bench.step(13, 1, 9)
     bench.writer.save(SaveCheckpoint(epoch=13, copies=(1, 7)))
     assert [(part.rank, part.nbytes) for part in RunDirectory(bench.files / RUN).manifest(13).parts] == [

@@ -74,18 +74,18 @@ def test_an_agent_says_beforehand_what_will_not_fit(tmp_path: Path, caplog):
     small = FreeMemory(shared=100_000, group=None)
     with caplog.at_level(logging.WARNING, "mainstay.agent"):
         for _ in range(3):
-            check_capacity(store, tmp_path, small)
+            check_capacity(store, small)
     assert "are needed" in store.degraded[HOST_MEMORY]
     assert [r.levelname for r in caplog.records] == ["ERROR"], "said once"
     (tmp_path / "parity-0-a.arena").write_bytes(np.zeros(128 * 1024, np.uint8).tobytes())
-    check_capacity(store, tmp_path, small)
+    check_capacity(store, small)
     assert HOST_MEMORY not in store.degraded, "what is there already needs no more room"
     assert "works again" in caplog.text
     store.config = ArenaStoreState(groups=(group,), every=1, scheme="copies:2")
-    check_capacity(store, tmp_path, FreeMemory(shared=0, group=None))
+    check_capacity(store, FreeMemory(shared=0, group=None))
     assert HOST_MEMORY not in store.degraded
     store.config = ArenaStoreState()
-    check_capacity(store, tmp_path, FreeMemory(shared=0, group=None))
+    check_capacity(store, FreeMemory(shared=0, group=None))
     assert HOST_MEMORY not in store.degraded
 
 
