@@ -198,10 +198,9 @@ class AdmissionGate:
         """The service's answer; None, with one line in the log for an outage, where it does not give one in time."""
         assert self._transport is not None
         body = {"job": self._job.options.job, "nodes": sorted(nodes)}
-        ask = self._transport.json
         try:
             async with asyncio.timeout(ASK_SECONDS):
-                answer = await asyncio.to_thread(ask, "POST", "/admission", body, read_s=ASK_SECONDS)
+                answer = await asyncio.to_thread(self._transport.json, "POST", "/admission", body, read_s=ASK_SECONDS)
             found = read(answer)
         except TimeoutError:
             problem = f"no answer within {ASK_SECONDS:g} s"

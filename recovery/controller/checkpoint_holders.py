@@ -163,10 +163,8 @@ def newest_on_nodes(nodes: Collection[NodeMember], wanted: str | None) -> StepOn
         nodes: all of the job.
         wanted: the id of a run; None: any.
     """
-    infos, problem = dict[str, RunInfo](), ""
     listed = [run.info for node in nodes for run in node.hello.runs if wanted in {None, run.info.run}]
-    for info in sorted(listed, key=lambda info: info.generation):
-        infos[info.run] = info
+    infos, problem = {info.run: info for info in sorted(listed, key=lambda info: info.generation)}, ""
     for _, info in sorted(infos.items(), reverse=True):
         for epoch in sorted(_disks_of(nodes, info).epochs, reverse=True):
             step = StepOnNodes(info, epoch, nodes)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Container, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -64,7 +65,8 @@ class CheckpointManager:
         self.upload_every = 0
         """See ``DiskConfig``, as of the next; a coordinator that takes over learns them again."""
         self.upload_without: tuple[int, ...] = ()
-        self._once = NO_EPOCH
+        self.once = NO_EPOCH
+        """One more step that agents write, as soon as it is committed."""
         self._must_resume = False
         self._prefetched = False
         self.unresolved = ""
@@ -159,23 +161,21 @@ class CheckpointManager:
         if left or (old.depths and shape is not old) or self.incompatibility(shape):
             return
         for rank, node in zip(members.ranks, nodes, strict=True):
-            order = self._first(rank.number, source, shape)
-            if not order.parts:  # else the rank itself gathers its state
+            order = self.first(rank.number, shape=shape)
+            if order is not None and not order.parts:  # else the rank itself gathers its state
                 job.send(node, PrefetchCheckpoint(rank=rank.number, order=order))
 
-    def first(self, rank: int, ranks: Container[int] | None = None) -> RestoreOrder | None:
+    def first(
+        self, rank: int, ranks: Container[int] | None = None, *, shape: MeshShape | None = None
+    ) -> RestoreOrder | None:
         """What ``rank`` restores before its first step; None: nothing, the run begins at the beginning.
 
-        ``ranks`` restore it too (None: all do), and replicas among them share the reading.
+        ``ranks`` restore it too (None: all do), and replicas among them share the reading. ``shape`` stands for the
+        job's, which is perhaps not known yet.
         """
-        shape = self._job.members.shape
-        if self._job.source is None or shape is None:
+        source, shape = self._job.source, shape or self._job.members.shape
+        if source is None or shape is None:
             return None
-        return self._first(rank, self._job.source, shape, ranks)
-
-    def _first(
-        self, rank: int, source: ResumeSource, shape: MeshShape, ranks: Container[int] | None = None
-    ) -> RestoreOrder:
         if self._local is not None:
             return self._local.order(rank, self._job.members, source.directory)
         parts, directory = sources(source.manifest, shape, rank), source.directory
@@ -236,7 +236,6 @@ class CheckpointManager:
         first = self.first(rank, ranks)
         if first is not None and epoch == self._job.begun_at:
             return first
-        directory = str(self._job.options.checkpoint_dir)
         shape = self._job.members.shape
         peers = [rank] if shape is None else [rank, *shape.dp_peers(rank)]
         holders = disks.find(rank, epoch, self._job.members.ranks[rank].node)
@@ -246,7 +245,7 @@ class CheckpointManager:
             source=RestoreSource.DISK,
             from_rank=of,
             group=self._readers(rank, shape, ranks) if shape and self._job.state.parameters_equal else (),
-            directory=directory,
+            directory=str(self._job.options.checkpoint_dir),
             run=self._job.state.run,
             holders=holders,
         )
@@ -288,11 +287,8 @@ class CheckpointManager:
             run=self._job.state.run,
             generation=self._job.state.generation,
             every=self._job.state.disk_every,
-            once=self._once,
-            dp=shape.dp,
-            pp=shape.pp,
-            tp=shape.tp,
-            depths=shape.depths,
+            once=self.once,
+            **asdict(shape),
             copies=self._copies(),
             encoding=self._job.options.checkpoint_encoding,
             replicated=bool(self._job.state.replicated) and not self._job.options.shard_snapshots,
@@ -303,25 +299,14 @@ class CheckpointManager:
             upload_every=self.upload_every,
             upload_without=self.upload_without,
         )
-        for node in self._job.members.alive():
-            self._job.send(node, ConfigureCheckpoint(config=config))
-
-    def save_once(self, epoch: int) -> None:
-        """Have the agents write ``epoch`` as well, as soon as it is committed."""
-        self._once = epoch
-        self.configure()
+        self._job.broadcast(ConfigureCheckpoint(config=config))
 
     # The last save
 
     def should_save(self) -> bool:
         """Whether there are steps that a later run would miss."""
-        job = self._job
-        return (
-            self.enabled
-            and job.state.formed_once
-            and job.members.shape is not None
-            and job.state.committed > self._job.begun_at
-        )
+        job, state = self._job, self._job.state
+        return self.enabled and state.formed_once and job.members.shape is not None and state.committed > job.begun_at
 
     async def save_last(self, seconds: float) -> None:
         """Have the newest step written that all ranks (or a replica of each) still have. Ends every rank."""
@@ -339,6 +324,14 @@ class CheckpointManager:
             log.error("DEGRADED step %d is perhaps not whole on disk: %s", epoch, "; ".join(problems))
         else:
             log.warning("step %d is on disk: continue from it with --resume %s", epoch, self._job.state.run)
+
+    async def write_newest(self, seconds: float) -> tuple[int, str]:
+        """Have the newest step written that all ranks hold; it, and why it is not on disk: empty, it is."""
+        nodes = self._job.members.alive()
+        epoch = self.newest(nodes)
+        if epoch is None:
+            return 0, "no step is held by all ranks"
+        return epoch, "; ".join(await self.write(nodes, epoch, seconds))
 
     async def write(self, nodes: list[NodeMember], epoch: int, seconds: float) -> list[str]:
         """Have ``epoch`` written by the agents of ``nodes``; what went wrong.

@@ -170,8 +170,7 @@ class Coordinator:
         job.move(state)
         data = {"state": state.value, "exit_code": exit_code, "reason": reason, "epoch": job.state.committed}
         job.event(EventKind.JOB_FINISHED, data)
-        for node in job.members.alive():
-            job.send(node, messages.StopJob(exit_code=exit_code, reason=reason))
+        job.broadcast(messages.StopJob(exit_code=exit_code, reason=reason))
         if not self.outcome.done():
             self.outcome.set_result(exit_code)
 
@@ -231,11 +230,9 @@ class Coordinator:
             return
         self.job.apply(NodeLost(node=node.name, reason=reason))
         self.job.connections[node.name].close()
-        if self.job.state.saving:  # what is saved is saved without it
-            self.job.spawn(self.job.notify())
-            return
-        if self.job.state.inheriting:
-            return
+        self.job.spawn(self.job.notify())
+        if self.job.state.saving or self.job.state.inheriting:
+            return  # what is saved is saved without it; a takeover recovers all that is lost at once
         if not self.job.members.ranks:
             self.job.apply(NodeForgotten(node=node.name))
             del self.job.connections[node.name]
@@ -252,17 +249,13 @@ class Coordinator:
         ranks = {rank.number for rank in self.job.members.on(node.name)}
         self.job.event(EventKind.NODE_LOST, {"reason": reason, "ranks": sorted(ranks)}, node=node.name)
         log.warning("node %s is lost: %s", node.name, reason)
-        if self.job.options.spare_nodes and not ranks:
-            self.job.spawn(self._lose_spare_node())
-        else:
+        if ranks or not self.job.options.spare_nodes:
             self.failed(GenerationFailure(ranks=ranks, reason=f"node {node.name} was lost: {reason}"))
-
-    async def _lose_spare_node(self) -> None:
-        """A node without ranks is lost: no rank stops, and a recovery that is under way does not wait for it."""
+            return
+        # No rank stops, and a recovery that is under way does not wait for it.
         self.job.replicate_state()
         if self.job.state.phase is JobPhase.RUNNING:
             self.durability.protect()
-        await self.job.notify()
 
     # Forming
 
@@ -349,9 +342,8 @@ class Coordinator:
         self._futile += failure.own
         self._epoch_at_failure = self.job.state.committed
         if self.job.state.recoveries > self.job.options.max_restarts:
-            return self.fail(
-                f"{failure.reason}; --max-restarts {self.job.options.max_restarts} are used up", failure.exit_code
-            )
+            why = f"{failure.reason}; --max-restarts {self.job.options.max_restarts} are used up"
+            return self.fail(why, failure.exit_code)
         if self._futile >= _FUTILE:
             why = f"{failure.reason}; the script failed {_FUTILE} times in a row without a committed step between"
             return self.fail(why, failure.exit_code)

@@ -51,13 +51,8 @@ class CoordinatorLease:
             lost = [node for node in self.unknown() if not node.alive]
             call = CoordinatorQuery(job=job.options.job, term=job.term)
             seconds, tls = job.options.node_seconds / 10, job.options.control_tls
-            for node, found in zip(
-                lost,
-                await asyncio.gather(
-                    *(send_election_request(n.hello.election_endpoint, call, tls, seconds) for n in lost)
-                ),
-                strict=True,
-            ):
+            asked = [send_election_request(node.hello.election_endpoint, call, tls, seconds) for node in lost]
+            for node, found in zip(lost, await asyncio.gather(*asked), strict=True):
                 job.connections[node.name].ended = found is RequestStatus.REFUSED
             away = self.unknown(generation)
         if len(away) < job.options.quorum or job.state.over:

@@ -15,6 +15,7 @@ from mainstay.recovery.controller.exit_handler import ExitHandler
 from mainstay.recovery.controller.failure import GenerationFailure
 from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.launcher_connection import LauncherConnection
+from mainstay.recovery.controller.planning.measured_costs import MeasuredCosts
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.state.events import (
     NodeReportReceived,
@@ -23,6 +24,7 @@ from mainstay.recovery.controller.state.events import (
     TakeoverCompleted,
     TakeoverStarted,
 )
+from mainstay.recovery.controller.state_replication import SAID
 from mainstay.recovery.membership.coordinator_election import ElectionResult
 from mainstay.recovery.membership.members import NodeMember, misfit
 from mainstay.recovery.options import RunOptions
@@ -42,16 +44,13 @@ class CoordinatorTakeover:
         self._won = won
         self._present: set[str] = set()
         """Nodes whose ledger has come."""
-        self._excluded = {elector.node: elector.excluded for elector in won.coordinator_state.electors}
-        self._inherit()
-
-    def _inherit(self) -> None:
-        job, coordinator_state = self._job, self._won.coordinator_state
+        coordinator_state = won.coordinator_state
+        self._excluded = {elector.node: elector.excluded for elector in coordinator_state.electors}
         for elector in coordinator_state.electors:
             job.connections[elector.node] = LauncherConnection(None, asyncio.get_running_loop().time())
         hellos = tuple(_hello(job.options, elector) for elector in coordinator_state.electors)
-        job.apply(TakeoverStarted(state=coordinator_state, generation=self._won.generation, hellos=hellos))
-        job.prices.inherit(coordinator_state.prices)
+        job.apply(TakeoverStarted(state=coordinator_state, generation=won.generation, hellos=hellos))
+        job.prices = MeasuredCosts(dict(coordinator_state.prices))
         job.calibration = Calibration(dict(coordinator_state.accuracy))
         for epoch, generation in coordinator_state.returns:
             job.history.record_rollback(epoch, generation)
@@ -129,17 +128,5 @@ class CoordinatorTakeover:
 
 
 def _hello(options: RunOptions, elector: ElectionMember) -> LauncherHello:
-    return LauncherHello(
-        job=options.job,
-        node=elector.node,
-        node_rank=elector.node_rank,
-        nnodes=options.nnodes,
-        spare_nodes=options.spare_nodes,
-        nproc=elector.nproc,
-        spares=elector.spares,
-        standbys=0,
-        pid=elector.pid,
-        agent_endpoint=elector.agent_endpoint,
-        election_endpoint=elector.election_endpoint,
-        domain=elector.domain,
-    )
+    said = {name: getattr(elector, name) for name in SAID}
+    return LauncherHello(job=options.job, nnodes=options.nnodes, spare_nodes=options.spare_nodes, standbys=0, **said)

@@ -16,7 +16,7 @@ import msgspec
 from mainstay.probes.ids import uuid7
 from mainstay.recovery.controller.state.effects import Effect
 from mainstay.recovery.controller.state.events import JobEvent
-from mainstay.recovery.controller.state.job_state import JobState
+from mainstay.recovery.controller.state.job_state import FIELDS, JobState
 from mainstay.recovery.membership.members import Members
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.work_assignment import LossPolicy
@@ -50,11 +50,8 @@ class RecordingHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     tp: int = 0
 
     def state(self) -> JobState:
-        members = Members(self.nnodes, self.nproc, self.spare_nodes)
-        return JobState(
-            members, self.started_at, self.run, self.disk_every, self.parity_every, self.on_loss, self.dp, self.pp,
-            self.tp,
-        )  # fmt: skip
+        known = {name: getattr(self, name) for name in FIELDS.intersection(self.__struct_fields__)}
+        return JobState(Members(self.nnodes, self.nproc, self.spare_nodes), **known)
 
 
 class RecordedEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,25 +73,24 @@ class EventRecorder:
     """
 
     def __init__(self, directory: Path, options: RunOptions, term: int, state: JobState) -> None:
+        known = {name: getattr(state, name) for name in FIELDS.intersection(RecordingHeader.__struct_fields__)}
         header = RecordingHeader(
             format=FORMAT, job=options.job, term=term, nnodes=options.nnodes, nproc=options.nproc,
-            spare_nodes=options.spare_nodes, started_at=state.started_at, run=state.run,
-            disk_every=state.disk_every, parity_every=state.parity_every, on_loss=state.on_loss, dp=state.dp,
-            pp=state.pp, tp=state.tp,
+            spare_nodes=options.spare_nodes, **known,
         )  # fmt: skip
         self.path = directory / f"{options.job}-{term}-{uuid7()}.jsonl"
         self._encoder = msgspec.json.Encoder()
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             self.path.touch(mode=0o600, exist_ok=False)  # private from its first byte
-            self._file: BinaryIO | None = self.path.open("ab", buffering=0)
+            self._file: BinaryIO = self.path.open("ab", buffering=0)
         except OSError as error:
             raise OSError(f"--record-events {directory}: {error}") from error
         self._file.write(self._encoder.encode(header) + b"\n")
 
     def record(self, event: JobEvent, effects: list[Effect]) -> None:
         """Keep one event."""
-        if self._file is None:
+        if self._file.closed:
             return
         line = self._encoder.encode(RecordedEvent(at=time.time(), event=event, effects=effects)) + b"\n"
         try:
@@ -104,9 +100,7 @@ class EventRecorder:
             self.close()
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._file.close()
 
 
 def read_recording(path: Path) -> tuple[RecordingHeader, Iterator[RecordedEvent]]:

@@ -64,9 +64,8 @@ class Fencing:
         if numbers:
             away = tuple(rank.number for rank in self._job.members.ranks if rank.unplaced and rank.away)
             self._job.apply(RanksUnplaced(ranks=away))  # for the others it is looked for a place from now on
-            self._wait_for_place(
-                numbers, f"ranks {sorted(numbers)} have nowhere to run, and the others cannot train without them"
-            )
+            problem = f"ranks {sorted(numbers)} have nowhere to run, and the others cannot train without them"
+            self._wait_for_place(numbers, problem)
         return bool(numbers)
 
     def _wait_for_place(self, victims: set[int], problem: str) -> None:
@@ -81,8 +80,7 @@ class Fencing:
     async def _until_placed(self, recovery: RecoveryRecord, victims: set[int], problem: str) -> None:
         job, began = self._job, time.time()
         log.warning("DEGRADED %s: %s; it waits for another node (--join-timeout)", job.options.job, problem)
-        for node in job.members.alive():
-            job.send(node, FenceNode(generation=job.state.generation))  # survivors must not wait in a collective
+        job.broadcast(FenceNode(generation=job.state.generation))  # survivors must not wait in a collective
         try:
             missing = self._without_place(victims)
             while isinstance(self._inputs.homes(victims), str):

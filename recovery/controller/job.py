@@ -146,6 +146,11 @@ class Job:
         if node.alive:
             self.connections[node.name].send(message)
 
+    def broadcast(self, message: ToLauncher) -> None:
+        """Send ``message`` to every launcher that is left."""
+        for node in self.members.alive():
+            self.send(node, message)
+
     def ask_ranks(self, asked: Collection[int], question: Callable[[tuple[int, ...]], ToLauncher]) -> None:
         """Send each launcher the ``question`` to those of the ranks that have a process there."""
         for node, here in self.members.alive_with_ranks():

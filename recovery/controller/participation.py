@@ -35,8 +35,6 @@ from mainstay.recovery.work_assignment import AssignmentPolicy, LossPolicy, Work
 
 AGAIN_SECONDS: Final = 1.0
 """Until a rank that is away gets another process: one that cannot live must not keep the machine busy dying."""
-WORTH_STEPS: Final = 5
-"""Fewer steps before the end are not worth stopping for: to take ranks back may repeat one."""
 
 
 class RemainingRanks(NamedTuple):
@@ -248,15 +246,10 @@ class ParticipationPolicy:
         for rank in job.members.on(node.name):
             if rank.unplaced and rank.away:
                 job.apply(RankStarted(rank=rank.number, node=node.name))
-        if job.options.spare_nodes:
-            self._place_on(node)
-
-    def _place_on(self, node: NodeMember) -> None:
-        """Ranks of lost nodes that have no place go to ``node``, as far as it has room."""
-        members = self._job.members
-        free = members.rooms().get(node.name, 0)
-        for rank in [rank for rank in members.ranks if rank.unplaced and rank.away][:free]:
-            self._job.apply(RankStarted(rank=rank.number, node=node.name))
+        if job.options.spare_nodes:  # and ranks of lost nodes, as far as it has room
+            free = job.members.rooms().get(node.name, 0)
+            for rank in [rank for rank in job.members.ranks if rank.unplaced and rank.away][:free]:
+                job.apply(RankStarted(rank=rank.number, node=node.name))
 
     def reopen(self, closed: Iterable[NodeMember]) -> None:
         """Of nodes that could run no rank, those that can now take theirs again."""
@@ -275,16 +268,25 @@ class ParticipationPolicy:
             back = sorted(self._returning())
             if back:  # not from within this task: beginning again cancels it
                 reason = f"ranks {back} take part again"
-                failure = GenerationFailure(reason=reason, counts=False, changes=True)
-                self._job.failed_soon(failure)
+                self._job.failed_soon(GenerationFailure(reason=reason, counts=False, changes=True))
                 return
 
     async def _step_ends(self) -> bool:
         """Wait until all have committed the next step: then the least is thrown away. False near the job's end."""
         job = self._job
         target = job.state.committed + 1
-        await job.until(lambda: all(rank.epoch >= target for rank in job.members.present) or self._over, None)
-        return not self._over and job.state.phase is JobPhase.RUNNING
+        await job.until(lambda: all(r.epoch >= target for r in job.members.present) or job.state.ends_soon, None)
+        return not job.state.ends_soon and job.state.phase is JobPhase.RUNNING
+
+    def _returning(self) -> Collection[int]:
+        """Ranks that are away, of mesh positions (or replicas) whose ranks that are away all wait."""
+        shape, away = self._job.members.shape, [rank for rank in self._job.members.ranks if rank.away]
+        if shape is None or not away:
+            return ()
+        parts = 2 if self.by_position else 1
+        can_run = self._job.members.can_run
+        unready = {shape.place(rank.number)[:parts] for rank in away if not (rank.waits and can_run(rank.node))}
+        return [rank.number for rank in away if shape.place(rank.number)[:parts] not in unready]
 
     def learn(self, rank: RankMember, record: StepRecord) -> None:
         """Whether the script can do without others, as a rank's step shows; the newest counts."""
@@ -302,7 +304,7 @@ class ParticipationPolicy:
             return
         if not self.paces.step(rank.number, record, shape.world_size):
             return  # when all have made it, the least is thrown away
-        if job.state.phase is not JobPhase.RUNNING or job.busy or self._over:
+        if job.state.phase is not JobPhase.RUNNING or job.busy or job.state.ends_soon:
             return
         shares = self.paces.better(shape)
         if shares:
@@ -310,22 +312,3 @@ class ParticipationPolicy:
             told = ", ".join(f"{replica}: {share / max(shares.values()):.2f}" for replica, share in shares.items())
             reason = f"work is assigned again by the speed of replicas ({told})"
             job.control.failed(GenerationFailure(reason=reason, counts=False, changes=True))
-
-    # The end
-
-    @property
-    def _over(self) -> bool:
-        """The end is too near to change anything."""
-        job = self._job
-        late = job.state.steps_total is not None and job.state.committed + WORTH_STEPS > job.state.steps_total
-        return late or job.state.over or any(rank.gone for rank in job.members.ranks)
-
-    def _returning(self) -> Collection[int]:
-        """Ranks that are away, of mesh positions (or replicas) whose ranks that are away all wait."""
-        shape, away = self._job.members.shape, [rank for rank in self._job.members.ranks if rank.away]
-        if shape is None or not away:
-            return ()
-        parts = 2 if self.by_position else 1
-        can_run = self._job.members.can_run
-        unready = {shape.place(rank.number)[:parts] for rank in away if not (rank.waits and can_run(rank.node))}
-        return [rank.number for rank in away if shape.place(rank.number)[:parts] not in unready]

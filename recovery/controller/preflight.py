@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -37,8 +37,6 @@ SIZE: Final = 1 << 20
 """Bytes of a message: large enough for packets of full size, small enough for many repetitions in a second."""
 PAIR_ANSWER_SECONDS: Final = PAIR_SECONDS + 2 * GRACE_SECONDS
 """A launcher ends what is later, and answers."""
-_LOOK_SECONDS: Final = 0.2
-"""Between looks whether a node that owes an answer is still there."""
 
 
 class Preflight:
@@ -49,7 +47,7 @@ class Preflight:
         self._options = options = job.options
         self.wanted = options.preflight is not AdmissionPolicy.OFF
         self._requests = itertools.count(1)
-        self._answers: dict[int, asyncio.Queue[NodeChecked]] = {}
+        self._answers: dict[int, list[NodeChecked]] = {}
         self._before: dict[str, NodeWarning] = {}
         """Warnings of nodes on hold: a check of seconds does not disprove them."""
 
@@ -61,8 +59,8 @@ class Preflight:
 
     def answer(self, message: NodeChecked) -> None:
         """Accept the answer of a launcher; a late one has no reader."""
-        if queue := self._answers.get(message.request):
-            queue.put_nowait(message)
+        if message.request in self._answers:
+            self._answers[message.request].append(message)
 
     async def check_start(self) -> None:
         """Check all nodes, which have no rank yet."""
@@ -165,7 +163,7 @@ class Preflight:
     @contextmanager
     def _request(self, node: NodeMember, pair: PairTask | None) -> Iterator[int]:
         request = next(self._requests)
-        self._answers[request] = asyncio.Queue()
+        self._answers[request] = []
         self._job.send(node, CheckNode(request=request, pair=pair))
         try:
             yield request
@@ -174,12 +172,9 @@ class Preflight:
 
     async def _receive(self, node: NodeMember, request: int, seconds: float) -> NodeChecked | None:
         """The next answer; None: none came in time, or the node is lost."""
-        until = time.monotonic() + seconds
-        while node.alive and time.monotonic() < until:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
-                    return await self._answers[request].get()
-        return None
+        answers = self._answers[request]
+        await self._job.until(lambda: bool(answers) or not node.alive, seconds)
+        return answers.pop(0) if answers else None
 
 
 def _compare(answers: dict[str, NodeChecked]) -> PreflightFindings:

@@ -119,10 +119,8 @@ class RecoveryExecutor:
         recovery.acted_at = min(now, recovery.acted_at)
         recovery.marks.clear()
         victims = self.fencing.victims(failure)
-        remaining, costs = (
-            self.participation.refresh(victims, failure),
-            self.strategies.assess_quickly(victims, failure),
-        )
+        remaining = self.participation.refresh(victims, failure)
+        costs = self.strategies.assess_quickly(victims, failure)
         recovery.quiet, recovery.requested = failure.quiet, failure.requested
         recovery.begins("fence", f"generation {job.state.generation}: {failure.reason}")
         others = self.pipelines.instead(self, recovery, victims, failure) if self.pipelines else None
@@ -150,9 +148,8 @@ class RecoveryExecutor:
         if failure.workflow is None:
             work = self.recover_job(recovery, victims, waiting)
         else:
-            work = self.workflows[failure.workflow].carry_out(
-                self, recovery, EndedGeneration(failure, victims, waiting)
-            )
+            ended = EndedGeneration(failure, victims, waiting)
+            work = self.workflows[failure.workflow].carry_out(self, recovery, ended)
         job.attempt = job.spawn(work)
 
     # The usual recovery
@@ -206,9 +203,8 @@ class RecoveryExecutor:
             return plan
         log.warning("no snapshot is as old as step %d: newer ones may hold wrong numbers", recovery.before)
         unlike = inputs.minority_ranks(recovery.odd)
-        anything = planner.plan_recovery(
-            inputs.situation(victims | unlike, recovery.bad, use_live=use_live, unlike=unlike)
-        )
+        situation = inputs.situation(victims | unlike, recovery.bad, use_live=use_live, unlike=unlike)
+        anything = planner.plan_recovery(situation)
         if anything.chosen is not None:
             recovery.before, recovery.odd = None, frozenset()
         return anything
@@ -243,8 +239,7 @@ class RecoveryExecutor:
         self.job.history.record_rollback(epoch, self.job.state.generation)
         self.job.replicate_state()
         if epoch < self.job.state.committed:
-            for node in self.job.members.alive():
-                self.job.send(node, DiscardCommand(epoch=epoch))
+            self.job.broadcast(DiscardCommand(epoch=epoch))
 
     # Regroup
 
@@ -258,9 +253,8 @@ class RecoveryExecutor:
 
     async def _regroup(self, recovery: RecoveryRecord, orders: dict[int, Regroup]) -> bool:
         job = self.job  # One sequence on purpose: each branch is one way in which this generation can end.
-        restoring = {
-            n: o.restore for n, o in orders.items() if o.restore and o.restore.source is not RestoreSource.LIVE
-        }
+        restores = {n: order.restore for n, order in orders.items() if order.restore}
+        restoring = {n: restore for n, restore in restores.items() if restore.source is not RestoreSource.LIVE}
         for number, restore in restoring.items():
             recovery.begins(f"restore rank {number}", f"epoch {restore.epoch} from {restore.source}")
         self.regroup(orders)
@@ -277,9 +271,7 @@ class RecoveryExecutor:
             why = f"ranks {sorted(missing | broken)} could not be restored: {'; '.join(whys) or 'no answer'}"
             # A rank that answered keeps its process and tries again from another source; a silent one is replaced.
             return not self._once_more(GenerationFailure(ranks=missing, reason=why))
-        if self._once_more(
-            find_restore_mismatch(job, recovery, {n: o.restore for n, o in orders.items() if o.restore})
-        ):
+        if self._once_more(find_restore_mismatch(job, recovery, restores)):
             return False
         if not recovery.reinstates:  # its phases are others
             self.job.prices.learn(
@@ -310,14 +302,12 @@ class RecoveryExecutor:
         recovery.emit(EventKind.RECOVERY_COMPLETED, {"seconds": seconds, "steps_lost": lost, "epoch": epoch, **more})
         log.warning("recovered in %.3f s: training continues after step %d", seconds["total"], epoch)
         self.job.recovery = None
-        self._warm_standbys()
+        self.job.broadcast(TrainingResumed())  # standbys may warm now
         await self.job.notify()  # a request may wait for the end of this recovery
 
     async def _verify(self, recovery: RecoveryRecord, epoch: int) -> None:
         job = self.job
-        last = (
-            epoch + VERIFY_STEPS if job.state.steps_total is None else min(epoch + VERIFY_STEPS, job.state.steps_total)
-        )
+        last = min(end for end in (epoch + VERIFY_STEPS, job.state.steps_total) if end is not None)
         await self.job.until(lambda: all(self._past(r, last) for r in job.members.present), None)
         match = self.inputs.replicas_equal()
         self.strategies.prepare()
@@ -346,11 +336,4 @@ class RecoveryExecutor:
         self.job.event(EventKind.RECOVERY_COMPLETED, data)
         self.job.recovery = None
         self.job.move(JobPhase.RUNNING)
-        self._warm_standbys()
-
-    # Helpers
-
-    def _warm_standbys(self) -> None:
-        """The first step after a recovery is committed: standbys may warm now."""
-        for node in self.job.members.alive():
-            self.job.send(node, TrainingResumed())
+        self.job.broadcast(TrainingResumed())

@@ -92,8 +92,7 @@ class RecoveryRecord:
     @property
     def cold(self) -> bool:
         """Not every lost rank had a warm standby, as far as that is known."""
-        cost_inputs = None if self.verdict is None else self.verdict.cost_inputs
-        return cost_inputs is not None and cost_inputs.pool.standbys < cost_inputs.gone
+        return self.verdict is not None and self.verdict.cost_inputs.pool.standbys < self.verdict.cost_inputs.gone
 
     @property
     def reinstates(self) -> bool:

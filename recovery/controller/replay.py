@@ -27,6 +27,12 @@ from mainstay.recovery.protocol.messages import StartRank, WorkerUp
 from mainstay.recovery.protocol.worker_messages import StepRecord
 
 MOST_PROBLEMS: Final = 100
+_BEGINS: Final[dict[type, str]] = {
+    RanksAssigned: "the job begins",
+    TakeoverStarted: "this coordinator takes over",
+    LastSaveBegun: "the last save",
+}
+"""Events with which a generation begins, and why."""
 
 
 @dataclass(slots=True)
@@ -95,24 +101,14 @@ def _apply(job: ReplayedJob, step: RecordedEvent) -> None:
 
 def _follow(job: ReplayedJob, step: RecordedEvent) -> None:
     """Keep the generations up to date."""
-    reason = None
+    reason = step.event.reason if isinstance(step.event, GenerationBegun) else _BEGINS.get(type(step.event))
     match step.event:
-        case RanksAssigned():
-            reason = "the job begins"
-        case TakeoverStarted():
-            reason = "this coordinator takes over"
-        case LastSaveBegun():
-            reason = "the last save"
-        case GenerationBegun():
-            reason = step.event.reason
         case TrainingFormed() if job.generations:
             job.generations[-1].formed_at = step.at
         case RankMessageReceived(message=StepRecord(generation=generation)) if job.generations:
             newest = job.generations[-1]
             if generation == newest.number and newest.committed_at is None:
                 newest.committed_at = step.at
-        case _:
-            pass
     if reason is not None:
         job.generations.append(ReplayedGeneration(job.state.generation, step.at, reason))
     if job.generations:

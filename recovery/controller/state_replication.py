@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from mainstay.recovery.controller.job import Job
+from mainstay.recovery.controller.state.job_state import FIELDS
+from mainstay.recovery.membership.members import NodeMember
 from mainstay.recovery.protocol.coordinator_state import CANDIDATES, CoordinatorState, ElectionMember
-from mainstay.recovery.protocol.messages import ReplicateState
+from mainstay.recovery.protocol.messages import LauncherHello, ReplicateState
+
+LEFT: Final = FIELDS.intersection(CoordinatorState.__struct_fields__)
+"""Of the state: those that the next coordinator takes over as they are."""
+SAID: Final = frozenset(LauncherHello.__struct_fields__).intersection(ElectionMember.__struct_fields__)
+"""Of a launcher's hello: those that the next coordinator has to know."""
 
 
 def replicate_state(job: Job, versions: Iterator[int]) -> None:
@@ -29,39 +37,20 @@ def capture_state(job: Job, version: int) -> CoordinatorState:
     nodes = sorted(job.members.nodes.values(), key=lambda node: node.hello.node_rank)
     index = {node.name: i for i, node in enumerate(nodes)}
     return CoordinatorState(
+        **{name: getattr(job.state, name) for name in LEFT},
         term=job.term,
         version=version,
-        generation=job.state.generation,
-        electors=tuple(
-            ElectionMember(
-                node=node.name,
-                node_rank=node.hello.node_rank,
-                nproc=node.hello.nproc,
-                spares=node.hello.spares,
-                pid=node.hello.pid,
-                election_endpoint=node.hello.election_endpoint,
-                agent_endpoint=node.endpoint,
-                domain=node.hello.domain,
-                excluded=node.excluded,
-                alive=node.alive,
-            )
-            for node in nodes
-        ),
+        electors=tuple(_member(node) for node in nodes),
         homes=tuple(index[rank.node] for rank in job.members.ranks),
-        recoveries=job.state.recoveries,
-        started_at=job.state.started_at,
-        formed_once=job.state.formed_once,
         returns=job.history.returns,
-        parameters_equal=job.state.parameters_equal,
-        replicated=job.state.replicated,
-        groups=job.state.groups,
-        run=job.state.run,
         resumed=None if job.source is None else job.source.manifest.run,
-        disk_every=job.state.disk_every,
-        parity_every=job.state.parity_every,
-        on_loss=job.state.on_loss,
         shape=job.members.shape,
         warnings=job.members.warnings,
-        prices=job.prices.observed,
+        prices=dict(job.prices.seen),
         accuracy=job.calibration.strategies,
     )
+
+
+def _member(node: NodeMember) -> ElectionMember:
+    said = {name: getattr(node.hello, name) for name in SAID} | {"agent_endpoint": node.endpoint}
+    return ElectionMember(**said, excluded=node.excluded, alive=node.alive)

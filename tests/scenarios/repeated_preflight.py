@@ -49,13 +49,18 @@ async def repeat(nodes: int, times: int, fork_server: ForkServerClient) -> None:
     """Check the nodes again and again."""
     job = Job(options_of(0, nodes), cast("Any", None), cast("Any", None))
     check = Preflight(job)
+
+    def answer(message: Any) -> None:
+        check.answer(message)
+        job.spawn(job.notify())  # as a coordinator does after each message
+
     for number in range(nodes):
         options = options_of(number, nodes)
         hello = LauncherHello(
             job="job", node=options.node, node_rank=number, nnodes=nodes, nproc=1, spares=0, standbys=0,
             pid=1, agent_endpoint="127.0.0.1:1",
         )  # fmt: skip
-        line = Line(NodeChecker(options, fork_server, cast("Any", check.answer)))
+        line = Line(NodeChecker(options, fork_server, answer))
         job.connections[options.node] = LauncherConnection(cast("Any", line), 0.0)
         job.apply(NodeJoined(hello=hello))
     for _ in range(times):

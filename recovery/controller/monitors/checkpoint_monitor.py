@@ -43,7 +43,9 @@ class CheckpointMonitor:
         self._checkpoints = checkpoints
         self._inputs = inputs
         self._durability = durability
-        self._reader: RunReader | None = None
+        self._run = ""
+        """Of which the steps are: a change of shape begins another."""
+        self._readers: dict[str, RunReader] = {}
         self._steps: tuple[CheckpointStep, ...] = ()
         self._count = 0
         self._seen_at = self._sent_at = 0.0
@@ -63,9 +65,8 @@ class CheckpointMonitor:
         directory = self._job.options.checkpoint_dir
         if directory is None or not self._job.members.ranks:
             return
-        if self._reader is None:
-            self._reader = RunReader(RunDirectory(directory / self._job.state.run))
-        reader, facts = self._reader, self._facts()
+        run, facts = self._job.state.run, self._facts()
+        reader = self._readers.setdefault(run, RunReader(RunDirectory(directory / run)))
 
         def read_directory() -> tuple[CheckpointStep, ...] | None:
             try:
@@ -78,7 +79,7 @@ class CheckpointMonitor:
             async with asyncio.timeout(seconds):
                 steps = await in_daemon_thread(read_directory, "mainstay-checkpoint-list")
                 if steps is not None:
-                    self._steps, self._count, self._seen_at = newest(steps), len(steps), time.time()
+                    self._run, self._steps, self._count, self._seen_at = run, newest(steps), len(steps), time.time()
 
     def _note_uploads(self) -> None:
         """Have nodes continue without the parts of those whose uploads fail, and log once what has changed."""
@@ -117,7 +118,7 @@ class CheckpointMonitor:
         options = self._job.options
         return {
             "checkpoints": {
-                "run": self._job.state.run,
+                "run": self._run or self._job.state.run,
                 "directory": str(options.checkpoint_dir),
                 "upload": options.checkpoint_upload,
                 "upload_problems": [

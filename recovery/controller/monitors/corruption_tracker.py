@@ -177,16 +177,13 @@ class CorruptionTracker:
 
     def report(self) -> list[dict[str, Any]]:
         """As a job report tells it: what taints the steps that the job stands on."""
-        told = []
-        for taint in self._corrupt_steps.values():
-            clean = self._clean(taint)
-            told.append(
-                {
-                    "node": taint.node,
-                    "since": taint.since,
-                    "reason": taint.reason,
-                    "clean": clean,
-                    "corrupt": clean is None or clean < self.ledger.newest,
-                }
-            )
-        return told
+        return [
+            {
+                "node": taint.node,
+                "since": taint.since,
+                "reason": taint.reason,
+                "clean": (clean := self._clean(taint)),
+                "corrupt": clean is None or clean < self.ledger.newest,
+            }
+            for taint in self._corrupt_steps.values()
+        ]

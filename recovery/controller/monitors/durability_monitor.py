@@ -12,7 +12,6 @@ import asyncio
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -46,15 +45,6 @@ _MOST_TOLD: Final = 32
 """Lines of degraded states in one report."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Look:
-    """What one look found."""
-
-    at: float
-    held: SnapshotInventory
-    figure: DurabilityEstimate | None
-
-
 class DurabilityMonitor:
     """One a coordinator."""
 
@@ -69,7 +59,10 @@ class DurabilityMonitor:
         """Rank -> node that keeps an extra copy of it."""
         self.inventories: dict[str, Inventory] = {}
         """Node -> what its agent held when it was last asked."""
-        self._look: _Look | None = None
+        self.kept: SnapshotInventory | None = None
+        """What agents held when they were last asked; None: not known yet."""
+        self._figure: DurabilityEstimate | None = None
+        self._looked_at = 0.0
         self._task: asyncio.Task[None] | None = None
         job.reporter.listen(self.answered)
 
@@ -181,11 +174,6 @@ class DurabilityMonitor:
 
     # Looks
 
-    @property
-    def kept(self) -> SnapshotInventory | None:
-        """What agents held when they were last asked; None: not known yet."""
-        return None if self._look is None else self._look.held
-
     async def _run(self) -> None:
         pool = ThreadPoolExecutor(ASKED_AT_ONCE, thread_name_prefix="mainstay-durability")
         try:
@@ -211,7 +199,7 @@ class DurabilityMonitor:
         figure = None if kept.holding is None else await loop.run_in_executor(pool, durability, kept.holding)
         self.inventories = inventories
         self.note_damage(inventories)
-        self._look = _Look(time.time(), kept, figure)
+        self.kept, self._figure, self._looked_at = kept, figure, time.time()
         self._renew()
         job.control.report()
 
@@ -242,16 +230,15 @@ class DurabilityMonitor:
 
     def report(self) -> dict[str, Any] | None:
         """The durability of the job as its report tells it; None before the first look."""
-        look, job = self._look, self._job
-        if look is None:
+        kept, figure, job = self.kept, self._figure, self._job
+        if kept is None:
             return None
-        kept, figure = look.held, look.figure
         own = kept.disk if job.options.recovers_from_disk else None
         disk = max((e for e in (own, job.begun_at or None) if e is not None), default=None)
         nodes = [rank.node for rank in job.members.ranks]
         survival = None if figure is None else figure.survival
         return {
-            "time": look.at,
+            "time": self._looked_at,
             "survival_hour": survival,
             "survival_hour_with_disk": 1.0 if disk is not None else survival,
             "exact": figure is not None and figure.exact,
@@ -273,8 +260,8 @@ class DurabilityMonitor:
         return [*exposed, *told]
 
     def _suspected(self) -> list[dict[str, Any]]:
-        look, ranks = self._look, self._job.members.ranks
-        extra = look.held.holding.extra if look and look.held.holding else {}
+        kept, ranks = self.kept, self._job.members.ranks
+        extra = kept.holding.extra if kept and kept.holding else {}
         found = []
         for node, hazard in sorted(self._job.members.warnings.current().items()):
             here = [rank.number for rank in ranks if rank.node == node]

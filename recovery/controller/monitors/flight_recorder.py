@@ -8,7 +8,6 @@ result names whose dump is missing, and is certain only where none is.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import zlib
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -35,7 +34,6 @@ class FlightRecorderCollector:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._requests = itertools.count(1)
         self._request = 0
         self._answers: dict[int, FlightRecorderDump] = {}
 
@@ -54,7 +52,7 @@ class FlightRecorderCollector:
         job, generation = self._job, self._job.state.generation
         others = [rank.number for rank in job.members.present if rank.number not in suspects]
         asked = {*suspects, *others[: MOST_ASKED - len(suspects)]}
-        self._request, self._answers = next(self._requests), {}
+        self._request, self._answers = self._request + 1, {}
         job.ask_ranks(asked, lambda ranks: DumpFlightRecorders(request=self._request, ranks=ranks))
         await job.until(lambda: asked <= self._answers.keys(), ANSWER_SECONDS)
         answers = dict(self._answers)

@@ -80,17 +80,12 @@ class HangMonitor:
         job = self._job
         if not job.members.ranks:
             return
-        forming = job.state.phase is not JobPhase.RUNNING
-
-        def holds(rank: int, pid: int) -> bool:
-            return job.members.held_by(rank, pid) is not None
-
         try:
             self._board.ingest(
                 message.rows,
                 job.state.generation,
-                holds,
-                forming=forming,
+                lambda rank, pid: job.members.held_by(rank, pid) is not None,
+                forming=job.state.phase is not JobPhase.RUNNING,
             )
         except ValueError as error:
             raise WireError(f"progress that cannot be read: {error}") from error
@@ -194,17 +189,13 @@ class HangMonitor:
         self._debugged -= asked
         self._job.ask_ranks(asked, lambda ranks: DumpStacks(request=request, ranks=ranks))
         self._job.spawn(self._recorder.diagnose(why, suspects))
-        await self._answered(request)
+        if not await self._job.until(lambda: not self._asked[request][2], STACK_SECONDS):
+            log.warning("no stacks came from ranks %s", sorted(self._asked[request][2]))
         del self._asked[request]
         if self._job.options.on_hang is OnHang.RECOVER:
             await asyncio.sleep(begun + CONFIRM_SECONDS - time.monotonic())
             if generation == self._job.state.generation:
                 self._act(findings)
-
-    async def _answered(self, request: int) -> None:
-        """Wait for every answer, for a bounded time."""
-        if not await self._job.until(lambda: not self._asked[request][2], STACK_SECONDS):
-            log.warning("no stacks came from ranks %s", sorted(self._asked[request][2]))
 
     def _suspects(self, findings: Sequence[Finding]) -> list[int]:
         """Ranks that are named, the surest first, each once."""

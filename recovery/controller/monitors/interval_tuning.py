@@ -75,9 +75,9 @@ class IntervalTuner:
             return
         costs = self._costs(pace)
         self._measure(costs, pace)
-        best = {tier.name: tier for tier in levels(replace(costs, slowdown=self._slowdown), job.failure_rate)}
-        disk = best["disk"] if "disk" in best and "disk" not in costs.given else None
-        parity = best["parity"] if "parity" in best and "parity" not in costs.given else None
+        tiers = levels(replace(costs, slowdown=self._slowdown), job.failure_rate)
+        best = {tier.name: tier for tier in tiers if tier.name not in costs.given}
+        disk, parity = best.get("disk"), best.get("parity")
         upload = self._upload_every(best.get("upload"), disk)
         if not (
             (disk and _apart(disk.every, state.disk_every))

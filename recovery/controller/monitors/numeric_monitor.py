@@ -47,11 +47,8 @@ class NumericMonitor:
     def step(self, rank: int, record: StepRecord) -> None:
         """A rank's record of the present generation."""
         job = self._job
-        if (
-            self.detector is None
-            or job.options.on_numeric_anomaly is not NumericAnomalyPolicy.REPLAY
-            or job.state.phase is not JobPhase.RUNNING
-        ):
+        replays = job.options.on_numeric_anomaly is NumericAnomalyPolicy.REPLAY
+        if self.detector is None or not replays or job.state.phase is not JobPhase.RUNNING:
             return
         self._open.setdefault(record.epoch, {})[rank] = record
         if len(self._open[record.epoch]) == len(job.members.present):
@@ -103,14 +100,10 @@ class NumericMonitor:
         for finding in sick:
             log.warning("SICK %s: %s", finding.kind.value, finding.evidence.summary)
         worst = max(sick, key=lambda f: (f.kind is FindingKind.SDC_SUSPECT, f.confidence))
-        split = [f for f in sick if "digests_differ" in f.evidence.numbers and f.entity.rank is not None]
-        self._request_replay(
-            ReplayTrigger(
-                reason=worst.evidence.summary,
-                before=self._sound_before(worst, epoch, split=bool(split)),
-                odd=frozenset(f.entity.rank for f in split if f.entity.rank is not None),
-            )
-        )
+        split = (f.entity.rank for f in sick if "digests_differ" in f.evidence.numbers)
+        odd = frozenset(rank for rank in split if rank is not None)
+        before = self._sound_before(worst, epoch, split=bool(odd))
+        self._request_replay(ReplayTrigger(reason=worst.evidence.summary, before=before, odd=odd))
 
     def _sound_before(self, finding: Finding, epoch: int, *, split: bool) -> int:
         """The newest epoch that is sound as far as the finding, made at ``epoch``, tells."""

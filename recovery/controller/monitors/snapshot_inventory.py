@@ -7,7 +7,7 @@ makes the figure unknown, never good.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,6 +19,10 @@ from mainstay.recovery.protection_scheme import ProtectionScheme, SchemeKind
 
 BEHIND: Final = 1
 """Steps that an extra copy may be behind its rank: each rank keeps the newest two."""
+
+
+_Slots = Mapping[tuple[str, int], set[int]]
+"""(node, rank) -> epochs of verified slots."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,25 +69,24 @@ class SnapshotInventory:
 
 def build_inventory(job: JobLayout, inventories: Mapping[str, Inventory]) -> SnapshotInventory:
     """Put together what the agents of the job's nodes say; their answers may be some steps apart."""
-    at = {node: _slots(inventory) for node, inventory in inventories.items()}
+    slots = _slots(inventories)
     nodes = dict.fromkeys(node for _, node in job.serving)
-    unknown = [f"the agent of node {node} does not answer" for node in nodes if node not in at]
+    unknown = [f"the agent of node {node} does not answer" for node in nodes if node not in inventories]
     newest = dict[int, int]()
     for rank, node in job.serving:
-        epochs = at.get(node, {}).get(rank, set())
-        if epochs:
+        if epochs := slots.get((node, rank)):
             newest[rank] = max(epochs)
-        elif node in at:
+        elif node in inventories:
             unknown.append(f"rank {rank} has no verified snapshot yet")
     step = min(newest.values(), default=None)
-    protected = _protected(job, inventories, at)
+    protected = _protected(job, inventories, slots)
     holding = None
     if not unknown:
         holding = HeldSnapshots(
             loss=job.loss,
             home=tuple(job.home[job.away.get(rank, rank)] for rank in range(len(job.home))),
             replicas=job.replicas,
-            extra=_extra(job, at, newest),
+            extra=_extra(job, slots, newest),
             scheme=job.scheme,
             groups=() if protected is None else job.groups,
         )
@@ -92,50 +95,42 @@ def build_inventory(job: JobLayout, inventories: Mapping[str, Inventory]) -> Sna
     )
 
 
-def _slots(inventory: Inventory) -> dict[int, set[int]]:
-    found: dict[int, set[int]] = {}
-    for slot in inventory.slots:
-        if slot.verified:
-            found.setdefault(slot.rank, set()).add(slot.epoch)
+def _slots(inventories: Mapping[str, Inventory]) -> _Slots:
+    found = defaultdict[tuple[str, int], set[int]](set)
+    for node, inventory in inventories.items():
+        for slot in inventory.slots:
+            if slot.verified:
+                found[node, slot.rank].add(slot.epoch)
     return found
 
 
-def _extra(
-    job: JobLayout, at: Mapping[str, Mapping[int, Collection[int]]], newest: Mapping[int, int]
-) -> dict[int, frozenset[str]]:
+def _extra(job: JobLayout, slots: _Slots, newest: Mapping[int, int]) -> dict[int, frozenset[str]]:
     """Rank -> other nodes with a copy of a step that all ranks still have."""
     found = defaultdict[int, set[str]](set)
-    for node in at.keys() & job.loss.keys():
-        for rank, epochs in at[node].items():
-            if rank in newest and node != job.home[rank] and max(epochs) >= newest[rank] - BEHIND:
-                found[rank].add(node)
+    for (node, rank), epochs in slots.items():
+        elsewhere = rank in newest and node in job.loss and node != job.home[rank]
+        if elsewhere and max(epochs) >= newest[rank] - BEHIND:
+            found[rank].add(node)
     return {rank: frozenset(nodes) for rank, nodes in found.items()}
 
 
-def _protected(
-    job: JobLayout, inventories: Mapping[str, Inventory], at: Mapping[str, Mapping[int, Collection[int]]]
-) -> int | None:
+def _protected(job: JobLayout, inventories: Mapping[str, Inventory], slots: _Slots) -> int | None:
     groups = [group for group in job.groups if len(group) > 1]
     if not groups:
         return None
-    own = set.intersection(*(set(at.get(node, {}).get(rank, ())) for rank, node in job.serving))
-    of_groups = [_of_group(job, group, inventories, at) for group in groups]
+    own = set.intersection(*(slots.get((node, rank), set()) for rank, node in job.serving))
+    of_groups = [_of_group(job, group, inventories, slots) for group in groups]
     return max(own.intersection(*of_groups), default=None)
 
 
-def _of_group(
-    job: JobLayout,
-    group: Sequence[int],
-    inventories: Mapping[str, Inventory],
-    at: Mapping[str, Mapping[int, Collection[int]]],
-) -> set[int]:
+def _of_group(job: JobLayout, group: Sequence[int], inventories: Mapping[str, Inventory], slots: _Slots) -> set[int]:
     """Epochs of which every member keeps its rows, or its copies."""
     sets: list[set[int]] = []
     copies = job.scheme.fitted(len(group)).kind is SchemeKind.COPIES
     for place, rank in enumerate(group):
         if copies:
             kept = holders(job.scheme, len(group), place)
-            sets += [set(at.get(job.home[group[p]], {}).get(rank, ())) for p in kept]
+            sets += [slots.get((job.home[group[p]], rank), set()) for p in kept]
         else:
             inventory = inventories.get(job.home[rank])
             rows = inventory.parity if inventory else ()

@@ -50,10 +50,8 @@ class JobFacts:
     node_rate: float
     """Failures of one node per second."""
     held: RollbackCosts
-    standbys: int = 0
-    """Workers that warm standbys could replace."""
-    spares: int = 0
-    """Workers that could be started beyond them, on living nodes."""
+    pool: SpareCapacity = field(default_factory=SpareCapacity)
+    """Of workers: warm standbys, and what could be started beyond them, on living nodes."""
     costs: MachineCosts = field(default_factory=MachineCosts)
     warm_up_s: float = 0.0
     able: frozenset[ProgramCapability] = frozenset()
@@ -126,7 +124,7 @@ def cost_inputs_of(known: JobFacts, victims: Collection[int], fault: FaultKind, 
         odds=FailureOdds(worker_rate=known.node_rate * len(set(known.nodes)) / (shape.dp * shape.pp)),
         gpus=shape.tp,
         held=known.held,
-        pool=SpareCapacity(standbys=known.standbys, spares=known.spares),
+        pool=known.pool,
         costs=known.costs,
         detect_s=max(0.0, detect_s),
         warm_up_s=known.warm_up_s,

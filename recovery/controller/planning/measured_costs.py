@@ -7,7 +7,7 @@ moving average in which the newest has the weight ``_WEIGHT``. Rates are average
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mainstay.recovery.agent.messages import TransferRates
@@ -22,20 +22,12 @@ _SPAWN_COLD_S: Final = 0.3
 """A process without a standby also comes from the warm fork server; only its first backward pass is still to come."""
 
 
+@dataclass(eq=False, slots=True)
 class MeasuredCosts:
     """``costs`` is what the planner prices with now."""
 
-    def __init__(self) -> None:
-        self._seen: dict[str, tuple[int, float]] = {}
-
-    @property
-    def observed(self) -> dict[str, tuple[int, float]]:
-        """Constant -> how often it was seen, and its average: for a coordinator that takes over."""
-        return dict(self._seen)
-
-    def inherit(self, known: dict[str, tuple[int, float]]) -> None:
-        """Continue with what another coordinator has seen."""
-        self._seen = dict(known)
+    seen: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Constant -> how often it was seen, and its average: a coordinator that takes over continues with it."""
 
     def learn(
         self,
@@ -71,12 +63,12 @@ class MeasuredCosts:
     @property
     def warm_up_s(self) -> float:
         """Of the first step after a recovery, beyond an ordinary one."""
-        return self._seen.get("warm_up_s", (0, MEASURED.warm_up_s))[1]
+        return self.seen.get("warm_up_s", (0, MEASURED.warm_up_s))[1]
 
     def costs(self, measured: Iterable[TransferRates]) -> MachineCosts:
         """Constants that this job measured, the slowest node's where agents did; defaults for the others."""
         made = MachineCosts(spawn_cold_s=_SPAWN_COLD_S)
-        known = {name: value for name, (_, value) in self._seen.items() if name != "warm_up_s"}
+        known = {name: value for name, (_, value) in self.seen.items() if name != "warm_up_s"}
         copy = known.pop("copy_s_a_byte", None)
         rates = list(measured)
         return replace(
@@ -89,6 +81,6 @@ class MeasuredCosts:
         )
 
     def _add(self, name: str, value: float) -> None:
-        count, old = self._seen.get(name, (0, 0.0))
+        count, old = self.seen.get(name, (0, 0.0))
         weight = max(_WEIGHT, 1.0 / (count + 1))
-        self._seen[name] = (count + 1, old + weight * (value - old))
+        self.seen[name] = (count + 1, old + weight * (value - old))

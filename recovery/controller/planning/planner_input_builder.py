@@ -166,7 +166,7 @@ class PlannerInputBuilder:
         shape = self._job.members.shape
         if shape is None:
             return set()
-        return {rank for rank in odd if rank != _model_of(shape.dp_peers(rank), odd)}
+        return {rank for rank in odd if rank != min(shape.dp_peers(rank), key=lambda peer: (peer in odd, peer))}
 
     def homes(self, victims: set[int], exclude: frozenset[int] = frozenset()) -> dict[int, str] | str:
         """Where each victim runs next, or why it cannot run anywhere. Those in ``exclude`` leave their device."""
@@ -254,9 +254,8 @@ class PlannerInputBuilder:
         known = self._known.get(shape, ())
         if len(known) != len(ranks):
             known = tuple(_place(shape, rank) for rank in ranks)
-        moved = any(place.node != rank.node for place, rank in zip(known, ranks, strict=True))
-        if moved:
-            pairs = zip(known, ranks, strict=True)
+        pairs = list(zip(known, ranks, strict=True))
+        if any(place.node != rank.node for place, rank in pairs):
             known = tuple(place if place.node == rank.node else _place(shape, rank) for place, rank in pairs)
         self._known = {shape: known}
         return known
@@ -271,9 +270,7 @@ class PlannerInputBuilder:
         checkpoints = self._checkpoints
         others = checkpoints.disks().from_other_nodes(self._job.members.ranks)
         known = (*checkpoints.holds(), *held, *checkpoints.stand_ins(held), *others)
-        if not bad:
-            return known
-        return tuple(h for h in known if BadSource(h.rank, h.epoch, RestoreSource.DISK) not in bad)
+        return tuple(h for h in known if not bad or BadSource(h.rank, h.epoch, RestoreSource.DISK) not in bad)
 
     def _slots(self, node: NodeMember, bad: set[BadSource]) -> list[HeldSlot]:
         held = node.inventory.slots if node.inventory else ()
@@ -353,8 +350,3 @@ def _parity(node: NodeMember, bad: set[BadSource]) -> list[HeldParity]:
         for row in held  # of a step that is not complete too: what counts is whether there is enough of it
         if not any((rank, row.epoch) in spoiled for rank in row.ranks)
     ]
-
-
-def _model_of(peers: list[int], odd: frozenset[int]) -> int:
-    """Whose state the others take."""
-    return min(peers, key=lambda rank: (rank in odd, rank))

@@ -31,7 +31,7 @@ from mainstay.recovery.controller.planning.cost_input_builder import (
 )
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.controller.recovery_record import FailureAssessment
-from mainstay.recovery.cost_inputs import CostInputs, FaultKind, ProgramCapability
+from mainstay.recovery.cost_inputs import CostInputs, FaultKind, ProgramCapability, SpareCapacity
 from mainstay.recovery.cost_model.failure_cost import MEASURED
 from mainstay.recovery.protection_scheme import SchemeKind
 from mainstay.recovery.protocol.worker_messages import StepRecord
@@ -109,8 +109,7 @@ class StrategyController:
                 copies=scheme.kind is SchemeKind.COPIES,
                 disk=max((e for e in (own, disk) if e is not None), default=None),
             ),
-            standbys=standbys,
-            spares=spares,
+            pool=SpareCapacity(standbys=standbys, spares=spares),
             costs=inputs.costs,
             warm_up_s=job.prices.warm_up_s,
             able=self._able(),

@@ -5,13 +5,17 @@ Data and questions about it. What depends on a clock, a file, or a connection is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
+from typing import Final
 
 from mainstay.recovery.agent.messages import Group
 from mainstay.recovery.membership.members import Members
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.work_assignment import LossPolicy
+
+WORTH_STEPS: Final = 5
+"""Fewer steps before the end are not worth stopping for: to take ranks back may repeat one."""
 
 
 class JobPhase(StrEnum):
@@ -103,6 +107,16 @@ class JobState:
         return max((rank.epoch for rank in self.members.ranks), default=0)
 
     @property
+    def ends_soon(self) -> bool:
+        """The end is too near to change anything."""
+        late = self.steps_total is not None and self.committed + WORTH_STEPS > self.steps_total
+        return late or self.over or any(rank.gone for rank in self.members.ranks)
+
+    @property
     def disturbed(self) -> bool:
         """Whether something comes before any planned change of the job."""
         return self.over or self.phase is not JobPhase.RUNNING or any(r.gone for r in self.members.ranks)
+
+
+FIELDS: Final = frozenset(field.name for field in fields(JobState))
+"""By their names: the state that is replicated, a recording's header, and some events have part of them."""

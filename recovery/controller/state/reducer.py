@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+import msgspec
+
 from mainstay.recovery.controller.state import events
 from mainstay.recovery.controller.state.effects import Effect, ReplicateJobState, SendToLauncher
-from mainstay.recovery.controller.state.job_state import TRANSITIONS, JobState
+from mainstay.recovery.controller.state.job_state import FIELDS, TRANSITIONS, JobState
 from mainstay.recovery.membership.members import NodeMember, RankMember
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.protocol.messages import AgentUp, Fenced, FenceNode, StandbysReady, StartRank, WorkerUp
@@ -260,10 +262,6 @@ def _phase_changed(state: JobState, event: events.PhaseChanged) -> None:
         state.finished_at = event.at
 
 
-def _saving_changed(state: JobState, event: events.SavingChanged) -> None:
-    state.saving = event.saving
-
-
 def _failure_counted(state: JobState, _: events.FailureCounted) -> None:
     state.recoveries += 1
 
@@ -272,21 +270,14 @@ def _store_opened(state: JobState, event: events.StoreOpened) -> None:
     state.store = event.host, event.port
 
 
-# Protection
+# Fields
 
 
-def _groups_arranged(state: JobState, event: events.GroupsArranged) -> None:
-    state.groups = event.groups
-
-
-def _settings_changed(state: JobState, event: events.SettingsChanged) -> None:
-    for name in ("disk_every", "parity_every", "on_loss"):
-        if (value := getattr(event, name)) is not None:
+def _take(state: JobState, given: msgspec.Struct) -> None:
+    """What ``given`` says of fields of the state; None: as before."""
+    for name in FIELDS.intersection(given.__struct_fields__):
+        if (value := getattr(given, name)) is not None:
             setattr(state, name, value)
-
-
-def _replicas_compared(state: JobState, event: events.ReplicasCompared) -> None:
-    state.parameters_equal, state.replicated = event.parameters_equal, event.replicated
 
 
 # Takeover
@@ -301,11 +292,8 @@ def _takeover_started(state: JobState, event: events.TakeoverStarted) -> None:
     for rank in members.ranks:
         rank.lost = True
     members.warnings, members.shape = known.warnings, known.shape
+    _take(state, known)
     state.inheriting, state.generation = True, event.generation
-    state.recoveries, state.started_at, state.run = known.recoveries, known.started_at, known.run
-    state.groups, state.disk_every, state.parity_every = known.groups, known.disk_every, known.parity_every
-    state.formed_once, state.parameters_equal = known.formed_once, known.parameters_equal
-    state.replicated, state.on_loss = known.replicated, known.on_loss or state.on_loss
 
 
 def _rank_report_received(state: JobState, event: events.RankReportReceived) -> None:
@@ -322,8 +310,6 @@ def _rank_report_received(state: JobState, event: events.RankReportReceived) -> 
                 _joined(state, rank, said, event.at)
             case Attached() | StepsTotal() | RankDone() | ScriptFailed():
                 _told(state, rank, said)
-            case _:
-                pass
 
 
 def _node_report_received(state: JobState, event: events.NodeReportReceived) -> None:
@@ -340,7 +326,7 @@ _REDUCERS: dict[type[events.JobEvent], Callable[[JobState, Any], Effects | None]
     events.FailureCounted: _failure_counted,
     events.GenerationBegun: _generation_begun,
     events.GenerationFenced: _generation_fenced,
-    events.GroupsArranged: _groups_arranged,
+    events.GroupsArranged: _take,
     events.TakeoverStarted: _takeover_started,
     events.TakeoverCompleted: _takeover_completed,
     events.LastSaveBegun: _last_save_begun,
@@ -359,9 +345,9 @@ _REDUCERS: dict[type[events.JobEvent], Callable[[JobState, Any], Effects | None]
     events.RanksAssigned: _ranks_assigned,
     events.RanksLost: _ranks_lost,
     events.RanksUnplaced: _ranks_unplaced,
-    events.ReplicasCompared: _replicas_compared,
-    events.SavingChanged: _saving_changed,
-    events.SettingsChanged: _settings_changed,
+    events.ReplicasCompared: _take,
+    events.SavingChanged: _take,
+    events.SettingsChanged: _take,
     events.ShapeChanged: _shape_changed,
     events.StoreOpened: _store_opened,
     events.TrainingFormed: _training_formed,

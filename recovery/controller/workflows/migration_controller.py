@@ -241,18 +241,15 @@ class MigrationController:
         if recovery is not None and went_on and ranks[0].resumed is not None:
             lost = max(0, recovery.step_before - ranks[0].resumed.epoch)
             figures = {"seconds": seconds["total"], "steps_lost": lost}
-        detail = problem
-        if done:
-            detail = f"ranks {sorted(current.moves)} moved"
+        detail = f"ranks {sorted(current.moves)} moved" if done else problem
         log.warning("MIGRATION of %s: %s", current.request.subject, detail)
         if done and current.request.node is not None:
             left = f"its ranks left it: {current.request.reason}"
             job.warn(job.members.warnings.suspect(current.request.node, left))
         told = {"ok": done, "detail": detail[:500], "phases": seconds, **figures}
         self._event(EventKind.MIGRATION_FINISHED, current, told)
-        self._requests.answer(
-            current.request, RequestState.COMPLETED if done else RequestState.FAILED, detail, **figures
-        )
+        state = RequestState.COMPLETED if done else RequestState.FAILED
+        self._requests.answer(current.request, state, detail, **figures)
 
     def _event(self, kind: EventKind, current: _Current, data: dict[str, Any]) -> None:
         request = current.request

@@ -10,7 +10,7 @@ degrade   the node takes no rank until it is restored, or is back in service whe
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
 from mainstay.recovery.controller.failure import GenerationFailure
 from mainstay.recovery.controller.job import Job
@@ -55,15 +55,12 @@ class RankRestorer:
             self._use_again(request.node)
         ranks = {number for number in ranks if request.kind is RequestKind.RESTORE or not members.ranks[number].away}
         if not ranks:
-            detail = f"no rank is on {request.node}; it takes {self._takes(request)} from now on"
+            takes = "ranks" if request.node is not None and members.can_run(request.node) else "none"
+            detail = f"no rank is on {request.node}; it takes {takes} from now on"
             self._requests.answer(request, RequestState.COMPLETED, detail)
             return
         self._requests.answer(request, RequestState.ACCEPTED, f"ranks {sorted(ranks)} lose their processes")
         self._job.spawn(self._carry_out(request, ranks))
-
-    def _takes(self, request: JobRequest) -> str:
-        assert request.node is not None
-        return "ranks" if self._job.members.can_run(request.node) else "none"
 
     # Leave a node
 
@@ -120,11 +117,10 @@ class RankRestorer:
         placed = sorted(set(ranks) - set(away))
         told = [f"ranks {placed} are restored on {', '.join(sorted({members.ranks[n].node for n in placed}))}"]
         detail = "; ".join([*(told if placed else []), *([f"ranks {away} stay away"] if away else [])])
-        if record is None:
-            self._requests.answer(request, RequestState.COMPLETED, detail)
-            return
-        seconds = record.seconds()["total"]
-        epochs = [rank.resumed.epoch for rank in members.present if rank.resumed is not None]
-        step = min(epochs, default=record.step_before)
-        lost = max(0, record.step_before - step)
-        self._requests.answer(request, RequestState.COMPLETED, detail, seconds=seconds, steps_lost=lost, step=step)
+        figures: dict[str, Any] = {}
+        if record is not None:
+            epochs = [rank.resumed.epoch for rank in members.present if rank.resumed is not None]
+            step = min(epochs, default=record.step_before)
+            lost = max(0, record.step_before - step)
+            figures = {"seconds": record.seconds()["total"], "steps_lost": lost, "step": step}
+        self._requests.answer(request, RequestState.COMPLETED, detail, **figures)

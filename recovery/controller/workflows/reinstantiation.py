@@ -22,7 +22,7 @@ from collections.abc import Coroutine
 from mainstay.recovery.controller.checkpointing import CheckpointManager
 from mainstay.recovery.controller.failure import GenerationFailure
 from mainstay.recovery.controller.job import Job, log
-from mainstay.recovery.controller.participation import WORTH_STEPS, RemainingRanks
+from mainstay.recovery.controller.participation import RemainingRanks
 from mainstay.recovery.controller.planning.planner_input_builder import PlannerInputBuilder
 from mainstay.recovery.controller.recovery_executor import RecoveryExecutor
 from mainstay.recovery.controller.recovery_record import RecoveryRecord
@@ -53,9 +53,7 @@ class PipelineReinstantiation:
         options, shape = self._job.options, self._job.members.shape
         if self._reshaping.home is None and shape is not None:
             started = MeshShape(dp=options.dp, pp=options.pp, tp=options.tp or shape.tp)
-            self._reshaping.home = started if options.dp else shape
-            if self._reshaping.home.world_size != options.world_size:
-                self._reshaping.home = shape
+            self._reshaping.home = started if options.dp and started.world_size == options.world_size else shape
         return self._reshaping.home
 
     def _best(self, places: int) -> MeshShape | None:
@@ -154,15 +152,12 @@ class PipelineReinstantiation:
     def grown(self) -> MeshShape | None:
         """The shape for which there is room again, once every process that it needs is warm."""
         job, shape = self._job, self._job.members.shape
-        near = job.state.steps_total is not None and job.state.committed + WORTH_STEPS > job.state.steps_total
         wanted = self._asked or self._job.state.on_loss is LossPolicy.AUTO
-        if not wanted or shape is None or near or any(rank.gone for rank in job.members.ranks):
+        if not wanted or shape is None or job.state.ends_soon:
             return None
         home = self._home()
         if home is None or shape.world_size >= home.world_size or self._job.members.fixed_shape():
             return None
         warm = sum(count for name, count in job.members.standbys().items() if job.members.nodes[name].endpoint)
         best = self._best(min(shape.world_size + warm, job.members.places()))
-        if best is None or best.world_size <= shape.world_size:
-            return None
-        return best
+        return best if best is not None and best.world_size > shape.world_size else None

@@ -182,15 +182,8 @@ class ReshapeController:
 
     async def save(self, shape: MeshShape) -> str:
         """Have the newest common step written, and make it what the job continues from; why not, or nothing."""
-        job, disk = self._job, self._checkpoints
-        nodes = job.members.alive()
-        epoch = disk.newest(nodes)
-        if epoch is None:
-            return "no step is held by all ranks"
-        problems = await disk.write(nodes, epoch, SAVE_SECONDS)
-        if problems:
-            return "; ".join(problems)
-        return self.adopt(shape, epoch)
+        epoch, problem = await self._checkpoints.write_newest(SAVE_SECONDS)
+        return problem or self.adopt(shape, epoch)
 
     def adopt(self, shape: MeshShape, epoch: int | None = None) -> str:
         """Continue from the newest whole step of this run (``epoch``, if one is given); why not, or nothing."""
@@ -211,24 +204,18 @@ class ReshapeController:
 
     async def turn_over(self, executor: RecoveryExecutor, recovery: RecoveryRecord, change: ShapeChange) -> None:
         """End all processes of the old shape, and start those of the new one from ``job.source``."""
-        job = self._job
+        job, change.begun = self._job, True
         job.begin_generation(f"the job becomes {change.shape}")
-        self._forget(change)
-        everybody = {rank.number for rank in job.members.ranks}
-        if executor.fencing.replace(everybody):
-            await executor.recover_job(recovery, everybody, set())
-
-    def _forget(self, change: ShapeChange) -> None:
-        """What belongs to the old shape is forgotten: steps of the new one lie in a run of their own."""
-        job = self._job
-        change.begun = True
+        # What belongs to the old shape is forgotten: steps of the new one lie in a run of their own.
         homes = job.members.homes(change.shape.world_size)
         job.apply(ShapeChanged(shape=change.shape, homes=homes, run=uuid7()))
         self._participation.paces.forget()
         # Before any rank starts: a slot of the new shape must not be written into the run of the old one.
         self._checkpoints.configure()
-        for node in job.members.alive():
-            job.send(node, DiscardCommand(epoch=0))
+        job.broadcast(DiscardCommand(epoch=0))
+        everybody = {rank.number for rank in job.members.ranks}
+        if executor.fencing.replace(everybody):
+            await executor.recover_job(recovery, everybody, set())
 
     def _finish(self, change: ShapeChange, problem: str, recovery: RecoveryRecord | None = None) -> None:
         """Say what became of it: done when all ranks train on in the new shape."""

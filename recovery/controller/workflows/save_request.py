@@ -70,7 +70,8 @@ class SaveRequests:
 
     async def _save_beside(self, request: JobRequest, step: int) -> None:
         job, self._writing = self._job, step
-        self._checkpoints.save_once(step)
+        self._checkpoints.once = step
+        self._checkpoints.configure()
         self._requests.answer(request, RequestState.ACCEPTED, f"step {step} is written", step=step)
 
         def saved() -> bool:
@@ -115,18 +116,10 @@ class SaveRequests:
             if ended.victims:  # lost in the very moment: a recovery like any other
                 await executor.recover_job(recovery, ended.victims, ended.waiting)
             elif await executor.fencing.wait_for_survivors(recovery, ended.waiting):
-                step, problem = await self._write()
+                step, problem = await self._checkpoints.write_newest(SAVE_SECONDS)
                 await executor.recover_job(recovery, set(), ended.waiting)
         finally:  # cancelled too, by a failure meanwhile
             if not problem:
                 self._saved(request, step, recovery.seconds()["total"])
             else:
                 self._requests.answer(request, RequestState.FAILED, problem)
-
-    async def _write(self) -> tuple[int, str]:
-        """The newest step that all ranks hold, and why it is not on disk; empty: it is."""
-        nodes = self._job.members.alive()
-        step = self._checkpoints.newest(nodes)
-        if step is None:
-            return 0, "no step is held by all ranks"
-        return step, "; ".join(await self._checkpoints.write(nodes, step, SAVE_SECONDS))

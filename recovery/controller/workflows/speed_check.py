@@ -7,7 +7,6 @@ where a rank is slow.
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections import Counter
@@ -39,7 +38,6 @@ class SpeedChecker:
         self._job = job
         self._inputs = inputs
         self._requests = requests
-        self._numbers = itertools.count(1)
         self._number = 0
         self._answers: dict[int, SpeedMeasured] = {}
         self._current: JobRequest | None = None
@@ -112,7 +110,7 @@ class SpeedChecker:
     async def _measure(self, asked: set[int]) -> str:
         """Have the ranks measure; why there is no result, or nothing."""
         job = self._job
-        self._number, self._answers = next(self._numbers), {}
+        self._number, self._answers = self._number + 1, {}
         job.ask_ranks(asked, lambda ranks: MeasureSpeeds(request=self._number, ranks=ranks))
         wait = ANSWER_SECONDS + STEPS * (self._inputs.step_seconds or 0.0)
         await job.until(lambda: job.state.over or asked <= self._answers.keys(), wait)

@@ -92,9 +92,8 @@ class StepReplayController:
             log.warning("no replay: %s (it was wanted because: %s)", why_not, suspicion.reason)
             return False
         log.warning("REPLAY %s", suspicion.reason)
-        self._job.control.replay(
-            GenerationFailure(reason=suspicion.reason, replay=suspicion, workflow=WorkflowName.REPLAY)
-        )
+        failure = GenerationFailure(reason=suspicion.reason, replay=suspicion, workflow=WorkflowName.REPLAY)
+        self._job.control.replay(failure)
         return True
 
     def committed(self, epoch: int) -> None:
@@ -162,8 +161,7 @@ class StepReplayController:
             self._job.begin_generation("ranks replay again")
             executor.fencing.fence_all()
             await self._ready(executor, recovery)
-            self._order(executor, cut, orders, steps)
-            broken = await self._broken()
+            broken = await self._restore(executor, cut, orders, steps)
             if broken:
                 raise StepReplayError(f"ranks could not be restored: {broken}")
             wrong = find_restore_mismatch(self._job, recovery, orders)
@@ -182,8 +180,7 @@ class StepReplayController:
             await self._ready(executor, recovery)
             epoch, orders = self._restores(executor, recovery)
             steps = max(1, min(STEPS, (self._job.state.steps_total or epoch + STEPS) - epoch))
-            self._order(executor, cut, orders, steps)
-            broken = await self._broken()
+            broken = await self._restore(executor, cut, orders, steps)
             recovery.bad |= {failed_sources(rank, orders[rank]) for rank in broken}
             wrong = None if broken else find_restore_mismatch(self._job, recovery, orders)
             if wrong is not None:
@@ -202,7 +199,7 @@ class StepReplayController:
         """The newest sound epoch that all ranks can have, and where each has it from. The job goes back to it.
 
         Raises:
-            ReplayError: there is none.
+            StepReplayError: there is none.
         """
         plan = executor.plan(recovery, set(), use_live=False)
         if plan.chosen is None:
@@ -229,45 +226,37 @@ class StepReplayController:
         repeats = max(LEAST_REPEATS, min(wanted, affordable))
         return tuple(i % 2 if shape.pp * shape.tp == 1 else 0 for i in range(repeats))
 
-    def _order(self, executor: RecoveryExecutor, cut: _Cut, orders: dict[int, RestoreOrder], steps: int) -> None:
+    async def _restore(
+        self, executor: RecoveryExecutor, cut: _Cut, orders: dict[int, RestoreOrder], steps: int
+    ) -> dict[int, str]:
+        """Have all ranks restore, and then replay; who could not restore, and why."""
         roles, found = self._roles(steps), {}
         self._told.clear()
         for rank, restore in orders.items():
             wanted = StepReplayRequest(group=cut[rank].group, place=cut[rank].place, steps=steps, roles=roles)
             found[rank] = self._job.regroup_order(restore, replay_request=wanted)
         executor.regroup(found)
-
-    async def _broken(self) -> dict[int, str]:
-        """Wait until all have restored; who could not, and why."""
         ranks = self._job.members.ranks
         await self._job.until(lambda: all(r.resumed for r in ranks), self._seconds(0))
         told = {r.number: r.resumed for r in ranks if r.resumed is None or not r.resumed.ok}
         return {rank: "no answer" if vote is None else vote.reason for rank, vote in told.items()}
 
     async def _digests(self, cut: _Cut, epoch: int, steps: int) -> list[ReplayTrace]:
-        job = self._job
-        size = len(job.members.ranks)
-        roles = self._roles(steps)
-        done = await self._job.until(lambda: len(self._told) == size, self._seconds(steps * len(roles)))
-        if not done:
+        size, seconds = len(self._job.members.ranks), self._seconds(steps * len(self._roles(steps)))
+        if not await self._job.until(lambda: len(self._told) == size, seconds):
             late = sorted(set(range(size)) - self._told.keys())
-            raise StepReplayError(
-                f"ranks {late} did not end their replays in {self._seconds(steps * len(roles)):.0f} s"
-            )
+            raise StepReplayError(f"ranks {late} did not end their replays in {seconds:.0f} s")
         broken = {rank: told.reason for rank, told in self._told.items() if told.reason}
         if broken:
             raise StepReplayError(f"ranks broke off: {broken}")
-        traces = []
-        for rank, told in self._told.items():
-            position = cut[rank]
-            for repeat, run in enumerate(told.runs):
-                traces.append(
-                    ReplayTrace(
-                        rank=rank, place=position.place, cut=position.cut, group=position.group, role=run.role,
-                        repeat=repeat, digests=run.digests, first_step=epoch, per_step=PER_STEP,
-                    )
-                )  # fmt: skip
-        return traces
+        return [
+            ReplayTrace(
+                rank=rank, **cut[rank]._asdict(), role=run.role, repeat=repeat, digests=run.digests, first_step=epoch,
+                per_step=PER_STEP,
+            )
+            for rank, told in self._told.items()
+            for repeat, run in enumerate(told.runs)
+        ]  # fmt: skip
 
     def _seconds(self, steps: int) -> float:
         restore = PATIENCE * self._job.options.ready_seconds

@@ -96,7 +96,7 @@ def test_survivors_keep_their_processes_and_the_lost_node_moves(options: RunOpti
             assert recovered["data"]["steps_lost"] == 0
             lost = await world.until_event("node_lost")
             assert (lost["node"], lost["data"]["ranks"]) == ("node-2", [4, 5])
-            assert c.job.prices.observed["fence_s"][0] == 4, "and this recovery has added to it"
+            assert c.job.prices.seen["fence_s"][0] == 4, "and this recovery has added to it"
             assert c.job.calibration.strategies[RecoveryStrategyName.LOCAL_SLOT].events == 4
             decision = (await world.until_event("recovery_planned"))["data"]["decision"]
             assert (decision["fault"], decision["lost"]) == ("node", [1, 1])

@@ -14,7 +14,7 @@ from mainstay.recovery.controller.planning.cost_input_builder import (
     executed,
     held_of,
 )
-from mainstay.recovery.cost_inputs import FaultKind, ProgramCapability, RollbackCosts
+from mainstay.recovery.cost_inputs import FaultKind, ProgramCapability, RollbackCosts, SpareCapacity
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.planner_input import MachineCosts
 from mainstay.recovery.recovery_plan import RecoveryStrategyName, RestoreStrategyName
@@ -82,7 +82,7 @@ def test_ages_of_what_is_held_come_from_what_was_seen() -> None:
 
 
 def test_a_warm_standby_is_waited_for_however_long_a_cold_process_takes() -> None:
-    decision = judged(job(standbys=1))
+    decision = judged(job(pool=SpareCapacity(standbys=1)))
     assert decision.chosen is not None
     assert decision.chosen[0] in WAITS
 
@@ -99,7 +99,7 @@ def test_a_lost_node_without_room_elsewhere_leaves_only_to_go_on_without_it() ->
     decision = judged(job(), fault=FaultKind.NODE)
     assert decision.chosen == (RecoveryStrategyName.DROP_AND_HEAL,)
     assert "0 standbys and spares" in reason(decision, RecoveryStrategyName.PEER_COPY)
-    with_room = judged(job(spares=1), fault=FaultKind.NODE)
+    with_room = judged(job(pool=SpareCapacity(spares=1)), fault=FaultKind.NODE)
     assert with_room.chosen == (RecoveryStrategyName.DROP_AND_HEAL, RecoveryStrategyName.STANDBY_SWAP), (
         "and swap when the spare has started"
     )

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mainstay.recovery.controller.monitors.durability_monitor import _Look
 from mainstay.recovery.controller.monitors.snapshot_inventory import SnapshotInventory
 from mainstay.recovery.controller.state_replication import capture_state
 from mainstay.recovery.job_request import JobRequest, JobRequestResult, RequestKind, RequestState
@@ -197,7 +195,7 @@ def on_disk(world: Any, *epochs: int) -> None:
     inventory = SnapshotInventory(
         holding=None, unknown=(), newest=epochs[-1], protected=None, on_disk=frozenset(epochs)
     )
-    world.coordinator.durability._look = _Look(time.time(), inventory, None)
+    world.coordinator.durability.kept = inventory
 
 
 def test_with_three_slots_a_step_is_written_while_training_continues(disk: RunOptions, play: Any, running: Any) -> None:

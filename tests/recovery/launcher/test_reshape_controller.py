@@ -83,6 +83,33 @@ def test_all_ranks_start_anew_from_the_step_that_was_saved(
     play(scenario())
 
 
+def test_the_page_of_the_job_shows_the_steps_of_the_new_run(
+    running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
+) -> None:
+    async def scenario() -> None:
+        async with running(disk, steps=7) as world:
+            monitor = world.coordinator.checkpoint_monitor
+
+            async def shown() -> tuple[str, list[int]]:
+                await monitor.refresh()
+                monitor._sent = None
+                told = monitor.report()["checkpoints"]
+                return told["run"], [step["step"] for step in told["steps"]]
+
+            await adapt(world)
+            state = world.coordinator.job.state
+            whole_step(world, 8, SHAPE)
+            assert await shown() == (state.run, [8])
+            request(world, 1, 4)
+            world.dp, world.pp = 1, 4
+            world.commit_all(8)
+            await world.until_state("running", 3)
+            whole_step(world, 10, MeshShape(dp=1, pp=4))
+            assert await shown() == (state.run, [10])
+
+    play(scenario())
+
+
 def test_what_cannot_be_saved_is_not_given_up(
     running: Callable[..., Any], disk: RunOptions, play: Callable[..., None]
 ) -> None:
