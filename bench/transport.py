@@ -28,7 +28,7 @@ from mainstay.recovery.job_certificates import Authority, job_tls
 from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.protocol.messages import LauncherHeartbeat
 from mainstay.recovery.protocol.secure_streams import open_stream, serve_streams
-from mainstay.recovery.protocol.wire import coordinator_side
+from mainstay.recovery.protocol.wire import MessageStream, from_launcher
 
 NAME: Final = "transport"
 SIZE: Final = 1 << 30
@@ -172,7 +172,7 @@ def messages(*, secured: bool) -> float:
 
     async def work() -> float:
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            stream = coordinator_side(reader, writer)
+            stream = MessageStream(reader, writer, from_launcher)
             while (message := await stream.receive()) is not None:
                 stream.send(message)
             stream.close()
@@ -181,9 +181,8 @@ def messages(*, secured: bool) -> float:
             serve_streams(serve, "127.0.0.1", 0, TLS) if secured else asyncio.start_server(serve, "127.0.0.1", 0)
         )
         host, port = server.sockets[0].getsockname()[:2]
-        stream = coordinator_side(
-            *await (open_stream(host, port, TLS) if secured else asyncio.open_connection(host, port))
-        )
+        ends = await (open_stream(host, port, TLS) if secured else asyncio.open_connection(host, port))
+        stream = MessageStream(*ends, from_launcher)
         taken = []
         for number in range(MESSAGES):
             begun = time.perf_counter()

@@ -31,7 +31,7 @@ from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.errors import ArenaError
 from mainstay.recovery.memory.records import NO_EPOCH, SlotRecord, SlotState, Word
-from mainstay.recovery.memory.repair import RecordShadow, repair_static
+from mainstay.recovery.memory.repair import RecordShadow
 from mainstay.recovery.protection_scheme import SchemeKind, parse
 
 CHUNK: Final = 4 * 1024 * 1024
@@ -104,7 +104,7 @@ class Scrubber(PeriodicThread):
     def _records(self, what: str, arena: Arena) -> tuple[SlotRecord, ...]:
         """Repair header, layout and records of an arena; slots that have lost the digest that they should have."""
         ledger = self._ledgers.setdefault(arena, RecordShadow())
-        if repair_static(arena):
+        if arena.repair_static():
             self._tell(f"{what}: header or layout was damaged", repaired=1)
         damage = ledger.repair(arena)
         if damage.records:

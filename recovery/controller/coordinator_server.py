@@ -13,7 +13,7 @@ from mainstay.recovery.membership.coordinator_election import EXIT_LOST
 from mainstay.recovery.membership.members import NodeMember, surplus_nodes
 from mainstay.recovery.protocol.messages import FromLauncher, LauncherHeartbeat, LauncherHello, LauncherWelcome, StopJob
 from mainstay.recovery.protocol.secure_streams import serve_streams
-from mainstay.recovery.protocol.wire import MessageStream, WireError, coordinator_side
+from mainstay.recovery.protocol.wire import MessageStream, WireError, from_launcher
 from mainstay.recovery.telemetry.reporter import JOB_SECONDS
 
 FORGET: Final = 5.0
@@ -48,7 +48,7 @@ class CoordinatorServer:
             self._server.close()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._job.spawn(self._listen(coordinator_side(reader, writer)))
+        self._job.spawn(self._listen(MessageStream(reader, writer, from_launcher)))
 
     async def _listen(self, stream: MessageStream[FromLauncher]) -> None:
         """One launcher's connection, from its hello to its end."""

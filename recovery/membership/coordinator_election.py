@@ -15,6 +15,7 @@ Votes are kept in memory: a launcher that ends is no member any more. Decision 1
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import KW_ONLY, dataclass
@@ -27,10 +28,10 @@ from mainstay.recovery.membership.election_server import (
     CoordinatorQuery,
     ElectionReply,
     ElectionRequest,
-    ElectionServer,
     RequestStatus,
     VoteRequest,
     send_election_request,
+    serve_elections,
 )
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.coordinator_state import CoordinatorState, ElectionMember
@@ -87,7 +88,7 @@ class CoordinatorElection:
     """Called when another launcher coordinates in a higher term."""
 
     def __post_init__(self) -> None:
-        self._election_endpoint = ElectionServer(self._options.control_tls, self._options.job, self._answer)
+        self._server: asyncio.Server | None = None
         self._host = ""
         self._term = self._promised = 1
         self._holder, self._holder_endpoint = "", ""
@@ -108,23 +109,22 @@ class CoordinatorElection:
             OSError: this node cannot listen there.
         """
         self._host = host
-        known = self._options.launcher_endpoint
-        port = await self._election_endpoint.open(host, known[1] if known else 0)
-        return f"{known[0] if known else host}:{port}"
+        options, known = self._options, self._options.launcher_endpoint
+        port = known[1] if known else 0
+        self._server = await serve_elections(host, port, options.control_tls, options.job, self._answer)
+        return f"{known[0] if known else host}:{self._server.sockets[0].getsockname()[1]}"
 
     def close(self) -> None:
-        self._election_endpoint.close()
+        if self._server is not None:
+            self._server.close()
         for task in self._reporting:
             task.cancel()
 
     def load_state(self, legacy: ReplicateState) -> None:
         """The coordinator says what is to be known when it dies."""
         self._term, self._promised = legacy.term, max(self._promised, legacy.term)
-        self._holder, self._holder_endpoint, self._coordinator_state = (
-            legacy.holder,
-            legacy.election_endpoint,
-            legacy.coordinator_state,
-        )
+        self._holder, self._holder_endpoint = legacy.holder, legacy.election_endpoint
+        self._coordinator_state = legacy.coordinator_state
         self._free, self._elected = False, None
         self._note()
 
@@ -293,9 +293,7 @@ class CoordinatorElection:
         )
         for elector in coordinator_state.electors:
             if elector.node != self._options.node and elector.election_endpoint:
-                task = asyncio.get_running_loop().create_task(
-                    _retry(elector.election_endpoint, call, self._options.control_tls)
-                )
+                task = asyncio.create_task(_retry(elector.election_endpoint, call, self._options.control_tls))
                 self._reporting.add(task)
                 task.add_done_callback(self._reporting.discard)
 
@@ -312,11 +310,9 @@ async def _retry(election_endpoint: str, call: CoordinatorAnnouncement, tls: Job
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
-    try:
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
-    except TimeoutError:
-        return
 
 
 def _now() -> float:

@@ -15,7 +15,7 @@ import msgspec
 from mainstay.recovery.job_tls import JobTls
 from mainstay.recovery.protocol.coordinator_state import CoordinatorState
 from mainstay.recovery.protocol.secure_streams import open_stream, serve_streams
-from mainstay.recovery.protocol.wire import MessageStream, WireError
+from mainstay.recovery.protocol.wire import MessageStream, WireError, decoder_of
 from mainstay.recovery.protocol.worker_messages import WorkerMessage
 
 _ASK_SECONDS: Final = 2.0
@@ -68,10 +68,8 @@ class RequestStatus(StrEnum):
     """Dead, stopped, or cut off: it is unknown which."""
 
 
-_questions: msgspec.msgpack.Decoder[CoordinatorQuery | VoteRequest | CoordinatorAnnouncement] = msgspec.msgpack.Decoder(
-    CoordinatorQuery | VoteRequest | CoordinatorAnnouncement
-)
-_answers: msgspec.msgpack.Decoder[ElectionReply] = msgspec.msgpack.Decoder(ElectionReply)
+_questions = decoder_of(ElectionRequest)
+_answers = msgspec.msgpack.Decoder(ElectionReply)
 
 
 async def send_election_request(
@@ -99,37 +97,27 @@ async def send_election_request(
         stream.close()
 
 
-class ElectionServer:
-    """One a launcher. ``answer`` is called with each question of a launcher of ``job``."""
+Answer = Callable[[ElectionRequest], ElectionReply]
 
-    def __init__(self, tls: JobTls, job: str, answer: Callable[[ElectionRequest], ElectionReply]) -> None:
-        self._tls = tls
-        self._job = job
-        self._answer = answer
-        self._server: asyncio.Server | None = None
 
-    async def open(self, host: str, port: int) -> int:
-        """Listen; returns the port.
+async def serve_elections(host: str, port: int, tls: JobTls, job: str, answer: Answer) -> asyncio.Server:
+    """Listen; ``answer`` is called with each question of a launcher of ``job``.
 
-        Raises:
-            OSError: this node cannot listen there.
-        """
-        self._server = await serve_streams(self._serve, host, port, self._tls)
-        return int(self._server.sockets[0].getsockname()[1])
+    Raises:
+        OSError: this node cannot listen there.
+    """
 
-    def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         stream = MessageStream(reader, writer, _questions)
         try:
             async with asyncio.timeout(_ASK_SECONDS):
                 question = await stream.receive()
-            if question is not None and question.job == self._job:
-                stream.send(self._answer(question))
+            if question is not None and question.job == job:
+                stream.send(answer(question))
                 await stream.drain()
         except (WireError, TimeoutError):
             return  # whoever it was has to ask again
         finally:
             stream.close()
+
+    return await serve_streams(serve, host, port, tls)

@@ -61,12 +61,7 @@ async def find_coordinator(options: RunOptions) -> tuple[str, int] | None:
     if not _takes_nodes_back(options) or (known := _read(options.state_dir / FILE)) is None or known.job != options.job:
         return None
     question = CoordinatorQuery(job=options.job, term=0)
-    heard = await asyncio.gather(
-        *(
-            send_election_request(election_endpoint, question, options.control_tls)
-            for election_endpoint in known.endpoints
-        )
-    )
+    heard = await asyncio.gather(*(send_election_request(e, question, options.control_tls) for e in known.endpoints))
     told = [a for a in heard if isinstance(a, ElectionReply) and a.coordinator and a.term >= known.voted_term]
     if not told:
         return None

@@ -37,7 +37,6 @@ from mainstay.recovery.memory.records import (
     NO_EPOCH,
     PAGE,
     WORDS_AT,
-    Cell,
     Header,
     SlotRecord,
     SlotState,
@@ -92,11 +91,8 @@ class Arena:
         new = path.with_name(f".{path.name}.{os.getpid()}.new")
         try:
             _allocate(new, size)
-            with new.open("r+b") as file:
-                file.write(pack_header(header))
-                file.seek(PAGE)
-                file.write(text)
             arena = cls._map(new, header, layout)
+            arena.repair_static()
             arena.reset()
             new.replace(path)
         except BaseException:  # boundary: after any failure, half an arena must not stay in memory
@@ -128,11 +124,8 @@ class Arena:
 
     @classmethod
     def _map(cls, path: Path, header: Header, layout: Layout) -> Arena:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            mapping = mmap.mmap(fd, header.file_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-        finally:
-            os.close(fd)
+        with path.open("r+b") as file:
+            mapping = mmap.mmap(file.fileno(), header.file_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         return cls(path, mapping, header, layout)
 
     def prefault(self) -> None:
@@ -163,6 +156,16 @@ class Arena:
             self.write_cell(self.blank(slot, 0), agent=False)
             self.write_cell(self.blank(slot, 0), agent=True)
 
+    def repair_static(self) -> bool:
+        """Put header and layout right; whether they were wrong."""
+        wrong = False
+        for at, right in ((0, pack_header(self.header)), (PAGE, self.layout.to_json())):
+            here = self._bytes[at : at + len(right)]
+            if here.tobytes() != right:
+                here[:] = np.frombuffer(right, np.uint8)
+                wrong = True
+        return wrong
+
     # Words
 
     def word(self, which: Word) -> int:
@@ -191,13 +194,12 @@ class Arena:
         """What may be believed about ``slot`` now. A cell that stays damaged makes it INVALID."""
         cell = self.read_cell(slot, agent=False)
         if cell is None or cell.slot != slot or cell.layout_digest != self.header.layout_digest:
-            return SlotRecord(slot, SlotState.INVALID, NO_EPOCH, 0, 0, 0, 0)
-        state, found = cell.state, 0
-        if state is SlotState.COPIED:
+            return self.blank(slot, 0)
+        if cell.state is SlotState.COPIED:
             agent = self.read_cell(slot, agent=True)
             if agent is not None and (agent.sequence, agent.epoch) == (cell.sequence, cell.epoch):
-                state, found = SlotState.VERIFIED, agent.digest
-        return SlotRecord(slot, state, cell.epoch, cell.generation, cell.nbytes, found, cell.sequence)
+                return cell._replace(state=SlotState.VERIFIED, digest=agent.digest)
+        return cell
 
     def records(self) -> list[SlotRecord]:
         return [self.record(slot) for slot in range(self.header.slots)]
@@ -248,7 +250,8 @@ class Arena:
         """
         self.require_live(generation)
         size = self.layout.nbytes if nbytes is None else nbytes
-        cell = Cell(SlotState.COPIED, slot, epoch, generation, self.header.layout_digest, size, 0, self._sequence(slot))
+        blank = self.blank(slot, self._sequence(slot))
+        cell = blank._replace(state=SlotState.COPIED, epoch=epoch, generation=generation, nbytes=size)
         self.write_cell(cell, agent=False)
         return self.record(slot)
 
@@ -264,16 +267,14 @@ class Arena:
             found = digest(self.slot_bytes(record.slot)[: record.nbytes])
         if not self.unchanged(record):
             raise TornSlotError(f"rank {self.header.rank}: slot {record.slot} changed while it was digested")
-        cell = self.blank(record.slot, record.sequence)._replace(state=SlotState.VERIFIED, digest=found)
-        cell = cell._replace(epoch=record.epoch, generation=record.generation, nbytes=record.nbytes)
-        self.write_cell(cell, agent=True)
+        self.write_cell(record._replace(state=SlotState.VERIFIED, digest=found), agent=True)
         return self.record(record.slot)
 
     def discard_after(self, epoch: int) -> None:
         """Invalidate every slot of a later epoch: the job went back to ``epoch``. Only while no process writes."""
         for record in self.records():
             if record.committed and record.epoch > epoch:
-                self.write_cell(self.blank(record.slot, record.sequence + 1), agent=False)
+                self.invalidate(record)
 
     def retire_twins(self, record: SlotRecord) -> None:
         """Invalidate other slots of the same epoch, so that an epoch never means two things. After a commit."""
@@ -337,19 +338,19 @@ class Arena:
 
     # Cells
 
-    def blank(self, slot: int, sequence: int) -> Cell:
-        return Cell(SlotState.INVALID, slot, NO_EPOCH, 0, self.header.layout_digest, 0, 0, sequence)
+    def blank(self, slot: int, sequence: int) -> SlotRecord:
+        return SlotRecord(SlotState.INVALID, slot, NO_EPOCH, 0, self.header.layout_digest, 0, 0, sequence)
 
     def _sequence(self, slot: int) -> int:
         """The number of the last write; from the agent's cell too, in case the writer's own was damaged."""
         cells = (self.read_cell(slot, agent=False), self.read_cell(slot, agent=True))
         return max((cell.sequence for cell in cells if cell is not None), default=0)
 
-    def write_cell(self, cell: Cell, *, agent: bool) -> None:
+    def write_cell(self, cell: SlotRecord, *, agent: bool) -> None:
         at = cell_at(cell.slot, agent=agent)
         self._bytes[at : at + CELL_BYTES] = np.frombuffer(pack_cell(cell), np.uint8)
 
-    def read_cell(self, slot: int, *, agent: bool) -> Cell | None:
+    def read_cell(self, slot: int, *, agent: bool) -> SlotRecord | None:
         at = cell_at(slot, agent=agent)
         for _ in range(_READ_TRIES):
             cell = unpack_cell(self._bytes[at : at + CELL_BYTES].tobytes())
@@ -363,16 +364,14 @@ def _allocate(path: Path, size: int) -> None:
     free = free_bytes(path.parent)
     if size > free:
         raise ShortMemoryError(_short(path, size, free))
-    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    path.touch(mode=0o600, exist_ok=False)
     try:
-        os.ftruncate(fd, size)
-        os.posix_fallocate(fd, 0, size)
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, size)
     except OSError as error:
         if error.errno in {errno.ENOSPC, errno.ENOMEM}:
             raise ShortMemoryError(_short(path, size, free_bytes(path.parent))) from error
         raise
-    finally:
-        os.close(fd)
 
 
 def free_bytes(directory: Path) -> int:

@@ -78,5 +78,4 @@ def read(raw: Bytes) -> dict[str, Any]:
         data: dict[str, Any] = msgspec.msgpack.decode(varlen_buffer.read_bytes(raw), type=dict[str, Any])
     except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
         raise CorruptArenaError(f"the scalars of the snapshot are damaged: {error}") from error
-    revived: dict[str, Any] = _revive(data)
-    return revived
+    return {name: _revive(item) for name, item in data.items()}

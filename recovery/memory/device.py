@@ -23,30 +23,22 @@ BOUNCE_BYTES: Final = 32 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class StridedCopier:
-    """A CPU tensor that is not contiguous."""
+    """A CPU tensor that is not contiguous. For a part of it, it is made so when it is copied, not before."""
 
     tensor: torch.Tensor
+    start: int = 0
+    """The first of the tensor's bytes."""
 
     def copy_into(self, out: Bytes) -> None:
-        torch.from_numpy(out).view(self.tensor.dtype).reshape(self.tensor.shape).copy_(self.tensor)
+        if len(out) == self.tensor.nbytes:
+            torch.from_numpy(out).view(self.tensor.dtype).reshape(self.tensor.shape).copy_(self.tensor)
+        else:
+            flat = self.tensor.contiguous().reshape(-1).view(torch.uint8).numpy()
+            np.copyto(out, flat[self.start : self.start + len(out)])
 
-    def part(self, start: int, stop: int) -> StridedPart:
-        return StridedPart(self.tensor, start, stop)
-
-
-@dataclass(frozen=True, slots=True)
-class StridedPart:
-    """Some bytes of a CPU tensor that is not contiguous; it is made so when it is copied, not before."""
-
-    tensor: torch.Tensor
-    start: int
-    stop: int
-
-    def copy_into(self, out: Bytes) -> None:
-        np.copyto(out, self.tensor.contiguous().reshape(-1).view(torch.uint8).numpy()[self.start : self.stop])
-
-    def part(self, start: int, stop: int) -> StridedPart:
-        return StridedPart(self.tensor, self.start + start, self.start + stop)
+    def part(self, start: int, _: int) -> StridedCopier:
+        """As many bytes as ``copy_into`` is given room for."""
+        return replace(self, start=self.start + start)
 
 
 class Bounce:

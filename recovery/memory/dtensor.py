@@ -45,21 +45,12 @@ def global_slice(tensor: torch.Tensor) -> GlobalSlice | None:
 def wrapper_of(tensor: torch.Tensor) -> Wrap:
     """What makes of a local part a tensor that is distributed as ``tensor`` is."""
     if not is_distributed(tensor):
-        return _as_it_is
+        return lambda part: part
     from torch.distributed.tensor import DTensor  # noqa: PLC0415 - loaded already where there are any
 
     whole: Any = tensor
     mesh, placements, shape, stride = whole.device_mesh, whole.placements, whole.shape, whole.stride()
-
-    def wrap(part: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = DTensor.from_local(part, mesh, placements, run_check=False, shape=shape, stride=stride)
-        return made
-
-    return wrap
-
-
-def _as_it_is(part: torch.Tensor) -> torch.Tensor:
-    return part
+    return lambda part: DTensor.from_local(part, mesh, placements, run_check=False, shape=shape, stride=stride)
 
 
 def replicas(tensors: list[torch.Tensor]) -> list[int]:
@@ -68,13 +59,10 @@ def replicas(tensors: list[torch.Tensor]) -> list[int]:
     Of a ``DTensor`` those at the same place along its sharded mesh dimensions (HSDP). An ordinary tensor says nothing;
     with no ``DTensor`` at all the answer is empty.
     """
-    same: set[int] | None = None
-    for tensor in tensors:
-        if is_distributed(tensor):
-            holders = _holders(tensor)
-            same = holders if same is None else same & holders
+    holders = [_holders(tensor) for tensor in tensors if is_distributed(tensor)]
+    same = set.intersection(*holders) if holders else set[int]()
     mine = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
-    return sorted((same or set()) - {mine})
+    return sorted(same - {mine})
 
 
 def is_cut_among(tensors: Iterable[torch.Tensor], ranks: Collection[int]) -> bool:

@@ -1,15 +1,4 @@
-"""What may go wrong with snapshot memory.
-
-    ArenaError(RuntimeError)
-    ├── CorruptArenaError      header, layout, record or data fail their checksum; nothing of it is used
-    ├── LayoutMismatchError    the arena holds other tensors than the ones asked for
-    ├── SlotMissingError       no committed slot of that epoch (never written, or since overwritten)
-    ├── TornSlotError          the slot changed while it was read; the bytes read are worthless
-    ├── ShortMemoryError       the file system under the arenas cannot hold it; names the bytes
-    └── FencedError            this writer's generation was revoked; it must stop
-
-Each message names the file, rank, slot or epoch concerned.
-"""
+"""What may go wrong with snapshot memory. Each message names the file, rank, slot or epoch concerned."""
 
 from __future__ import annotations
 
@@ -19,24 +8,24 @@ class ArenaError(RuntimeError):
 
 
 class CorruptArenaError(ArenaError):
-    pass
+    """Header, layout, record or data fail their checksum; nothing of it is used."""
 
 
 class LayoutMismatchError(ArenaError):
-    pass
+    """The arena holds other tensors than the ones asked for."""
 
 
 class SlotMissingError(ArenaError):
-    pass
+    """No committed slot of that epoch (never written, or since overwritten)."""
 
 
 class TornSlotError(ArenaError):
-    pass
+    """The slot changed while it was read; the bytes read are worthless."""
 
 
 class ShortMemoryError(ArenaError):
-    pass
+    """The file system under the arenas cannot hold it; names the bytes."""
 
 
 class FencedError(ArenaError):
-    pass
+    """This writer's generation was revoked; it must stop."""

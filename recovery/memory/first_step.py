@@ -51,10 +51,10 @@ def _stood_in(optimizer: torch.optim.Optimizer) -> bool:
     parameters = [group["params"] for group in optimizer.param_groups]
     if not _is_torchs(optimizer) or any(not _is_plain(p) for params in parameters for p in params):
         return False
-    twins = [[_twin(p, optimizer) for p in params] for params in parameters]
+    twins = {p: _twin(p, optimizer) for params in parameters for p in params}
     try:
-        for group, params in zip(optimizer.param_groups, twins, strict=True):
-            group["params"] = params
+        for group in optimizer.param_groups:
+            group["params"] = [twins[p] for p in group["params"]]
         _step(optimizer)
         made = dict(optimizer.state)
     except Exception as error:  # noqa: BLE001 - boundary: what an optimizer cannot do without data it does with data
@@ -64,10 +64,7 @@ def _stood_in(optimizer: torch.optim.Optimizer) -> bool:
         for group, params in zip(optimizer.param_groups, parameters, strict=True):
             group["params"] = params
         optimizer.state.clear()
-    for of, params in zip(twins, parameters, strict=True):
-        for twin, parameter in zip(of, params, strict=True):
-            if twin in made:
-                optimizer.state[parameter] = made[twin]
+    optimizer.state.update({parameter: made[twin] for parameter, twin in twins.items() if twin in made})
     return True
 
 

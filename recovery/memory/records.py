@@ -9,7 +9,6 @@ cell that another one may be writing, and a verdict can never outlive the bytes 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -78,8 +77,8 @@ class Header(NamedTuple):
         return self.data_at + slot * self.slot_bytes
 
 
-class Cell(NamedTuple):
-    """One side of a slot record, in the order of its bytes.
+class SlotRecord(NamedTuple):
+    """What one cell says of a slot, in the order of its bytes; or what a reader believes after checking both cells.
 
     In the agent's cell ``state`` is VERIFIED and ``digest`` is that of the data.
     """
@@ -91,22 +90,9 @@ class Cell(NamedTuple):
     layout_digest: int
     nbytes: int
     digest: int
-    sequence: int
-    """Counts the writes of this slot; a reader compares it before and after."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlotRecord:
-    """What a reader believes about a slot after having checked both cells."""
-
-    slot: int
-    state: SlotState
-    epoch: int
-    generation: int
-    nbytes: int
-    digest: int
     """xxh3_64 of the data; 0 unless VERIFIED."""
     sequence: int
+    """Counts the writes of this slot; a reader compares it before and after."""
 
     @property
     def committed(self) -> bool:
@@ -141,18 +127,18 @@ def cell_at(slot: int, *, agent: bool) -> int:
     return RECORDS_AT + slot * RECORD_BYTES + (CELL_BYTES if agent else 0)
 
 
-def pack_cell(cell: Cell) -> bytes:
+def pack_cell(cell: SlotRecord) -> bytes:
     body = _CELL.pack(*cell)
     return body + _CRC.pack(digest(body))
 
 
-def unpack_cell(raw: bytes) -> Cell | None:
+def unpack_cell(raw: bytes) -> SlotRecord | None:
     """The cell, or None if its checksum fails: torn while being written, or damaged. Either way it says nothing."""
     body = raw[: _CELL.size]
     if _CRC.unpack_from(raw, _CELL.size)[0] != digest(body):
         return None
     state, *rest = _CELL.unpack(body)
-    return Cell(SlotState(state), *rest) if state in SlotState.__members__.values() else None
+    return SlotRecord(SlotState(state), *rest) if state in SlotState.__members__.values() else None
 
 
 assert _CELL.size + _CRC.size == CELL_BYTES, "a cell is one cache line"

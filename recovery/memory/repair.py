@@ -12,28 +12,13 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import digest
-from mainstay.recovery.memory.records import PAGE, Cell, SlotRecord, SlotState, pack_header
+from mainstay.recovery.memory.records import SlotRecord, SlotState
 
 _LOOKS: Final = 5
 _LOOK_SECONDS: Final = 0.001
 """A cell is written within nanoseconds: one that stays unreadable over five looks is damaged, not under way."""
-
-
-def repair_static(arena: Arena) -> bool:
-    """Put header and layout right; whether they were wrong."""
-    header = pack_header(arena.header)
-    text = arena.layout.to_json()
-    wrong = False
-    for at, right in ((0, header), (PAGE, text)):
-        here = arena.raw[at : at + len(right)]
-        if here.tobytes() != right:
-            here[:] = np.frombuffer(right, np.uint8)
-            wrong = True
-    return wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +36,7 @@ class RecordShadow:
     """What the agent last read in its own cells of one arena: its memory of them, should they be damaged."""
 
     def __init__(self) -> None:
-        self._cells: dict[int, Cell] = {}
+        self._cells: dict[int, SlotRecord] = {}
 
     def repair(self, arena: Arena) -> RecordDamage:
         """Put damaged records right."""
@@ -69,7 +54,7 @@ class RecordShadow:
                 doubtful.append(now)
         return RecordDamage(damaged, lost, tuple(doubtful))
 
-    def _repair(self, arena: Arena, slot: int, writer: Cell | None, agent: Cell | None) -> bool:
+    def _repair(self, arena: Arena, slot: int, writer: SlotRecord | None, agent: SlotRecord | None) -> bool:
         """Whether nothing that the slot held is lost."""
         if agent is None or not _speaks_of(writer, agent):
             # The agent's verdict was on an earlier write, or there is none: it digests what is there again.
@@ -93,11 +78,11 @@ class RecordShadow:
         return True
 
 
-def _holds(arena: Arena, cell: Cell) -> bool:
+def _holds(arena: Arena, cell: SlotRecord) -> bool:
     return digest(arena.slot_bytes(cell.slot)[: cell.nbytes]) == cell.digest
 
 
-def read_cell(arena: Arena, slot: int, *, agent: bool) -> Cell | None:
+def read_cell(arena: Arena, slot: int, *, agent: bool) -> SlotRecord | None:
     """The cell, or None if it is damaged."""
     for look in range(_LOOKS):
         cell = arena.read_cell(slot, agent=agent)
@@ -108,6 +93,6 @@ def read_cell(arena: Arena, slot: int, *, agent: bool) -> Cell | None:
     return None
 
 
-def _speaks_of(writer: Cell | None, agent: Cell) -> bool:
+def _speaks_of(writer: SlotRecord | None, agent: SlotRecord) -> bool:
     """Whether the agent's cell is about the writer's write; a damaged one leaves no other way to know."""
     return writer is None or (agent.sequence, agent.epoch) == (writer.sequence, writer.epoch)

@@ -29,15 +29,14 @@ class RngState:
     def capture(self) -> tuple[dict[str, npt.NDArray[np.generic]], dict[str, Any]]:
         """Big parts as arrays by name, small ones as plain data."""
         version, words, gauss = random.getstate()
-        kept: Any = np.random.get_state(legacy=False)  # noqa: NPY002 - user code may draw from the global generator
+        _, key, *numpy_part = np.random.get_state()  # noqa: NPY002 - user code may draw from the global generator
         arrays: dict[str, npt.NDArray[np.generic]] = {
             "rng.torch": torch.get_rng_state().numpy(),
-            "rng.numpy": np.array(kept["state"]["key"], np.uint32),
+            "rng.numpy": np.array(key, np.uint32),
             "rng.python": np.array(words, np.uint32),
         }
         for place, device in enumerate(self._cuda):
             arrays[f"rng.cuda.{place}"] = torch.cuda.get_rng_state(device).numpy()
-        numpy_part = [int(kept["state"]["pos"]), int(kept["has_gauss"]), float(kept["gauss"])]
         return arrays, {"python": [version, gauss], "numpy": numpy_part}
 
     def restore(self, arrays: Mapping[str, npt.NDArray[np.generic]], small: dict[str, Any]) -> None:

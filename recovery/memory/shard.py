@@ -22,6 +22,7 @@ from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.global_slices import SLICES, GlobalSlice, Slices, encode, whole
 from mainstay.recovery.memory.layout import Layout, TensorSpec
 from mainstay.recovery.memory.slot_copy import Piece, cut
+from mainstay.recovery.memory.snapshot import SnapshotSource
 
 SHARED: Final = ("param.", "optim.")
 """How the names of tensors begin that data-parallel replicas hold alike (``memory.state``)."""
@@ -32,16 +33,11 @@ SHARD: Final = "mainstay.shard."
 Arrays = Mapping[str, npt.NDArray[np.generic]]
 
 
-class RestorableState(Protocol):
-    """What can be cut, saved to a slot and put back: a ``Source`` that also takes."""
-
-    @property
-    def layout(self) -> Layout: ...
+class RestorableState(SnapshotSource, Protocol):
+    """What can be cut, saved to a slot and put back: a source that also takes."""
 
     @property
     def slices(self) -> Slices: ...
-
-    def freeze(self) -> Mapping[str, Piece]: ...
 
     def load(self, arrays: Arrays) -> None: ...
 
@@ -137,8 +133,8 @@ class ShardedState:
             raise ValueError("the state has no parameters that replicas could share: save it whole")
         self._own = {t.name: (t.dtype, t.shape) for t in layout.tensors if not t.name.startswith((*SHARED, SLICES))}
         self._cuts = [self._cuts_of(i) for i in range(count)]
-        self._layout = self.layout_of(index)
-        self._slices = encode(self._places(index))
+        self.layout = self.layout_of(index)
+        self.slices = self._places(index)
 
     def _cuts_of(self, index: int) -> list[Cut]:
         specs, places = self.shared.specs(), self._whole.slices
@@ -148,14 +144,6 @@ class ShardedState:
     def _places(self, index: int) -> dict[str, GlobalSlice]:
         own = {name: place for name, place in self._whole.slices.items() if name in self._own}
         return own | {cut.name: cut.place for cut in self._cuts[index] if cut.place is not None}
-
-    @property
-    def layout(self) -> Layout:
-        return self._layout
-
-    @property
-    def slices(self) -> Slices:
-        return self._places(self.index)
 
     def layout_of(self, index: int) -> Layout:
         """Of the slots of replica ``index``: its share, then its own tensors; the first tensor says whose it is."""
@@ -179,7 +167,7 @@ class ShardedState:
         missing = next((part.name for part in cuts if part.name not in pieces), None)
         if missing is not None:
             raise ValueError(f"tensor {missing!r} is gone from the state")
-        own: dict[str, Piece] = {self._mark(self.index): np.ones(1, np.uint8), SLICES: self._slices}
+        own: dict[str, Piece] = {self._mark(self.index): np.ones(1, np.uint8), SLICES: encode(self.slices)}
         return own | {p.name: cut(pieces[p.name], p.start, p.stop) for p in cuts} | kept
 
     def rewind(self, pieces: Mapping[str, Piece]) -> None:
@@ -209,7 +197,5 @@ class ShardedState:
             shared: uint8 [``shared.nbytes``], filled by ``put`` of all replicas' slots.
             own: a slot of this replica's layout, from which everything but its share is taken.
         """
-        self._whole.load({**self.shared.views(shared), **self._own_of(own)})
-
-    def _own_of(self, slot: Bytes) -> Arrays:
-        return {name: array for name, array in self._layout.views(slot).items() if name in self._own}
+        mine = {name: array for name, array in self.layout.views(own).items() if name in self._own}
+        self._whole.load({**self.shared.views(shared), **mine})

@@ -58,15 +58,6 @@ Piece = Bytes | Copier
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """A piece and the ``nbytes`` from ``at`` on that it fills."""
-
-    at: int
-    nbytes: int
-    piece: Piece
-
-
-@dataclass(frozen=True, slots=True)
 class CopyBatch:
     """Pieces beside their places."""
 
@@ -74,12 +65,11 @@ class CopyBatch:
     """(place, bytes), at most ``CHUNK`` long: any thread takes the next."""
     copiers: list[tuple[Bytes, Copier]] = field(default_factory=list)
 
-    def add_item(self, item: Item, out: Bytes) -> None:
-        place = out[item.at : item.at + item.nbytes]
-        if isinstance(item.piece, np.ndarray):
-            self.shared.extend(_chunks(place, item.piece))
-        elif item.nbytes:
-            self.copiers.append((place, item.piece))
+    def add_piece(self, place: Bytes, piece: Piece) -> None:
+        if isinstance(piece, np.ndarray):
+            self.shared.extend(_chunks(place, piece))
+        elif len(place):
+            self.copiers.append((place, piece))
 
 
 class CopyPlan:
@@ -106,7 +96,7 @@ class CopyPlan:
             if known is None or known[0] is not piece:
                 piece = _fitting(spec, piece)
                 known = self._known[spec.name] = (piece, CopyBatch())
-                known[1].add_item(Item(spec.offset, spec.nbytes, piece), self._out)
+                known[1].add_piece(self._out[spec.offset : spec.offset + spec.nbytes], piece)
             whole.shared.extend(known[1].shared)
             whole.copiers.extend(known[1].copiers)
         return whole

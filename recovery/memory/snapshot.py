@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from mainstay.recovery.memory.arena import Arena
@@ -64,7 +64,7 @@ class SnapshotWriter:
         self._copy = SlotCopier(idle_threads())
         self._places: dict[int, tuple[int, CopyPlan]] = {}
         """Slot -> its address and what goes where in it."""
-        self._orders: queue.SimpleQueue[_Order | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
         self._error: BaseException | None = None
@@ -83,7 +83,7 @@ class SnapshotWriter:
         self.arena.require_live(generation)
         pieces = self.source.freeze()
         self._idle.clear()
-        self._orders.put(_Order(epoch, generation, pieces))
+        self._orders.put(partial(self._snapshot, epoch, generation, pieces))
 
     def wait(self, timeout: float | None = None) -> float:
         """Block until the snapshot under way is committed; returns the seconds blocked (0.0 when there is none).
@@ -120,21 +120,21 @@ class SnapshotWriter:
 
     def _work(self) -> None:
         self.arena.prefault()
-        while (order := self._orders.get()) is not None:
+        while (snapshot := self._orders.get()) is not None:
             try:
-                self._snapshot(order)
+                snapshot()
             except Exception as error:  # noqa: BLE001 - boundary: the thread hands every error to wait()
                 self._error = error
             finally:
                 self._idle.set()
 
-    def _snapshot(self, order: _Order) -> None:
-        choice = self._take_slot(order)
-        out = self.arena.begin_write(choice.slot, order.generation)
-        self._copy.carry_out(self._places_in(choice.slot, out).work(order.pieces))
-        self.arena.retire_twins(self.arena.commit(choice.slot, order.epoch, order.generation))
+    def _snapshot(self, epoch: int, generation: int, pieces: Mapping[str, Piece]) -> None:
+        choice = self._take_slot(epoch, generation)
+        out = self.arena.begin_write(choice.slot, generation)
+        self._copy.carry_out(self._places_in(choice.slot, out).work(pieces))
+        self.arena.retire_twins(self.arena.commit(choice.slot, epoch, generation))
         if self._on_committed is not None:
-            self._on_committed(order.epoch, order.generation, choice.slot)
+            self._on_committed(epoch, generation, choice.slot)
 
     def _places_in(self, slot: int, out: Bytes) -> CopyPlan:
         known = self._places.get(slot)
@@ -142,30 +142,23 @@ class SnapshotWriter:
             known = self._places[slot] = (out.ctypes.data, CopyPlan(self.arena.layout, out))
         return known[1]
 
-    def _take_slot(self, order: _Order) -> SlotChoice:
+    def _take_slot(self, epoch: int, generation: int) -> SlotChoice:
         """A slot to write, waiting while all are pinned and the agent lives, but never longer than ``pin_seconds``."""
         begun = time.perf_counter()
         while True:
             choice, waited = self.arena.choose(), time.perf_counter() - begun
             if choice.sacrifices is None:
                 return choice
-            self.arena.require_live(order.generation)
+            self.arena.require_live(generation)
             alive = self.arena.agent_alive()
             if not alive or waited > self._pin_seconds:
                 why = f"parity was not ready within {self._pin_seconds} s" if alive else "the snapshot agent is gone"
                 logger.error(
                     "DEGRADED rank %d epoch %d: %s; a %s slot is overwritten and training continues",
                     self.arena.header.rank,
-                    order.epoch,
+                    epoch,
                     why,
                     choice.sacrifices,
                 )
                 return choice
             time.sleep(_POLL_SECONDS)
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    epoch: int
-    generation: int
-    pieces: Mapping[str, Piece]

@@ -60,26 +60,19 @@ class TrainerState:
         self._check_extra()
         local_names = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
         self._names = None if names is None else ModelNames(names, local_names)
-        self._optimizer = (
-            None
-            if optimizer is None
-            else OptimizerState(optimizer, {self._whole(n): p for n, p in model.named_parameters()})
-        )
+        parameters = {self._whole(name): parameter for name, parameter in model.named_parameters()}
+        self._optimizer = None if optimizer is None else OptimizerState(optimizer, parameters)
         self.slices = self._find_slices(sharding)
         """Where tensors that are cut among ranks lie in the whole model."""
         self._slices = encode(self.slices)
         self._generators = rng_state.RngState(_devices(model))
         self._bounce = Bounce()
-        self._layout = Layout.build(dict(self._describe()))
+        self.layout = Layout.build(dict(self._describe()))
         self._seen: dict[str, tuple[int, int, Bytes]] = {}
         """Name -> address, number of elements and bytes of a host tensor: as long as the bytes are held here, another
         tensor at that address is the same memory."""
-        self._scratch = {name: np.zeros(_nbytes(t), np.uint8) for name, t in self._buffers()}
-        self._blob: Bytes = np.zeros(self._layout.specs()[BLOB].nbytes, np.uint8)
-
-    @property
-    def layout(self) -> Layout:
-        return self._layout
+        self._scratch = {name: np.zeros(t.nbytes, np.uint8) for name, t in self._buffers()}
+        self._blob: Bytes = np.zeros(self.layout.specs()[BLOB].nbytes, np.uint8)
 
     # On a GPU
 
@@ -114,15 +107,15 @@ class TrainerState:
             pieces[name] = self._piece(name, parameter, ready)
         for name, buffer in self._buffers():
             pieces[name] = _copied(buffer, self._scratch[name])
-        scalars: dict[str, Any] = {"extra": {name: _state_of(item) for name, item in self.extra.items()}}
+        scalars: dict[str, Any] = {
+            "extra": {name: item if isinstance(item, dict) else item.state_dict() for name, item in self.extra.items()}
+        }
         if self._optimizer is not None:
             tensors, scalars["optimizer"] = self._optimizer.capture()
             for name, tensor in tensors.items():
                 pieces[name] = Zeros() if tensor is None else self._piece(name, tensor, ready)
         if self._bounce.pacer is not None:
-            self._bounce.pacer.begin_copy(
-                sum(_nbytes(p.tensor) for p in pieces.values() if isinstance(p, DeviceCopier))
-            )
+            self._bounce.pacer.begin_copy(sum(p.tensor.nbytes for p in pieces.values() if isinstance(p, DeviceCopier)))
         arrays, scalars["generators"] = self._generators.capture()
         blob.write(scalars, self._blob)
         own: dict[str, Piece] = {MARK: MARK_VALUE} if self._names is not None else {}
@@ -148,7 +141,7 @@ class TrainerState:
         Raises:
             ValueError: a tensor is missing or has another size; nothing was changed then.
         """
-        for spec in self._layout.tensors:
+        for spec in self.layout.tensors:
             if spec.name != SLICES and (spec.name not in arrays or arrays[spec.name].nbytes != spec.nbytes):
                 raise ValueError(f"the snapshot does not fit this model: tensor {spec.name!r} is missing or differs")
         if SLICES in arrays and arrays[SLICES].tobytes() != self._slices.tobytes():
@@ -158,9 +151,7 @@ class TrainerState:
             restore_tensors((tensor.detach(), arrays[name]) for name, tensor in (*self._parameters(), *self._buffers()))
             if self._optimizer is not None:
                 self._optimizer.put(arrays, scalars["optimizer"])
-        for name, item in self.extra.items():
-            _restore_extra(item, scalars["extra"].get(name))
-        self._generators.restore(arrays, scalars["generators"])
+        self._restore_own(arrays, scalars)
 
     def rewind(self, pieces: Mapping[str, Piece]) -> None:
         """Undo what a forward and backward pass have moved on since ``freeze`` gave ``pieces`` (its newest).
@@ -168,7 +159,7 @@ class TrainerState:
         Buffers, random numbers, scalars and extras come back; parameters and optimizer tensors, which such a pass
         leaves alone, are not touched.
         """
-        specs = self._layout.specs()
+        specs = self.layout.specs()
         arrays = {
             name: piece.view(DTYPES[specs[name].dtype]).reshape(specs[name].shape)
             for name, piece in pieces.items()
@@ -180,8 +171,17 @@ class TrainerState:
                 restore_tensor(buffer.detach(), arrays[name])
         if self._optimizer is not None:
             self._optimizer.put_scalars(scalars["optimizer"])
+        self._restore_own(arrays, scalars)
+
+    def _restore_own(self, arrays: Arrays, scalars: dict[str, Any]) -> None:
+        """Extras and random numbers."""
         for name, item in self.extra.items():
-            _restore_extra(item, scalars["extra"].get(name))
+            state = scalars["extra"].get(name)
+            if state is not None and isinstance(item, dict):
+                item.clear()
+                item.update(state)
+            elif state is not None:
+                item.load_state_dict(state)
         self._generators.restore(arrays, scalars["generators"])
 
     # Names
@@ -272,24 +272,6 @@ def _copied(tensor: torch.Tensor, scratch: Bytes) -> Bytes:
     return scratch
 
 
-def _nbytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
-
-
 def _devices(model: torch.nn.Module) -> tuple[int, ...]:
     """Indices of the CUDA devices that the parameters live on."""
     return tuple(sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"}))
-
-
-def _state_of(item: Any) -> Any:
-    return item if isinstance(item, dict) else item.state_dict()
-
-
-def _restore_extra(item: Any, state: Any) -> None:
-    if state is None:
-        return
-    if isinstance(item, dict):
-        item.clear()
-        item.update(state)
-    else:
-        item.load_state_dict(state)

@@ -41,7 +41,10 @@ class AgentOrders:
         """Have the agent do it, and answer where the coordinator waits for one."""
         match order:
             case ConfigureJobParity():
-                await self._configure_parity(order)
+                groups, every, scheme, extra = order.groups, order.every, order.scheme, order.extra_copies
+                problem = await self._agent.request(lambda agent: agent.configure_parity(groups, every, scheme, extra))
+                if problem:
+                    log.error("DEGRADED node %s: no parity: %s", self._node, problem)
             case ConfigureCheckpoint():
                 problem = await self._agent.configure_disk(order.config)
                 if problem:
@@ -61,9 +64,3 @@ class AgentOrders:
         order = message.order.restore
         if order is not None and order.source is RestoreSource.DISK and not order.parts:
             await self.carry_out(PrefetchCheckpoint(rank=message.rank, order=order))
-
-    async def _configure_parity(self, order: ConfigureJobParity) -> None:
-        groups, every, scheme, extra_copies = order.groups, order.every, order.scheme, order.extra_copies
-        problem = await self._agent.request(lambda agent: agent.configure_parity(groups, every, scheme, extra_copies))
-        if problem:
-            log.error("DEGRADED node %s: no parity: %s", self._node, problem)

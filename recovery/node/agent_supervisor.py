@@ -7,11 +7,12 @@ for the agent; a recovery waits for it only as long as it needs what the agent k
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -58,17 +59,11 @@ class AgentSupervisor:
         self.client = AgentClient(self.socket, job=options.job, generation=0, timeout=_START_SECONDS)
         self._holder = asyncio.create_task(self._keep())
 
-    @property
-    def pid(self) -> int | None:
-        return self._child.pid if self._child is not None and self._child.alive else None
-
     async def wait_up(self, seconds: float = _START_SECONDS) -> bool:
         """Whether the agent serves, after at most ``seconds``."""
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._up.wait()
-        except TimeoutError:
-            return False
         return bool(self.endpoint)
 
     async def fence(self, generation: int) -> Inventory:
@@ -96,11 +91,7 @@ class AgentSupervisor:
 
     async def request(self, work: Callable[[AgentClient], object]) -> str:
         """Have the agent do something; why it did not, or nothing."""
-        try:
-            await self._call(lambda: work(self.client))
-        except AgentError as error:
-            return str(error) or type(error).__name__
-        return ""
+        return await _problem(self._call(lambda: work(self.client)))
 
     async def configure_disk(self, config: DiskConfig) -> str:
         """See ``AgentClient.configure_disk``. Remembered for an agent that forgets it with its memory."""
@@ -121,11 +112,8 @@ class AgentSupervisor:
 
     async def prefetch_checkpoint(self, order: PrefetchCheckpoint) -> str:
         """Read what a rank will restore, beside the start of its process; why that failed, or nothing."""
-        try:
-            await asyncio.to_thread(self.client.load, order.order.disk_request(order.rank, open_first=True))
-        except AgentError as error:
-            return str(error) or type(error).__name__
-        return ""
+        request = order.order.disk_request(order.rank, open_first=True)
+        return await _problem(asyncio.to_thread(self.client.load, request))
 
     async def stop(self) -> None:
         """End the agent."""
@@ -218,6 +206,15 @@ class AgentSupervisor:
         if options.checkpoint_upload is not None:
             flags |= {"--checkpoint-upload": options.checkpoint_upload, "--checkpoint-upload-rate": options.upload_rate}
         return ["-m", "mainstay.recovery.agent", *(str(part) for pair in flags.items() for part in pair)]
+
+
+async def _problem(work: Awaitable[object]) -> str:
+    """Why ``work`` of the agent failed; empty: it did not."""
+    try:
+        await work
+    except AgentError as error:
+        return str(error) or type(error).__name__
+    return ""
 
 
 async def _address_towards(host: str) -> str:

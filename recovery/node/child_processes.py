@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -27,26 +26,24 @@ class ForkServerClient:
         self._pump = pump
         self._loop = asyncio.get_running_loop()
         self.warm: asyncio.Future[None] = self._loop.create_future()
-        self._waiting: dict[int, asyncio.Future[int]] = {}
+        self._waiting: dict[int, asyncio.Future[ChildProcess]] = {}
         self._next = 1
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
         with theirs:
-            arguments = [
-                "-m",
-                "mainstay.recovery.node.fork_server",
-                str(theirs.fileno()),
-                str(os.getpid()),
-                *modules,
-            ]
             self.child = start(
-                arguments,
+                ["-m", "mainstay.recovery.node.fork_server", str(theirs.fileno()), str(os.getpid()), *modules],
                 OutputTail("fork_server"),
                 pump,
                 pass_fds=(theirs.fileno(),),
                 environment=_quiet_single_thread(),
             )
         self._loop.add_reader(self._socket, self._hear)
+
+    @property
+    def forking(self) -> bool:
+        """A process may exist that has no ``ChildProcess`` yet."""
+        return bool(self._waiting)
 
     async def fork_worker(
         self, role: str, environment: Mapping[str, str], tail: OutputTail, extra: socket.socket | None = None
@@ -58,19 +55,16 @@ class ForkServerClient:
         """
         await asyncio.shield(self.warm)
         number, self._next = self._next, self._next + 1
-        reply: asyncio.Future[int] = self._loop.create_future()
-        self._waiting[number] = reply
-        out, err = self._pump.open(tail)
-        try:
-            order = encode(ForkRequest(number=number, role=role, environment=dict(environment)))
+        order = encode(ForkRequest(number=number, role=role, environment=dict(environment)))
+        with self._pump.open(tail) as (out, err):
             handed = [out, err] if extra is None else [out, err, extra.fileno()]
-            socket.send_fds(self._socket, [order], handed)
-        except OSError as error:
-            raise ForkServerError(f"the fork server is gone: {error}") from error
-        finally:
-            os.close(out)
-            os.close(err)
-        return ChildProcess(await reply, role)
+            try:
+                socket.send_fds(self._socket, [order], handed)
+            except OSError as error:
+                raise ForkServerError(f"the fork server is gone: {error}") from error
+        reply: asyncio.Future[ChildProcess] = self._loop.create_future()
+        self._waiting[number] = reply
+        return await reply
 
     def close(self) -> None:
         self._loop.remove_reader(self._socket)
@@ -89,10 +83,8 @@ class ForkServerClient:
         reply = decode_reply(body)
         if reply.number == 0:
             self.warm.set_result(None)
-        else:
-            waiting = self._waiting.pop(reply.number)
-            if not waiting.done():  # the caller was canceled: the process ends with the fork server
-                waiting.set_result(reply.pid)
+        elif not (waiting := self._waiting.pop(reply.number)).done():
+            waiting.set_result(ChildProcess(reply.pid))  # a caller that was canceled: it ends with the fork server
 
     def _gone(self) -> None:
         self._loop.remove_reader(self._socket)
@@ -118,23 +110,14 @@ def start(
 
     ``stdout`` is a descriptor to use for its stdout instead.
     """
-    out, err = pump.open(tail)
-    try:
-        process = subprocess.Popen(
+    with pump.open(tail) as (out, err):
+        return ChildProcess.start(
             [sys.executable, *arguments],
-            stdin=subprocess.DEVNULL,
             stdout=out if stdout is None else stdout,
             stderr=err,
             pass_fds=pass_fds,
-            process_group=0,
             env={**os.environ, **(environment or {})},
         )
-    finally:
-        os.close(out)
-        os.close(err)
-    child = ChildProcess(process.pid, tail.label)
-    process.returncode = 0  # the pidfd reaps it; Popen must not try to
-    return child
 
 
 def _quiet_single_thread() -> dict[str, str]:
@@ -142,8 +125,5 @@ def _quiet_single_thread() -> dict[str, str]:
 
     And no page of C++ frames for each connection that breaks: here that is nothing special.
     """
-    return {
-        **{name: os.environ.get(name, value) for name, value in COPY_ENVIRONMENT.items()},
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
-        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "FATAL"),
-    }
+    wanted = COPY_ENVIRONMENT | {"OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "FATAL"}
+    return {name: os.environ.get(name, value) for name, value in wanted.items()}

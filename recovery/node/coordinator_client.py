@@ -25,7 +25,7 @@ from mainstay.recovery.protocol.messages import (
     ToLauncher,
 )
 from mainstay.recovery.protocol.secure_streams import open_stream
-from mainstay.recovery.protocol.wire import MessageStream, WireError, launcher_side
+from mainstay.recovery.protocol.wire import MessageStream, WireError, to_launcher
 
 log = logging.getLogger("mainstay.launcher")
 
@@ -86,8 +86,7 @@ class CoordinatorClient:
             self._stream.send(message)
 
     def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
+        self._leave()
         self._election.close()
 
     async def _follow_all(self) -> None:
@@ -200,7 +199,7 @@ class CoordinatorClient:
                 await asyncio.sleep(_RETRY_SECONDS)
         if not self._election_endpoint:
             self._election_endpoint = await self._election.open(writer.get_extra_info("sockname")[0])
-        stream = launcher_side(reader, writer)
+        stream = MessageStream(reader, writer, to_launcher)
         stream.send(self.hello(self._election_endpoint))
         if again:
             stream.send(self.book.reports())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from mainstay.recovery.controller.coordinator import Coordinator
@@ -18,8 +19,8 @@ class CoordinatorHost:
 
     def __init__(self, options: RunOptions) -> None:
         self._options = options
-        self._reporter: Reporter | None = None
-        self._recorder: EventRecorder | None = None
+        self._to_close = AsyncExitStack()
+        """The coordinator and what it reports to."""
         self.coordinator: Coordinator | None = None
         self.new_store: Callable[[str], tuple[str, int]] = lambda host: (host, 0)
         """Gives an empty store on an address of this node; set by the launcher."""
@@ -46,11 +47,14 @@ class CoordinatorHost:
         return host, await self._coordinate(options, host, won.term).succeed(won, host)
 
     def _coordinate(self, options: RunOptions, host: str, term: int = 1) -> Coordinator:
-        self._reporter = Reporter(options)
-        self.coordinator = Coordinator(options, self._reporter, term)
+        reporter = Reporter(options)
+        self._to_close.callback(reporter.close)
+        self.coordinator = Coordinator(options, reporter, term)
+        self._to_close.push_async_callback(self.coordinator.close)
         if options.record_events is not None:
-            self._recorder = EventRecorder(options.record_events, options, term, self.coordinator.job.state)
-            self.coordinator.job.record = self._recorder.record
+            recorder = EventRecorder(options.record_events, options, term, self.coordinator.job.state)
+            self._to_close.callback(recorder.close)
+            self.coordinator.job.record = recorder.record
         self.coordinator.job.new_store = lambda: self.new_store(host)
         return self.coordinator
 
@@ -77,9 +81,4 @@ class CoordinatorHost:
         return again or not self.coordinator.job.state.saving
 
     async def close(self) -> None:
-        if self._recorder is not None:
-            self._recorder.close()
-        if self.coordinator is not None:
-            await self.coordinator.close()
-        if self._reporter is not None:
-            self._reporter.close()
+        await self._to_close.aclose()

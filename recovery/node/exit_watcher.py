@@ -18,8 +18,8 @@ from mainstay.recovery.node.oom_count import OutOfMemoryCount
 from mainstay.recovery.node.process_control import ExitStatus
 from mainstay.recovery.node.rank_report_cache import RankReportCache
 from mainstay.recovery.node.worker_output import LAST_WORDS_SECONDS
-from mainstay.recovery.node.workers import Worker, Workers, exit_of
-from mainstay.recovery.protocol.messages import Dying, FromLauncher
+from mainstay.recovery.node.workers import Worker, Workers
+from mainstay.recovery.protocol.messages import Dying, Exited, FromLauncher
 
 LOOK_SECONDS: Final = 0.02
 _PF_EXITING: Final = 0x4
@@ -77,7 +77,17 @@ class ExitWatcher:
         ours = worker.ended_by_us and not worker.dying
         if not ours or status.code:  # with a code of its own: it was faster than our signal
             await worker.tail.ended(LAST_WORDS_SECONDS)
-        out_of_memory = not ours and self._ooms.explains(status.signal)
-        exited = exit_of(worker, rank, status, out_of_memory=out_of_memory)
+        exited = Exited(
+            rank=rank,
+            pid=worker.child.pid,
+            exit_code=status.code,
+            signal=status.signal,
+            expected=ours,
+            time=status.time,
+            tail=tuple(worker.tail.lines),
+            stderr=tuple(worker.tail.errors),
+            out_of_memory=not ours and self._ooms.explains(status.signal),
+            peak_bytes=status.peak_bytes,
+        )
         self._book.ended(exited)
         self._tell(exited)

@@ -341,9 +341,8 @@ class Launcher:
     async def _reap(self) -> None:
         while True:
             await asyncio.sleep(2.0)
-            known = self._workers.pids() | self._dumper.pids | self._store.pids | self._checker.pids
-            if not self._workers.forking and self._agent.pid is not None:
-                reap_orphans(known | {self._agent.pid, self._fork_server.child.pid})
+            if not self._fork_server.forking:
+                reap_orphans()
 
     def _spawn(self, work: object) -> None:
         task = asyncio.ensure_future(work)  # type: ignore[call-overload]

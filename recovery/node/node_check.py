@@ -43,7 +43,6 @@ class NodeChecker:
         self._node, self._devices = options.node, options.nproc + spare_places(options)
         self._fork_server = fork_server
         self._send = send
-        self.pids: set[int] = set()
 
     async def run(self, message: CheckNode) -> None:
         """Carry out one check and answer it, also if there is no result."""
@@ -55,12 +54,10 @@ class NodeChecker:
                     child = await self._fork_server.fork_worker("check", _ENVIRONMENT, OutputTail("check"), theirs)
             except ForkServerError:
                 return  # the launcher watches the fork server itself
-            self.pids.add(child.pid)
             try:
                 await self._relay(ours, message)
             finally:
                 await child.kill()
-                self.pids.discard(child.pid)
 
     async def _relay(self, line: socket.socket, message: CheckNode) -> None:
         loop, seconds = asyncio.get_running_loop(), DEVICE_SECONDS if message.pair is None else PAIR_SECONDS

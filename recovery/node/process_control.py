@@ -11,13 +11,17 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _libc = ctypes.CDLL(None, use_errno=True)
+_watched: set[int] = set()
+"""Children with a ``ChildProcess``: it alone reaps them."""
 
 
 def _prctl(option: int, value: int) -> None:
@@ -72,13 +76,28 @@ class ChildProcess:
     The child leads a process group of its own: what it started and left behind ends with it.
     """
 
-    def __init__(self, pid: int, name: str) -> None:
+    def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.name = name
         self._loop = asyncio.get_running_loop()
         self._pidfd = os.pidfd_open(pid)
+        _watched.add(pid)
         self.exit: asyncio.Future[ExitStatus] = self._loop.create_future()
         self._loop.add_reader(self._pidfd, self._reap)
+
+    @classmethod
+    def start(cls, command: Sequence[str], **how: Any) -> ChildProcess:
+        """Run a program in a process group of its own.
+
+        Args:
+            command: the program and its arguments.
+            how: other arguments of ``subprocess.Popen``.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0, **how)
+        process.returncode = 0  # the pidfd reaps it; Popen must not try to
+        return cls(process.pid)
 
     def _reap(self) -> None:
         self._loop.remove_reader(self._pidfd)
@@ -92,6 +111,7 @@ class ChildProcess:
             code = os.waitstatus_to_exitcode(status)
             peak = usage.ru_maxrss * 1024
             found = ExitStatus(code if code >= 0 else None, -code if code < 0 else None, time.time(), peak)
+        _watched.discard(self.pid)
         os.close(self._pidfd)
         self._pidfd = -1
         self.exit.set_result(found)
@@ -123,13 +143,13 @@ class ChildProcess:
             await self.kill()
 
 
-def reap_orphans(known: set[int]) -> None:
-    """Reap adopted descendants that have ended; the ``known`` children have a watcher of their own."""
+def reap_orphans() -> None:
+    """Reap adopted descendants that have ended; children with a ``ChildProcess`` are left to it."""
     while True:
         try:
             result = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
             return
-        if result is None or result.si_pid in known:
+        if result is None or result.si_pid in _watched:
             return
         os.waitpid(result.si_pid, os.WNOHANG)

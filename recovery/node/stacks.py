@@ -12,11 +12,10 @@ import contextlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 import msgspec
 
@@ -65,8 +64,6 @@ class StackDumper:
     def __init__(self, program: str | None = None) -> None:
         self._program = program if program is not None else find_py_spy()
         self._one = asyncio.Lock()
-        self.pids: set[int] = set()
-        """Of dumps under way: they have a watcher of their own."""
 
     async def dump(self, request: int, rank: int, pid: int) -> Stacks:
         """Stacks of one process, or why there are none. Never raises for what the process or py-spy does."""
@@ -92,29 +89,19 @@ class StackDumper:
     async def _run(self, program: str, pid: int) -> tuple[bytes, str]:
         """What it printed, and what went wrong."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            command = [program, "dump", "--pid", str(pid), "--json", "--nonblocking"]
             try:
-                process = subprocess.Popen(  # noqa: ASYNC220 - starting takes a millisecond; a pidfd waits for its end
-                    [program, "dump", "--pid", str(pid), "--json", "--nonblocking"],
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=err,
-                    process_group=0,
-                )
+                child = ChildProcess.start(command, stdout=out, stderr=err)
             except OSError as error:
                 return b"", f"{program} cannot be started: {error}"
-            child = ChildProcess(process.pid, "py-spy")
-            process.returncode = 0  # the pidfd reaps it; Popen must not try to
-            self.pids.add(child.pid)
-            try:
-                if not await child.wait(DUMP_SECONDS):
-                    await child.kill()
-                    return b"", f"py-spy did not answer within {DUMP_SECONDS:g} s"
-            finally:
-                self.pids.discard(child.pid)
+            if not await child.wait(DUMP_SECONDS):
+                await child.kill()
+                return b"", f"py-spy did not answer within {DUMP_SECONDS:g} s"
             status = child.exit.result()
             if status.code == 0:
-                return _read(out), ""
-            return b"", why_refused(_read(err).decode("utf-8", "replace")) or f"py-spy ended with {status}"
+                return os.pread(out.fileno(), _OUTPUT_BYTES, 0), ""
+            said = os.pread(err.fileno(), _OUTPUT_BYTES, 0).decode("utf-8", "replace")
+            return b"", why_refused(said) or f"py-spy ended with {status}"
 
 
 def find_py_spy() -> str:
@@ -165,8 +152,3 @@ def _thread_name(thread: _Thread, pid: int) -> str:
 
 def _frame(frame: _Frame) -> str:
     return f"{frame.name} ({frame.short_filename or frame.filename}:{frame.line})"
-
-
-def _read(file: IO[bytes]) -> bytes:
-    file.seek(0)
-    return file.read(_OUTPUT_BYTES)

@@ -21,10 +21,6 @@ class StoreHost:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing = False
 
-    @property
-    def pids(self) -> set[int]:
-        return {self._child.pid} if self._child is not None else set()
-
     def open(self, host: str) -> tuple[str, int]:
         """An empty store on ``host``, in the place of the one before: bound at once, served as soon as it is warm.
 

@@ -15,7 +15,7 @@ _TRACEBACK_CHARACTERS = 8192
 
 
 def serve() -> int:
-    """Wait for a rank and run its script. Returns the script's exit code."""
+    """Wait for a rank and run its script. Returns its exit code, unless it calls ``sys.exit``."""
     try:
         link = LauncherClient.connect(Path(os.environ.pop("MAINSTAY_LAUNCHER_SOCKET")))
     except LauncherClientError:
@@ -45,20 +45,9 @@ def _run(order: Assign, link: LauncherClient) -> int:
         else:
             sys.path.insert(0, str(Path(order.script).resolve().parent))
             runpy.run_path(order.script, run_name="__main__")
-    except SystemExit as leaving:
-        return _code(leaving)
     except Exception as error:  # noqa: BLE001 - the boundary to user code: any error is evidence
         text = traceback.format_exc()
         print(text, file=sys.stderr, end="")  # noqa: T201 - a script's traceback belongs on stderr
         link.send(ScriptFailed(error=f"{type(error).__name__}: {error}"[:500], traceback=text[-_TRACEBACK_CHARACTERS:]))
         return 1
     return 0
-
-
-def _code(leaving: SystemExit) -> int:
-    if leaving.code is None:
-        return 0
-    if isinstance(leaving.code, int):
-        return leaving.code
-    print(leaving.code, file=sys.stderr)  # noqa: T201 - what Python itself does with sys.exit("text")
-    return 1

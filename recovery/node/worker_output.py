@@ -6,11 +6,13 @@ A reader of the launcher's output that stalls may stall the ranks (as with any p
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import selectors
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -61,8 +63,9 @@ class OutputPump:
         self._thread = threading.Thread(target=self._run, name="mainstay-output", daemon=True)
         self._thread.start()
 
-    def open(self, tail: OutputTail) -> tuple[int, int]:
-        """Write ends for a child's stdout and stderr; the caller closes them after handing them over."""
+    @contextlib.contextmanager
+    def open(self, tail: OutputTail) -> Iterator[tuple[int, int]]:
+        """Write ends for a child's stdout and stderr, open until the caller has handed them over."""
         ends = []
         for to in (sys.stdout.fileno(), sys.stderr.fileno()):
             read_fd, write_fd = os.pipe()
@@ -71,7 +74,11 @@ class OutputPump:
             self._incoming.append(_Source(read_fd, to, tail))
             ends.append(write_fd)
         os.write(self._wake_w, b"+")
-        return ends[0], ends[1]
+        try:
+            yield ends[0], ends[1]
+        finally:
+            for end in ends:
+                os.close(end)
 
     def close(self, seconds: float = 1.0) -> None:
         """Print what is still in the pipes, for at most ``seconds``."""

@@ -21,7 +21,6 @@ from mainstay.probes.decoding import UNREADABLE
 from mainstay.recovery.node.child_processes import ForkServerClient, ForkServerError
 from mainstay.recovery.node.process_control import ChildProcess, ExitStatus
 from mainstay.recovery.node.worker_output import OutputTail
-from mainstay.recovery.protocol.messages import Exited
 from mainstay.recovery.protocol.wire import encode, from_worker
 from mainstay.recovery.protocol.worker_messages import Assign, FromWorker, WorkerHello, WorkerMessage
 
@@ -116,14 +115,6 @@ class Workers:
     def holders(self) -> list[Worker]:
         """Every living process that holds a rank."""
         return [w for w in self._all.values() if w.rank is not None and w.child.alive]
-
-    @property
-    def forking(self) -> bool:
-        """A process may exist that is not known here yet."""
-        return self._forking > 0
-
-    def pids(self) -> set[int]:
-        return set(self._all)
 
     @property
     def standbys(self) -> int:
@@ -276,19 +267,3 @@ class Workers:
             self._loop.remove_reader(connection)
             self._loop.remove_writer(connection)
             connection.close()
-
-
-def exit_of(worker: Worker, rank: int, status: ExitStatus, *, out_of_memory: bool) -> Exited:
-    """The report about a process that held ``rank`` and is reaped."""
-    return Exited(
-        rank=rank,
-        pid=worker.child.pid,
-        exit_code=status.code,
-        signal=status.signal,
-        expected=worker.ended_by_us and not worker.dying,
-        time=status.time,
-        tail=tuple(worker.tail.lines),
-        stderr=tuple(worker.tail.errors),
-        out_of_memory=out_of_memory,
-        peak_bytes=status.peak_bytes,
-    )

@@ -23,7 +23,7 @@ it again. The others vote, and follow."""
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    pass
+    """Part of the state, named field by field."""
 
 
 class ElectionMember(_Record, frozen=True):

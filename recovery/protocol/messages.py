@@ -27,7 +27,11 @@ DEBUGGED: Final = "stopped by a debugger"
 """The state of such a process in ``Stacks``."""
 
 
-class LauncherHello(WorkerMessage, frozen=True):
+class FromLauncher(WorkerMessage, frozen=True):
+    """Launcher to coordinator: each class that derives from this one."""
+
+
+class LauncherHello(FromLauncher, frozen=True):
     """First on a launcher's connection."""
 
     job: str
@@ -50,18 +54,18 @@ class LauncherHello(WorkerMessage, frozen=True):
     """What its disk has of runs that the job may continue from."""
 
 
-class AgentUp(WorkerMessage, frozen=True):
+class AgentUp(FromLauncher, frozen=True):
     endpoint: str
 
 
-class WorkerUp(WorkerMessage, frozen=True):
+class WorkerUp(FromLauncher, frozen=True):
     """``rank`` was given to process ``pid``."""
 
     rank: int
     pid: int
 
 
-class Exited(WorkerMessage, frozen=True):
+class Exited(FromLauncher, frozen=True):
     """A process that held ``rank`` is gone and reaped."""
 
     rank: int
@@ -81,7 +85,7 @@ class Exited(WorkerMessage, frozen=True):
     """The most memory that it had."""
 
 
-class Dying(WorkerMessage, frozen=True):
+class Dying(FromLauncher, frozen=True):
     """A process that holds ``rank`` is being ended by a signal; its end is reported when it is reaped."""
 
     rank: int
@@ -90,11 +94,11 @@ class Dying(WorkerMessage, frozen=True):
     time: float
 
 
-class StandbysReady(WorkerMessage, frozen=True):
+class StandbysReady(FromLauncher, frozen=True):
     count: int
 
 
-class Fenced(WorkerMessage, frozen=True):
+class Fenced(FromLauncher, frozen=True):
     """Everything of this node below ``generation`` is fenced; what its agent holds."""
 
     generation: int
@@ -102,13 +106,13 @@ class Fenced(WorkerMessage, frozen=True):
     reason: str = ""
 
 
-class FromRank(WorkerMessage, frozen=True):
+class FromRank(FromLauncher, frozen=True):
     rank: int
     pid: int
     message: FromWorker
 
 
-class NodeProgress(WorkerMessage, frozen=True):
+class NodeProgress(FromLauncher, frozen=True):
     """The newest ``ProgressReport`` of each rank of this node since the last such message."""
 
     rows: bytes
@@ -121,7 +125,7 @@ class ThreadStack(msgspec.Struct, frozen=True, kw_only=True):
     """Innermost first: ``function (file:line)``."""
 
 
-class Stacks(WorkerMessage, frozen=True):
+class Stacks(FromLauncher, frozen=True):
     """Answer to ``DumpStacks`` for one rank."""
 
     request: int
@@ -136,14 +140,14 @@ class Stacks(WorkerMessage, frozen=True):
     """What the kernel says of the process: ``stopped``, ``sleeping``, ``in the kernel, not to be interrupted``."""
 
 
-class Saved(WorkerMessage, frozen=True):
+class Saved(FromLauncher, frozen=True):
     """Answer to ``SaveCheckpointCommand``; ``problem`` is empty when all was written."""
 
     epoch: int
     problem: str = ""
 
 
-class PrefetchResult(WorkerMessage, frozen=True):
+class PrefetchResult(FromLauncher, frozen=True):
     """Answer to ``Prefetch``."""
 
     rank: int
@@ -154,7 +158,7 @@ class PrefetchResult(WorkerMessage, frozen=True):
     """Why the slot is not here; empty: it is, with the digest that it has there."""
 
 
-class NodeChecked(WorkerMessage, frozen=True):
+class NodeChecked(FromLauncher, frozen=True):
     """Answer to ``CheckNode``: the devices, or one side of the pair; before that, the port of the side that listens."""
 
     request: int
@@ -165,7 +169,7 @@ class NodeChecked(WorkerMessage, frozen=True):
     """Why there is no more."""
 
 
-class LauncherHeartbeat(WorkerMessage, frozen=True):
+class LauncherHeartbeat(FromLauncher, frozen=True):
     """Answer to the coordinator's ``CoordinatorHeartbeat`` of that number."""
 
     sequence: int = 0
@@ -182,34 +186,20 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     exited: Exited | None = None
 
 
-class RankReports(WorkerMessage, frozen=True):
+class RankReports(FromLauncher, frozen=True):
     """Follows the hello to a coordinator that has taken over: all ranks of this node."""
 
     ranks: tuple[RankReport, ...]
 
 
-FromLauncher = (
-    LauncherHello
-    | AgentUp
-    | WorkerUp
-    | Dying
-    | Exited
-    | StandbysReady
-    | Fenced
-    | FromRank
-    | NodeProgress
-    | Stacks
-    | Saved
-    | PrefetchResult
-    | NodeChecked
-    | LauncherHeartbeat
-    | RankReports
-)
-
 # Coordinator -> launcher
 
 
-class LauncherWelcome(WorkerMessage, frozen=True):
+class ToLauncher(WorkerMessage, frozen=True):
+    """Coordinator to launcher: each class that derives from this one."""
+
+
+class LauncherWelcome(ToLauncher, frozen=True):
     """Accepted: the job has ``world_size`` ranks."""
 
     world_size: int
@@ -217,7 +207,7 @@ class LauncherWelcome(WorkerMessage, frozen=True):
     """Id of this start of the job."""
 
 
-class StartRank(WorkerMessage, frozen=True):
+class StartRank(ToLauncher, frozen=True):
     """Give ``rank`` to a standby, or to a new process where none is warm. The store is where its script finds peers."""
 
     rank: int
@@ -235,7 +225,7 @@ class StartRank(WorkerMessage, frozen=True):
     """Ranks of the job now; 0: as it was welcomed."""
 
 
-class FenceNode(WorkerMessage, frozen=True):
+class FenceNode(ToLauncher, frozen=True):
     """Revoke what is older than ``generation``: end the processes of ``kill``, then the agent, then the other ranks."""
 
     generation: int
@@ -246,12 +236,12 @@ class FenceNode(WorkerMessage, frozen=True):
     """The job ends: what its agents hold is saved, then every launcher stops."""
 
 
-class RegroupRank(WorkerMessage, frozen=True):
+class RegroupRank(ToLauncher, frozen=True):
     rank: int
     order: Regroup
 
 
-class ConfigureJobParity(WorkerMessage, frozen=True):
+class ConfigureJobParity(ToLauncher, frozen=True):
     """The groups that protect the job's ranks; see ``mainstay.recovery.agent.messages.ConfigureParity``."""
 
     groups: tuple[Group, ...]
@@ -260,17 +250,17 @@ class ConfigureJobParity(WorkerMessage, frozen=True):
     extra_copies: Group = ()
 
 
-class DiscardCommand(WorkerMessage, frozen=True):
+class DiscardCommand(ToLauncher, frozen=True):
     epoch: int
 
 
-class ConfigureCheckpoint(WorkerMessage, frozen=True):
+class ConfigureCheckpoint(ToLauncher, frozen=True):
     """Which run the node's agent writes checkpoints for, and how."""
 
     config: DiskConfig
 
 
-class SaveCheckpointCommand(WorkerMessage, frozen=True):
+class SaveCheckpointCommand(ToLauncher, frozen=True):
     """The job ends: write this epoch of every rank here, then say ``Saved``."""
 
     epoch: int
@@ -278,7 +268,7 @@ class SaveCheckpointCommand(WorkerMessage, frozen=True):
     """And of these ranks of lost nodes, whose copies are kept here."""
 
 
-class Prefetch(WorkerMessage, frozen=True):
+class Prefetch(ToLauncher, frozen=True):
     """``rank`` may move here: have the agent fetch its slot of ``epoch`` from the agent at ``endpoint``."""
 
     rank: int
@@ -287,39 +277,39 @@ class Prefetch(WorkerMessage, frozen=True):
     endpoint: str
 
 
-class PrefetchCheckpoint(WorkerMessage, frozen=True):
+class PrefetchCheckpoint(ToLauncher, frozen=True):
     """``rank`` starts here: have the agent read meanwhile what it will restore first."""
 
     rank: int
     order: RestoreOrder
 
 
-class TrainingResumed(WorkerMessage, frozen=True):
+class TrainingResumed(ToLauncher, frozen=True):
     """Training continues: now is the time to warm new standbys."""
 
 
-class DumpStacks(WorkerMessage, frozen=True):
+class DumpStacks(ToLauncher, frozen=True):
     """Say what the threads of these ranks are doing: they hang, or are to be compared with some that do."""
 
     request: int
     ranks: tuple[int, ...]
 
 
-class DumpFlightRecorders(WorkerMessage, frozen=True):
+class DumpFlightRecorders(ToLauncher, frozen=True):
     """Have these ranks answer with their flight recorders (``FlightRecorderDump``)."""
 
     request: int
     ranks: tuple[int, ...]
 
 
-class MeasureSpeeds(WorkerMessage, frozen=True):
+class MeasureSpeeds(ToLauncher, frozen=True):
     """Have these ranks answer with their speeds (``SpeedMeasured``)."""
 
     request: int
     ranks: tuple[int, ...]
 
 
-class CheckNode(WorkerMessage, frozen=True):
+class CheckNode(ToLauncher, frozen=True):
     """Check the devices of this node, or measure one side of a pair; no rank runs here."""
 
     request: int
@@ -327,14 +317,14 @@ class CheckNode(WorkerMessage, frozen=True):
     """None: check the devices."""
 
 
-class StopJob(WorkerMessage, frozen=True):
+class StopJob(ToLauncher, frozen=True):
     """The job is over for this node."""
 
     exit_code: int
     reason: str
 
 
-class CoordinatorHeartbeat(WorkerMessage, frozen=True):
+class CoordinatorHeartbeat(ToLauncher, frozen=True):
     """Heartbeat of the coordinator. What one has heard of the other's beats says how long both may continue."""
 
     sequence: int = 0
@@ -342,7 +332,7 @@ class CoordinatorHeartbeat(WorkerMessage, frozen=True):
     """The newest beat that this launcher has answered."""
 
 
-class ReplicateState(WorkerMessage, frozen=True):
+class ReplicateState(ToLauncher, frozen=True):
     """What is to be known when the coordinator dies."""
 
     term: int
@@ -352,25 +342,3 @@ class ReplicateState(WorkerMessage, frozen=True):
     """Of its launcher."""
     coordinator_state: CoordinatorState | None
     """None for a launcher that is no candidate."""
-
-
-ToLauncher = (
-    LauncherWelcome
-    | StartRank
-    | FenceNode
-    | RegroupRank
-    | ConfigureJobParity
-    | DiscardCommand
-    | ConfigureCheckpoint
-    | SaveCheckpointCommand
-    | Prefetch
-    | PrefetchCheckpoint
-    | TrainingResumed
-    | DumpStacks
-    | DumpFlightRecorders
-    | MeasureSpeeds
-    | CheckNode
-    | StopJob
-    | CoordinatorHeartbeat
-    | ReplicateState
-)

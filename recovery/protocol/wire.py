@@ -6,6 +6,9 @@ WireError(ConnectionError)   the other side sent something that is no message; t
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
+import operator
 import struct
 from typing import Final, Generic, TypeVar
 
@@ -22,10 +25,17 @@ _encoder = msgspec.msgpack.Encoder()
 
 from_worker = msgspec.msgpack.Decoder(FromWorker)
 to_worker = msgspec.msgpack.Decoder(ToWorker)
-_from_launcher: msgspec.msgpack.Decoder[FromLauncher] = msgspec.msgpack.Decoder(FromLauncher)
-_to_launcher: msgspec.msgpack.Decoder[ToLauncher] = msgspec.msgpack.Decoder(ToLauncher)
 
 T = TypeVar("T")
+
+
+def decoder_of(base: type[T]) -> msgspec.msgpack.Decoder[T]:
+    """A decoder of the classes that derive from ``base``, told apart by their tags."""
+    return msgspec.msgpack.Decoder(functools.reduce(operator.or_, base.__subclasses__()))
+
+
+from_launcher = decoder_of(FromLauncher)
+to_launcher = decoder_of(ToLauncher)
 
 
 class WireError(ConnectionError):
@@ -81,19 +91,9 @@ class MessageStream(Generic[T]):
 
     async def drain(self, seconds: float = 2.0) -> None:
         """Give what is queued a chance to leave."""
-        try:
+        with contextlib.suppress(OSError):  # among them TimeoutError
             async with asyncio.timeout(seconds):
                 await self._writer.drain()
-        except (OSError, TimeoutError):
-            return
 
     def close(self) -> None:
         self._writer.close()
-
-
-def launcher_side(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> MessageStream[ToLauncher]:
-    return MessageStream(reader, writer, _to_launcher)
-
-
-def coordinator_side(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> MessageStream[FromLauncher]:
-    return MessageStream(reader, writer, _from_launcher)

@@ -176,15 +176,11 @@ class ForkServerAtHand:
         def start_child(arguments: list[str], tail: OutputTail, pump: OutputPump, **how: Any) -> ChildProcess:
             if arguments[:2] != _FORK_SERVER:
                 return start(arguments, tail, pump, **how)
-            out, err = pump.open(tail)
-            try:
+            with pump.open(tail) as (out, err):
                 order = {"words": arguments[1:], "environment": dict(how["environment"])}
                 socket.send_fds(self._ours, [json.dumps(order).encode()], [out, err, *how["pass_fds"]])
-            finally:
-                os.close(out)
-                os.close(err)
             self._ours.close()
-            return ChildProcess(self._pid, tail.label)
+            return ChildProcess(self._pid)
 
         child_processes.start = start_child
 

@@ -14,8 +14,8 @@ MODULES = ("planner_input", "strategy_choice", "recovery_plan", "cost_inputs")
 PACKAGES = ("memory", "cost_model", "strategies")
 BY_PLACE = {
     "CopyBatch", "CostEstimate", "Cut", "DeviceCopier", "Fit", "FreeMemory",
-    "Item", "Layout", "OptionStep", "Pins", "RecordDamage", "Repair", "Rerouted", "Rows", "ScalingSample",
-    "SlotChoice", "SlotRecord", "StridedCopier", "StridedPart", "TensorSpec", "_Chunk", "_Order",
+    "Layout", "OptionStep", "Pins", "RecordDamage", "Repair", "Rerouted", "Rows", "ScalingSample",
+    "SlotChoice", "StridedCopier", "TensorSpec", "_Chunk",
 }  # fmt: skip
 
 

@@ -42,7 +42,7 @@ from mainstay.recovery.protocol.messages import (
 )
 from mainstay.recovery.protocol.secure_streams import open_stream
 from mainstay.recovery.protocol.step_replay_messages import StepReplayRepeat, StepReplayRequest
-from mainstay.recovery.protocol.wire import MessageStream, launcher_side
+from mainstay.recovery.protocol.wire import MessageStream, to_launcher
 from mainstay.recovery.protocol.worker_messages import (
     Attached,
     Joined,
@@ -320,7 +320,8 @@ class World:
         self.port = await self.coordinator.start("127.0.0.1", 0)
 
     async def connect(self, number: int, **changed: Any) -> FakeNode:
-        stream = launcher_side(*await open_stream("127.0.0.1", self.port, self.options.control_tls))
+        ends = await open_stream("127.0.0.1", self.port, self.options.control_tls)
+        stream = MessageStream(*ends, to_launcher)
         hello: dict[str, Any] = {
             "job": self.options.job, "node": f"node-{number}", "node_rank": number,
             "nnodes": self.options.nnodes, "nproc": self.options.nproc, "spares": self.options.spares,

@@ -8,7 +8,7 @@ import struct
 import msgspec
 import pytest
 
-from mainstay.recovery.protocol.wire import WireError, coordinator_side
+from mainstay.recovery.protocol.wire import MessageStream, WireError, from_launcher
 
 HELLO = msgspec.msgpack.encode({"type": "LauncherHello"})
 HOSTILE = {
@@ -28,7 +28,7 @@ def test_what_is_no_message_is_a_wire_error(body: bytes) -> None:
         reader = asyncio.StreamReader()
         reader.feed_data(struct.pack("<I", len(body)) + body)
         reader.feed_eof()
-        return await coordinator_side(reader, None).receive()
+        return await MessageStream(reader, None, from_launcher).receive()
 
     with pytest.raises(WireError, match="not a message"):
         asyncio.run(receive())

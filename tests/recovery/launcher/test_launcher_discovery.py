@@ -12,7 +12,7 @@ import pytest
 
 from mainstay.recovery.membership import launcher_discovery
 from mainstay.recovery.membership.coordinator_election import CoordinatorElection
-from mainstay.recovery.membership.election_server import ElectionReply, ElectionRequest, ElectionServer, VoteRequest
+from mainstay.recovery.membership.election_server import ElectionReply, ElectionRequest, VoteRequest, serve_elections
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol import coordinator_state
 from mainstay.recovery.protocol.messages import ReplicateState
@@ -45,7 +45,7 @@ def kept(options: RunOptions) -> launcher_discovery.KnownLaunchers:
     )
 
 
-async def opened(options: RunOptions, *answers: ElectionReply) -> tuple[list[ElectionServer], list[str]]:
+async def opened(options: RunOptions, *answers: ElectionReply) -> tuple[list[asyncio.Server], list[str]]:
     """Election endpoints with launchers behind them that say this."""
 
     def saying(answer: ElectionReply) -> Any:
@@ -54,10 +54,9 @@ async def opened(options: RunOptions, *answers: ElectionReply) -> tuple[list[Ele
 
         return reply
 
-    election_endpoints = [ElectionServer(options.control_tls, options.job, saying(answer)) for answer in answers]
-    return election_endpoints, [
-        f"127.0.0.1:{await election_endpoint.open('127.0.0.1', 0)}" for election_endpoint in election_endpoints
-    ]
+    tls, job = options.control_tls, options.job
+    servers = [await serve_elections("127.0.0.1", 0, tls, job, saying(answer)) for answer in answers]
+    return servers, [f"127.0.0.1:{server.sockets[0].getsockname()[1]}" for server in servers]
 
 
 def test_who_knows_of_the_newest_term_is_believed(dropping: RunOptions) -> None:
@@ -65,14 +64,14 @@ def test_who_knows_of_the_newest_term_is_believed(dropping: RunOptions) -> None:
         old = ElectionReply(term=2, coordinates=False, coordinator="127.0.0.1:1111")
         new = ElectionReply(term=3, coordinates=True, coordinator="127.0.0.1:2222")
         nothing = ElectionReply(term=9, coordinates=False)
-        election_endpoints, places = await opened(dropping, old, new, nothing)
+        servers, places = await opened(dropping, old, new, nothing)
         launcher_discovery.keep(dropping, will(*places, "127.0.0.1:9"), 1)  # the last one has ended
         assert await launcher_discovery.find_coordinator(dropping) == ("127.0.0.1", 2222)
         assert await launcher_discovery.find_coordinator(dataclasses.replace(dropping, job="other")) is None
         launcher_discovery.keep(dropping, will(*places), 4)
         assert await launcher_discovery.find_coordinator(dropping) is None, "this node's vote was for a newer one"
-        for election_endpoint in election_endpoints:
-            election_endpoint.close()
+        for server in servers:
+            server.close()
 
     asyncio.run(work())
 
@@ -82,12 +81,12 @@ def test_as_always_where_nobody_was_elected_or_nobody_is_there(dropping: RunOpti
         assert await launcher_discovery.find_coordinator(dropping) is None, "there is no file"
         launcher_discovery.keep(dropping, will("127.0.0.1:9"), 1)
         assert await launcher_discovery.find_coordinator(dropping) is None, "no launcher is there"
-        election_endpoints, places = await opened(dropping, ElectionReply(term=1, coordinates=True))
+        servers, places = await opened(dropping, ElectionReply(term=1, coordinates=True))
         launcher_discovery.keep(dropping, will(*places), 1)
         assert await launcher_discovery.find_coordinator(dropping) is None, (
             "the first coordinator is at --rdzv-endpoint"
         )
-        election_endpoints[0].close()
+        servers[0].close()
 
     asyncio.run(work())
 

@@ -85,7 +85,6 @@ def checked(
         checker = NodeChecker(options, cast("ForkServerClient", server), cast("Any", answers.append))
         await checker.run(CheckNode(request=3, pair=pair))
         assert server.child.kills == 1
-        assert checker.pids == set()
         server.close()
 
     asyncio.run(work())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mainstay.recovery.node.process_control import ChildProcess, ExitStatus
+from mainstay.recovery.node.process_control import ChildProcess, ExitStatus, reap_orphans
 
 pytestmark = pytest.mark.processes
 
@@ -29,7 +29,7 @@ def start(code: str, **how) -> subprocess.Popen[bytes]:
 )
 def test_how_it_ended(code: str, expected: tuple[int | None, int | None]) -> None:
     async def work() -> ExitStatus:
-        return await asyncio.wait_for(ChildProcess(start(code).pid, "child").exit, 60.0)
+        return await asyncio.wait_for(ChildProcess(start(code).pid).exit, 60.0)
 
     status = asyncio.run(work())
     assert (status.code, status.signal) == expected
@@ -40,7 +40,7 @@ def test_how_it_ended(code: str, expected: tuple[int | None, int | None]) -> Non
 
 def test_a_kill_is_seen_within_milliseconds() -> None:
     async def work() -> float:
-        child = ChildProcess(start("import time; time.sleep(60)").pid, "child")
+        child = ChildProcess(start("import time; time.sleep(60)").pid)
         await asyncio.sleep(0)
         begun = time.perf_counter()
         assert await child.kill()
@@ -58,7 +58,7 @@ def test_one_that_does_not_listen_to_sigterm_is_killed(tmp_path: Path) -> None:
     )
 
     async def work() -> ExitStatus:
-        child = ChildProcess(start(code).pid, "child")
+        child = ChildProcess(start(code).pid)
         await asyncio.to_thread(wait_for_file, ready)
         await child.stop(0.1)
         return child.exit.result()
@@ -75,7 +75,7 @@ def test_what_it_started_ends_with_it() -> None:
 
     async def work() -> int:
         process = start(code, stdout=subprocess.PIPE)
-        child = ChildProcess(process.pid, "child")
+        child = ChildProcess(process.pid)
         assert process.stdout is not None
         grandchild = int(await asyncio.to_thread(process.stdout.readline))
         await child.kill()
@@ -119,9 +119,24 @@ def wait_for_end(pid: int) -> None:
 
 def test_signals_to_one_that_is_gone_reach_nobody() -> None:
     async def work() -> None:
-        child = ChildProcess(start("pass").pid, "child")
+        child = ChildProcess(start("pass").pid)
         await child.wait(20.0)
         child.signal(signal.SIGKILL)
 
     asyncio.run(work())
     assert os.getpid()
+
+
+def test_orphans_are_reaped_and_watched_children_left_to_their_watcher() -> None:
+    async def work() -> ExitStatus:
+        orphan, child = start("pass").pid, ChildProcess(start("import sys; sys.exit(3)").pid)
+        for pid in (orphan, child.pid):
+            wait_for_end(pid)
+        reap_orphans()
+        status = await child.exit
+        reap_orphans()  # the watched one may have come first
+        with pytest.raises(ProcessLookupError):
+            os.kill(orphan, 0)
+        return status
+
+    assert asyncio.run(work()).code == 3

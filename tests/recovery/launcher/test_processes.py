@@ -71,6 +71,12 @@ def test_a_script_that_always_fails_ends_the_job_with_its_code(warm: Warm, tmp_p
     assert (finished["data"]["state"], finished["data"]["exit_code"]) == ("failed", 7)
 
 
+def test_a_script_that_exits_with_a_text_says_it(warm: Warm, tmp_path: Path) -> None:
+    done = run(warm, tmp_path, "import sys; sys.exit('the reason')", options=("--max-restarts", "0"))
+    assert done.returncode == 1
+    assert "[rank 0] the reason" in done.stderr
+
+
 def test_a_module_that_cannot_be_preloaded(warm: Warm, tmp_path: Path) -> None:
     done = run(warm, tmp_path, "pass", options=("--preload", "no_such_module"))
     assert done.returncode == 1

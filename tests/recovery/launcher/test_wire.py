@@ -15,10 +15,10 @@ from mainstay.recovery.protocol.wire import (
     MAX_STREAM_BYTES,
     MessageStream,
     WireError,
-    coordinator_side,
     encode,
+    from_launcher,
     from_worker,
-    launcher_side,
+    to_launcher,
     to_worker,
 )
 from mainstay.recovery.protocol.worker_messages import MAX_MESSAGE_BYTES, FenceRank, ScriptFailed
@@ -28,10 +28,11 @@ async def streams() -> tuple[MessageStream, MessageStream, asyncio.Server]:
     accepted: asyncio.Queue[MessageStream] = asyncio.Queue()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await accepted.put(coordinator_side(reader, writer))
+        await accepted.put(MessageStream(reader, writer, from_launcher))
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    near = launcher_side(*await asyncio.open_connection(*server.sockets[0].getsockname()[:2]))
+    ends = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+    near = MessageStream(*ends, to_launcher)
     return near, await accepted.get(), server
 
 

@@ -19,15 +19,13 @@ def wait_for(condition, seconds: float = 60.0) -> None:
 
 def test_lines_get_their_ranks_name(capfd: pytest.CaptureFixture[str]) -> None:
     pump, tail = OutputPump(), OutputTail("standby")
-    out, err = pump.open(tail)
-    os.write(out, b"before\n")
-    wait_for(lambda: tuple(tail.lines) == ("before",))
-    tail.label = "rank 3"
-    os.write(out, b"half ")
-    os.write(out, b"a line\n\nnext\n")
-    os.write(err, b"no newline at the end")
-    os.close(out)
-    os.close(err)
+    with pump.open(tail) as (out, err):
+        os.write(out, b"before\n")
+        wait_for(lambda: tuple(tail.lines) == ("before",))
+        tail.label = "rank 3"
+        os.write(out, b"half ")
+        os.write(out, b"a line\n\nnext\n")
+        os.write(err, b"no newline at the end")
     wait_for(lambda: "no newline at the end" in tuple(tail.lines))
     pump.close()
     said = capfd.readouterr()
@@ -37,12 +35,10 @@ def test_lines_get_their_ranks_name(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_stderr_is_not_pushed_out_by_what_a_loop_prints(capfd: pytest.CaptureFixture[str]) -> None:
     pump, tail = OutputPump(), OutputTail("rank 0")
-    out, err = pump.open(tail)
-    os.write(err, b"Traceback\nValueError: no\n")
-    wait_for(lambda: tuple(tail.errors))
-    os.write(out, b"".join(b"loss %d\n" % n for n in range(100)))
-    os.close(out)
-    os.close(err)
+    with pump.open(tail) as (out, err):
+        os.write(err, b"Traceback\nValueError: no\n")
+        wait_for(lambda: tuple(tail.errors))
+        os.write(out, b"".join(b"loss %d\n" % n for n in range(100)))
     wait_for(lambda: tail.pipes == 0)
     pump.close()
     assert tuple(tail.errors) == ("Traceback", "ValueError: no")
@@ -52,10 +48,8 @@ def test_stderr_is_not_pushed_out_by_what_a_loop_prints(capfd: pytest.CaptureFix
 
 def test_the_tail_is_bounded_and_survives_bytes_that_are_no_text(capfd: pytest.CaptureFixture[str]) -> None:
     pump, tail = OutputPump(), OutputTail("rank 0")
-    out, err = pump.open(tail)
-    os.write(out, b"\xff\xfe\n" + b"".join(b"%d\n" % n for n in range(100)) + b"x" * 9000 + b"\n")
-    os.close(out)
-    os.close(err)
+    with pump.open(tail) as (out, _):
+        os.write(out, b"\xff\xfe\n" + b"".join(b"%d\n" % n for n in range(100)) + b"x" * 9000 + b"\n")
     wait_for(lambda: any(line.startswith("x") for line in tuple(tail.lines)))
     pump.close()
     assert len(tuple(tail.lines)) <= TAIL_LINES

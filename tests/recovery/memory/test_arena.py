@@ -25,7 +25,7 @@ from mainstay.recovery.memory.errors import (
     TornSlotError,
 )
 from mainstay.recovery.memory.layout import Layout
-from mainstay.recovery.memory.records import NO_EPOCH, RECORD_BYTES, RECORDS_AT, SlotRecord, SlotState, Word
+from mainstay.recovery.memory.records import NO_EPOCH, RECORD_BYTES, RECORDS_AT, SlotState, Word
 from mainstay.recovery.memory.snapshot import SnapshotWriter
 
 LAYOUT = Layout.build({"a": ("uint8", (5000,)), "b": ("float32", (3, 4))})
@@ -106,8 +106,9 @@ def test_a_record_that_cannot_be_read_says_nothing_of_its_slot(tmp_path):
     raw = bytearray(path.read_bytes())
     raw[RECORDS_AT + slot * RECORD_BYTES + 20] ^= 1
     path.write_bytes(raw)
-    found = Arena.attach(path).record(slot)
-    assert found == SlotRecord(slot, SlotState.INVALID, NO_EPOCH, 0, 0, 0, 0)
+    arena = Arena.attach(path)
+    found = arena.record(slot)
+    assert found == arena.blank(slot, 0)
     assert (found.committed, NO_EPOCH < 0) == (False, True)
 
 

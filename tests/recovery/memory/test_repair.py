@@ -10,7 +10,7 @@ import pytest
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.memory.records import SlotState, cell_at
-from mainstay.recovery.memory.repair import RecordDamage, RecordShadow, read_cell, repair_static
+from mainstay.recovery.memory.repair import RecordDamage, RecordShadow, read_cell
 
 LAYOUT = Layout.build({"a": ("uint8", (500,))})
 
@@ -30,7 +30,7 @@ def damage(arena: Arena, slot: int, *, agent: bool) -> None:
 
 def test_nothing_is_wrong_with_a_sound_arena(arena: Arena) -> None:
     assert RecordShadow().repair(arena) == RecordDamage(0, 0, ())
-    assert not repair_static(arena)
+    assert not arena.repair_static()
 
 
 def test_the_agents_cell_restores_the_writers(arena: Arena) -> None:
@@ -87,7 +87,7 @@ def test_header_and_layout_are_put_back(arena: Arena) -> None:
     before = arena.raw[:8192].copy()
     arena.raw[4096 + 5] ^= 1
     arena.raw[9] ^= 1
-    assert repair_static(arena)
+    assert arena.repair_static()
     np.testing.assert_array_equal(arena.raw[: 4096 + 64], before[: 4096 + 64])
 
 
@@ -122,7 +122,7 @@ def test_a_slot_that_lost_its_data_is_counted_as_written_again(arena: Arena) -> 
 def test_header_layout_and_the_rest_are_looked_at_byte_by_byte(arena: Arena) -> None:
     for at in (0, 67, 4096, 4096 + arena.header.layout_bytes - 1):
         arena.raw[at] ^= 1
-        assert repair_static(arena)
-        assert not repair_static(arena)
+        assert arena.repair_static()
+        assert not arena.repair_static()
     arena.raw[4096 + arena.header.layout_bytes] ^= 1
-    assert not repair_static(arena), "behind the layout"
+    assert not arena.repair_static(), "behind the layout"

@@ -14,8 +14,8 @@ DONE, PENDING, DISK = "parity_complete", "parity_pending", "disk_pending"
 
 def _record(slot: int, epoch: int | None, generation: int = 1) -> SlotRecord:
     if epoch is None:
-        return SlotRecord(slot, SlotState.INVALID, NO_EPOCH, 0, 0, 0, 1)
-    return SlotRecord(slot, SlotState.COPIED, epoch, generation, 64, 0, 1)
+        return SlotRecord(SlotState.INVALID, slot, NO_EPOCH, 0, 0, 0, 0, 1)
+    return SlotRecord(SlotState.COPIED, slot, epoch, generation, 0, 64, 0, 1)
 
 
 records = st.lists(st.tuples(st.none() | st.integers(0, 20), st.integers(1, 3)), min_size=2, max_size=4).map(

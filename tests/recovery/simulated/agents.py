@@ -28,7 +28,6 @@ class SimulatedAgent:
     slots: dict[int, dict[int, tuple[int, ModelState]]] = field(default_factory=dict)
     """Rank -> epoch -> generation and state."""
     socket: Path = Path("/agent.sock")
-    pid: int = 1
 
     def __post_init__(self) -> None:
         self.endpoint = f"{self.process.host}:9000"

@@ -206,7 +206,7 @@ class SimulatedCluster:
             f"{launcher}.StackDumper": SimulatedDumper,
             f"{launcher}.OutputPump": mock.Mock,
             f"{launcher}.adopt_orphans": lambda: None,
-            f"{launcher}.reap_orphans": lambda _: None,
+            f"{launcher}.reap_orphans": lambda: None,
             "mainstay.recovery.node.exit_watcher.ending_signal": lambda _: None,
             "mainstay.recovery.node.exit_watcher.LOOK_SECONDS": 60.0,
             "mainstay.recovery.node.exit_watcher.OutOfMemoryCount": mock.Mock(return_value=_NoMemoryKills()),

@@ -163,6 +163,7 @@ class SimulatedForkServer:
 
     def __init__(self, loop: SimulatedLoop) -> None:
         self.child = SimulatedChild(loop)
+        self.forking = False
 
     def close(self) -> None:
         """Nothing to close."""
@@ -171,7 +172,6 @@ class SimulatedForkServer:
 class SimulatedStoreHost:
     """In the place of ``StoreHost``: an empty store has a port of its own."""
 
-    pids: frozenset[int] = frozenset()
     _ports = itertools.count(50_000)
 
     def open(self, host: str) -> tuple[str, int]:
@@ -183,8 +183,6 @@ class SimulatedStoreHost:
 
 class SimulatedDumper:
     """In the place of ``StackDumper``."""
-
-    pids: frozenset[int] = frozenset()
 
     async def dump(self, request: int, rank: int, pid: int) -> Stacks:
         return Stacks(request=request, rank=rank, pid=pid, tool="", problem="simulated")
