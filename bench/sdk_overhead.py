@@ -300,7 +300,7 @@ def part_rows() -> list[Row]:
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     group = dist.group.WORLD
     assert group is not None
-    bare.enter(0, {"dp": [0, 1], "pp": [0, 1], "world": [0, 1]}, (group,))
+    bare.enter({"dp": [0, 1], "pp": [0, 1], "world": [0, 1]}, (group,))
     with launcher() as link:
         progress = ProgressThread(link, meter, lambda: (1, 1))
         parts: list[tuple[str, Callable[[], object], int]] = [

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +40,8 @@ class Journal:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps(line | {"time": time.time()}) + "\n"
-        file = os.open(self.directory / f"rank-{rank}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(file, text.encode())  # whole or not at all, also when the process is killed
-        finally:
-            os.close(file)
+        with (self.directory / f"rank-{rank}.jsonl").open("ab", buffering=0) as file:
+            file.write(text.encode())  # whole or not at all, also when the process is killed
 
 
 def add_journal(parser: argparse.ArgumentParser) -> None:

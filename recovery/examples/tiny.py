@@ -19,11 +19,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
+from mainstay.probes.durable_files import new_file
 from mainstay.recovery.examples.faults import Faults, add_faults
 from mainstay.recovery.examples.journal import Journal, add_journal
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.pipeline_schedule import PipelinePass, numbered, schedule
-from mainstay.recovery.sdk.gradient_accumulator import GradientAccumulator
+from mainstay.recovery.sdk.gradient_accumulator import AssignedMesh, GradientAccumulator
 from mainstay.recovery.work_assignment import WorkAssignment
 
 VOCABULARY = 64
@@ -93,20 +94,14 @@ def choose_device() -> torch.device:
     return device
 
 
-class Mesh(Protocol):
+class Mesh(AssignedMesh, Protocol):
     """What the schedule needs to know of the ranks; ``mainstay.Mesh`` has it and more."""
 
     rank: int
-    dp_rank: int
     pp_rank: int
 
     @property
     def generation(self) -> int: ...
-
-    @property
-    def dp(self) -> dist.ProcessGroup: ...
-
-    def assignment(self, total: int) -> Mapping[int, tuple[int, ...]]: ...
 
     def schedule(self, total: int) -> tuple[PipelinePass, ...]: ...
 
@@ -294,8 +289,6 @@ def save(mesh: Mesh, stage: Stage, opts: Options) -> None:
         return
     opts.save.mkdir(parents=True, exist_ok=True)
     path = opts.save / f"rank-{mesh.rank}.npz"
-    new = path.with_suffix(f".{os.getpid()}.new")
-    with new.open("wb") as file:
+    with new_file(path) as file:
         arrays = {name: parameter.detach().cpu().numpy() for name, parameter in stage.named_parameters()}
         np.savez(file, **arrays)  # type: ignore[arg-type]
-    new.replace(path)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 
 from torch.distributed import ProcessGroupGloo, Store
@@ -22,20 +23,18 @@ class WaitAbortedError(RuntimeError):
 
 
 class AbortableWait:
-    """Waits that one call of ``give_up``, from any thread, ends."""
+    """Waits that one call of ``abort``, from any thread, ends."""
 
     def __init__(self) -> None:
-        self._news = threading.Condition()
-        self._given_up = False
+        self._given_up: Future[None] = Future()
 
     def abort(self) -> None:
-        with self._news:
-            self._given_up = True
-            self._news.notify_all()
+        with suppress(InvalidStateError):  # it was called before
+            self._given_up.set_result(None)
 
     @contextmanager
     def with_gloo(self) -> Iterator[None]:
-        """Groups formed inside the block are given up by ``give_up``.
+        """Groups formed inside the block are given up by ``abort``.
 
         torch has no hook here but a custom backend, whose groups would not be called gloo any more.
         """
@@ -49,28 +48,24 @@ class AbortableWait:
             yield
 
     def wait_for(self, build: Callable[[], None]) -> None:
-        """Run ``build`` in a thread and wait for its end or for ``give_up``, whichever comes first.
+        """Run ``build`` in a thread and wait for its end or for ``abort``, whichever comes first.
 
         Raises:
-            GivenUpError: ``give_up`` was first.
+            WaitAbortedError: ``abort`` was first.
             RuntimeError: what ``build`` raised.
         """
-        outcome: list[RuntimeError | None] = []
+        built: Future[None] = Future()
 
         def work() -> None:
-            failure = None
             try:
                 build()
             except RuntimeError as error:
-                failure = error
-            with self._news:
-                outcome.append(failure)
-                self._news.notify_all()
+                built.set_exception(error)
+            else:
+                built.set_result(None)
 
         threading.Thread(target=work, name="mainstay-gloo", daemon=True).start()
-        with self._news:
-            self._news.wait_for(lambda: outcome or self._given_up)
-            if not outcome:
-                raise WaitAbortedError("the generation ended while its groups were being formed")
-            if outcome[0] is not None:
-                raise outcome[0]
+        wait((built, self._given_up), return_when=FIRST_COMPLETED)
+        if not built.done():
+            raise WaitAbortedError("the generation ended while its groups were being formed")
+        built.result()

@@ -56,7 +56,7 @@ class CallCount:
 class TrackedGroup:
     """A process group as this rank sees it."""
 
-    group: ProcessGroup | None
+    group: ProcessGroup
     kind: str | None
     ranks: tuple[int, ...]
     base: int
@@ -83,8 +83,6 @@ class TrackedGroup:
         self.tally.ended = self.tally.begun
 
     def _sequence(self) -> int:
-        if self.group is None:
-            return 0
         return sequence_number(self.group) - self.base - (self.transfers if self.counts_transfers else 0)
 
 
@@ -106,30 +104,21 @@ class GenerationOverError(RuntimeError):
     """A call between ranks was not begun, since not all ranks of the generation would take part any more."""
 
 
-class CurrentCall(NamedTuple):
-    """Where the training thread is."""
+class Call(NamedTuple):
+    """One that the training thread is inside, or that was begun and not yet waited for."""
 
     name: str
     kind: str | None
     peer: int | None
-    since: float
-    """``time.perf_counter``"""
+    begun: float
+    """``time.perf_counter``; where the thread waits for the call: when it began to wait."""
+    tally: CallCount
+    tag: int = 0
+    nbytes: int = 0
 
     def __str__(self) -> str:
         words = (self.name, self.kind or "other") if self.peer is None else (self.name, self.kind or "other", self.peer)
         return " ".join(map(str, words))
-
-
-class PendingCall(NamedTuple):
-    """A call that was begun and not yet waited for."""
-
-    name: str
-    kind: str | None
-    tally: CallCount
-    peer: int | None
-    tag: int
-    nbytes: int
-    begun: float
 
 
 class DeviceStream(Protocol):
@@ -154,7 +143,7 @@ class CallTracker:
     def __init__(self, clock: ThreadClock) -> None:
         self.clock = clock
         self.thread = threading.get_ident()
-        self.current: CurrentCall | None = None
+        self.current: Call | None = None
         self.calls = 0
         """Calls begun. Only grows."""
         self.waited: dict[str | None, float] = {}
@@ -168,22 +157,20 @@ class CallTracker:
         self.on_reduce_scatter: Callable[[Any], None] | None = None
         """Called with the input of every reduce-scatter: what FSDP is about to average."""
         self.stream: DeviceStream | None = None
-        self._passing: deque[tuple[StreamWait, PendingCall]] = deque()
+        self._passing: deque[tuple[StreamWait, Call]] = deque()
         """Waits that the stream had not passed yet, oldest first."""
         self.links: TransferTimer | None = None
         self._barred = False
-        self._rank = 0
         self._crossed = False
         self._places: dict[int, TrackedGroup] = {}
         self._members: dict[str, tuple[int, ...]] = {}
         self._peers: dict[tuple[str | None, int | None], CallCount] = {}
-        self._open: dict[int, PendingCall] = {}
+        self._open: dict[int, Call] = {}
 
     # Generations
 
     def enter(
         self,
-        rank: int,
         members: Mapping[str, Sequence[int]],
         groups: Sequence[ProcessGroup] = (),
         links: TransferTimer | None = None,
@@ -195,7 +182,7 @@ class CallTracker:
         ``crossed``: pipelines exchange micro-batches; such transfers count for no kind, as not all ranks have as many.
         """
         self.leave()
-        self._rank, self.links, self._crossed = rank, links, crossed
+        self.links, self._crossed = links, crossed
         self._members = {kind: tuple(ranks) for kind, ranks in members.items() if len(ranks) > 1}
         for group in groups:
             self._place(group)
@@ -245,7 +232,7 @@ class CallTracker:
             ended[kind] = ended.get(kind, 0) + number - inside
         return begun, ended
 
-    def status(self) -> CurrentCall | None:
+    def status(self) -> Call | None:
         """The call that the thread, or its stream, is inside."""
         call = self.current
         if call is None:
@@ -253,7 +240,7 @@ class CallTracker:
             with suppress(IndexError):
                 passing, opened = self._passing[0]
                 if passing.reached():
-                    return CurrentCall(opened.name, opened.kind, opened.peer, opened.begun)
+                    return opened
         return call
 
     def _count(self, of: Callable[[TrackedGroup], int]) -> dict[str, int]:
@@ -280,7 +267,7 @@ class CallTracker:
             self.on_exchange = self.on_exchange if again else None
         if self.on_reduce_scatter is not None and place.kind in _REPLICAS and "reduce_scatter" in name:
             self.on_reduce_scatter(args[1] if len(args) > 1 else None)
-        opened = PendingCall(name, place.kind, place.tally, None, 0, 0, time.perf_counter())
+        opened = Call(name, place.kind, None, time.perf_counter(), place.tally)
         # Since torch 2.7 NCCL makes a call without a wait in the stream itself, and gives no work for it.
         in_stream = not getattr(args[-1] if args else None, "asyncOp", True)
         return self._begin(opened, entered, functools.partial(original, group, *args, **kwargs), in_stream=in_stream)
@@ -297,18 +284,18 @@ class CallTracker:
         place.transfers += 1
         tag = args[2] if peer is not None and len(args) > _TAG else 0
         nbytes = _nbytes(args[0]) if name == "recv" else 0
-        opened = PendingCall(name, kind, tally, peer, tag, nbytes, time.perf_counter())
+        opened = Call(name, kind, peer, time.perf_counter(), tally, tag, nbytes)
         if name == "send" and peer is not None and self.links is not None:
             self.links.sent(peer, tag, opened.begun)
         return self._begin(opened, entered, functools.partial(original, group, *args, **kwargs))
 
-    def _begin(self, opened: PendingCall, entered: float, begin: Callable[[], Any], *, in_stream: bool = False) -> Any:
+    def _begin(self, opened: Call, entered: float, begin: Callable[[], Any], *, in_stream: bool = False) -> Any:
         if self._barred:
             raise GenerationOverError(f"{opened.name} was not begun: the generation is over")
         self.calls += 1
         opened.tally.begun += 1
         passes = self.stream.wait(opened.kind) if in_stream and self.stream is not None else None
-        self.current = CurrentCall(opened.name, opened.kind, opened.peer, opened.begun)
+        self.current = opened
         self.spent += time.perf_counter() - entered
         try:
             work = begin()
@@ -328,15 +315,14 @@ class CallTracker:
         call = self._open.pop(id(work), None) or _UNKNOWN
         after = self.stream.wait(call.kind) if self.stream is not None else None
         begun, delay = self.clock.read()
-        self.current = CurrentCall(call.name, call.kind, call.peer, begun)
+        self.current = Call(call.name, call.kind, call.peer, begun, call.tally)
         try:
             result = original(work, *args, **kwargs)
         finally:
             self.current = None
             now, since = self.clock.read()
             seconds = now - begun - (since - delay)
-            self.waited[call.kind] = self.waited.get(call.kind, 0.0) + seconds
-            self.waited_total += seconds
+            self.count(call.kind, seconds)
         if after is None:
             call.tally.ended += 1
         else:
@@ -350,7 +336,7 @@ class CallTracker:
     def inside(self, name: str, kind: str) -> Iterator[None]:
         """A wait that torch makes outside its groups, as for a number that a collective leaves on a device."""
         begun = self.clock.own()
-        self.current = CurrentCall(name, kind, None, time.perf_counter())
+        self.current = Call(name, kind, None, time.perf_counter(), CallCount())
         try:
             yield
         finally:
@@ -379,7 +365,7 @@ class CallTracker:
 _TAG: Final = 2
 """Place of the tag among the arguments of ``send`` and ``recv``."""
 _REPLICAS: Final = ("dp", "world")
-_UNKNOWN: Final = PendingCall("wait", None, CallCount(), None, 0, 0, 0.0)
+_UNKNOWN: Final = Call("wait", None, None, 0.0, CallCount())
 
 
 def _nbytes(tensors: Any) -> int:

@@ -39,17 +39,16 @@ class ThreadClock:
     def knows_delay(self) -> bool:
         return self._file is not None
 
-    def delay(self) -> float:
-        """Seconds that the thread has waited for a core since it began; 0.0 where the kernel does not say."""
-        return self.read()[1]
-
     def own(self) -> float:
         """Wall time less run delay, from an arbitrary origin."""
         now, delay = self.read()
         return now - delay
 
     def read(self) -> tuple[float, float]:
-        """Wall time (``time.perf_counter``), and the seconds that the thread has waited for a core until then."""
+        """Wall time (``time.perf_counter``), and the seconds that the thread has waited for a core until then.
+
+        These are 0.0 where the kernel does not say.
+        """
         now = time.perf_counter()
         for _ in range(_TRIES if self._file is not None else 0):
             away = now - time.clock_gettime(self._processor)

@@ -69,11 +69,10 @@ class GradientAccumulator:
         if micro_batch in self._added:
             raise ValueError(f"micro-batch {micro_batch} was computed twice in one step")
         self._added.append(micro_batch)
-        if not self._canonical:
-            return
-        self._kept[micro_batch] = self._flat(micro_batch)
-        for parameter in self._parameters:
-            parameter.grad = None
+        if self._canonical:
+            self._kept[micro_batch] = self._flat(micro_batch)
+            for parameter in self._parameters:
+                parameter.grad = None
 
     def all_reduce(self, *, alone: bool = False) -> None:
         """Put the average of all micro-batches into every ``grad``.

@@ -101,16 +101,15 @@ class Gradients:
 
     def _look(self) -> None:
         if self._due:
-            self._take(gradient_norm, self._parameters)
-            return
-        norm = gradient_norm(self._few)
-        self._sums = [] if norm is None else [norm]
+            self._norms = self._timed(gradient_norm, self._parameters)
+        else:
+            self._sums = _known(gradient_norm(self._few))
 
-    def _take(self, measure: Any, tensors: Sequence[torch.Tensor]) -> None:
+    def _timed(self, measure: Any, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         begun = time.perf_counter()
-        norm = measure(tensors)
-        self._norms = [] if norm is None else [norm]
+        norm = _known(measure(tensors))
         self.seconds += time.perf_counter() - begun
+        return norm
 
     def _exchanging(self, tensors: Sequence[Any]) -> bool:
         """One tensor of as many numbers as there are gradients is the gradients.
@@ -119,11 +118,10 @@ class Gradients:
         """
         flat = _floating(tensors)
         if len(flat) == 1 and flat[0].numel() == self._size:
-            norm = norm_of(flat)
-            self._norms = [] if norm is None else [norm]
+            self._norms = _known(norm_of(flat))
             return False
         if self._due:
-            self._take(gradient_norm, self._parameters)
+            self._norms = self._timed(gradient_norm, self._parameters)
             return False
         self._sums += [t.sum() for t in flat]
         return True
@@ -131,14 +129,14 @@ class Gradients:
     def _scattered(self, flat: Any) -> None:
         """FSDP is about to average ``flat``: this rank's own gradients of some layers."""
         tensors = _floating(flat if isinstance(flat, list) else [flat])
-        if not self._due:
+        if self._due:
+            self._norms += self._timed(norm_of, tensors)
+        else:
             self._sums += [t.sum() for t in tensors]
-            return
-        begun = time.perf_counter()
-        norm = norm_of(tensors)
-        if norm is not None:
-            self._norms.append(norm)
-        self.seconds += time.perf_counter() - begun
+
+
+def _known(norm: torch.Tensor | None) -> list[torch.Tensor]:
+    return [] if norm is None else [norm]
 
 
 def _floating(tensors: Sequence[Any]) -> list[torch.Tensor]:

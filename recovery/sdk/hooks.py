@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -16,7 +17,6 @@ from torch.autograd import Variable
 from torch.utils.hooks import RemovableHandle
 
 from mainstay.recovery.sdk.call_tracker import CallTracker
-from mainstay.recovery.sdk.clocks import ThreadClock
 from mainstay.recovery.sdk.sections import BACKWARD, FORWARD, OPTIMIZER, Sections
 
 TORCH: Final = 15e-6
@@ -27,17 +27,11 @@ here sees it: 13-20 us, as ``bench.sdk_overhead`` prints for the machine it runs
 class Hooks:
     """On one root module and one optimizer; ``remove`` takes them off again."""
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        sections: Sections,
-        traffic: CallTracker,
-        clock: ThreadClock,
-    ) -> None:
-        self._sections, self._traffic, self._clock = sections, traffic, clock
-        self.before_hidden_wait: Callable[[], None] = _nothing
+    def __init__(self, model: torch.nn.Module, sections: Sections, traffic: CallTracker) -> None:
+        self._sections, self._traffic, self._clock = sections, traffic, traffic.clock
+        self.before_hidden_wait: Callable[[], None] = lambda: None
         """Called when the last gradient is there, before a wrapper waits for its peers."""
-        self.after_backward: Callable[[], None] = _nothing
+        self.after_backward: Callable[[], None] = lambda: None
         """Called when a backward pass has ended."""
         self.spent = 0.0
         """Seconds of the thread in here. Only grows."""
@@ -47,7 +41,7 @@ class Hooks:
         self._begun: list[bool] = []
         """Of each hook that is inside: whether its section is its own."""
         self._handles: list[RemovableHandle] = [
-            model.register_forward_pre_hook(self._forward),
+            model.register_forward_pre_hook(partial(self._begin, FORWARD)),
             model.register_forward_hook(self._forwarded),
         ]
         self._kind = "dp" if isinstance(model, torch.nn.parallel.DistributedDataParallel) else None
@@ -55,7 +49,7 @@ class Hooks:
     def on_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Call it after other hooks are registered: a vote before the update is no part of it."""
         self._handles += (
-            optimizer.register_step_pre_hook(self._update),
+            optimizer.register_step_pre_hook(partial(self._begin, OPTIMIZER)),
             optimizer.register_step_post_hook(self._updated),
         )
 
@@ -68,7 +62,7 @@ class Hooks:
         """Spent in here since the step began."""
         return self.spent - self._spent_before
 
-    def _begin(self, name: str) -> None:
+    def _begin(self, name: str, *_: Any) -> None:
         entered = time.perf_counter()
         self._begun.append(self._sections.begin_section(name))
         self.spent += time.perf_counter() - entered
@@ -77,16 +71,10 @@ class Hooks:
         if self._begun and self._begun.pop():
             self._sections.end()
 
-    def _update(self, *_: Any) -> None:
-        self._begin(OPTIMIZER)
-
     def _updated(self, *_: Any) -> None:
         entered = time.perf_counter()
         self._end()
         self.spent += time.perf_counter() - entered
-
-    def _forward(self, *_: Any) -> None:
-        self._begin(FORWARD)
 
     def _forwarded(self, _: torch.nn.Module, __: Any, output: Any) -> None:
         entered = time.perf_counter()
@@ -145,10 +133,6 @@ class Hooks:
         self._begun.clear()
         self._hidden = self._after_wait = None
         self._spent_before = self.spent
-
-
-def _nothing() -> None:
-    pass
 
 
 def _at_the_end(call: Callable[[], None]) -> None:

@@ -36,9 +36,10 @@ OBSTACLE: Final = (
 
 
 class JobReporter:
-    """One a job, in rank 0. ``start_reporting`` makes it where a service is configured.
+    """One a job, in rank 0.
 
     Args:
+        transport: as ``find_service`` gives it; closed when the job has ended.
         job: id of the job.
         topology: where its ranks are.
         generation: which start of the ranks this is.
@@ -58,28 +59,6 @@ class JobReporter:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mainstay-job", daemon=True)
         self._thread.start()
-
-    @classmethod
-    def start_reporting(
-        cls,
-        job: str,
-        topology: dict[str, Any],
-        *,
-        generation: int,
-        step: Callable[[], int],
-        environ: Mapping[str, str] = os.environ,
-    ) -> JobReporter | None:
-        """Begin to report; None: no service is configured, or a line in the log says why it cannot be used."""
-        url = environ.get("MAINSTAY_SERVICE", "")
-        if not url:
-            return None
-        file = environ.get("MAINSTAY_SERVICE_TOKEN_FILE", "")
-        try:
-            transport = Transport(url, read_secret(Path(file)) if file else "")
-        except (OSError, ValueError) as error:
-            log.warning("the job is not reported to MAINSTAY_SERVICE=%s: %s", url, error)
-            return None
-        return cls(transport, job, topology, generation=generation, step=step)
 
     def close(self) -> None:
         """Training has ended: report that, if the service answers soon."""
@@ -129,6 +108,19 @@ class JobReporter:
             "requests": msgspec.to_builtins([*self._rejected.values()]),
             "request_obstacles": dict.fromkeys((kind.value for kind in RequestKind), OBSTACLE),
         }  # fmt: skip
+
+
+def find_service(environ: Mapping[str, str] = os.environ) -> Transport | None:
+    """The way to the service; None: none is configured, or a line in the log says why it cannot be used."""
+    url = environ.get("MAINSTAY_SERVICE", "")
+    if not url:
+        return None
+    file = environ.get("MAINSTAY_SERVICE_TOKEN_FILE", "")
+    try:
+        return Transport(url, read_secret(Path(file)) if file else "")
+    except (OSError, ValueError) as error:
+        log.warning("the job is not reported to MAINSTAY_SERVICE=%s: %s", url, error)
+        return None
 
 
 def topology(nodes: Sequence[str], replicas: Sequence[Sequence[int]]) -> dict[str, Any]:

@@ -46,8 +46,8 @@ class LauncherClient:
         self._fence = 0
         self._regroup: Regroup | None = None
         self.assignment: Assign | None = None
-        self.on_fence: Callable[[int], None] = _ignore
-        """Called in the listening thread, at once."""
+        self.on_fence: Callable[[int], object] = lambda _: None
+        """Called in the listening thread, at once. Before there is a mesh there is nothing to leave."""
         self.on_orphaned: Callable[[], None] = _leave
         """Called in the listening thread when the launcher has gone; the thread ends then, if anything still lives."""
         self.agent_back = threading.Event()
@@ -101,14 +101,11 @@ class LauncherClient:
             happened = self._news.wait_for(lambda: self._fence > above, seconds)
         return self._fence if happened else 0
 
-    def wait_regroup(self, generation: int) -> Regroup | int:
-        """The order to form ``generation``, or the higher fence that makes it pointless."""
+    def wait_regroup(self, generation: int) -> Regroup | None:
+        """The order to form ``generation``; None: a higher fence makes it pointless."""
         with self._news:
             self._news.wait_for(lambda: self._fence > generation or self._formed(generation))
-            order = self._regroup
-            if self._fence > generation or order is None:
-                return self._fence
-            return order
+            return None if self._fence > generation else self._regroup
 
     def _formed(self, generation: int) -> bool:
         return self._regroup is not None and self._regroup.generation >= generation
@@ -128,27 +125,25 @@ class LauncherClient:
                 os._exit(_EXIT_ORPHANED)
 
     def _take(self, message: ToWorker) -> None:
-        if isinstance(message, Assign):
-            self._assignments.put(message)
-            return
-        if isinstance(message, AgentRestarted):
-            self.agent_back.set()
-            return
-        if isinstance(message, MeasureSpeed):
-            self._speed_request = message.request
-            return
-        if isinstance(message, DumpFlightRecorder):
-            # Not in this thread: a fence must be heard even if torch takes long.
-            threading.Thread(target=self._dump_flight_recorder, args=(message.request,), daemon=True).start()
-            return
-        with self._news:
-            if isinstance(message, FenceRank):
-                self._fence = max(self._fence, message.generation)
-            else:
-                self._regroup = message
-            self._news.notify_all()
-        if isinstance(message, FenceRank):
-            self.on_fence(message.generation)
+        match message:
+            case Assign():
+                self._assignments.put(message)
+            case AgentRestarted():
+                self.agent_back.set()
+            case MeasureSpeed():
+                self._speed_request = message.request
+            case DumpFlightRecorder():
+                # Not in this thread: a fence must be heard even if torch takes long.
+                threading.Thread(target=self._dump_flight_recorder, args=(message.request,), daemon=True).start()
+            case FenceRank():
+                with self._news:
+                    self._fence = max(self._fence, message.generation)
+                    self._news.notify_all()
+                self.on_fence(message.generation)
+            case Regroup():
+                with self._news:
+                    self._regroup = message
+                    self._news.notify_all()
 
     def _dump_flight_recorder(self, request: int) -> None:
         self.send_if_free(flight_recorder.dump(request))
@@ -156,10 +151,6 @@ class LauncherClient:
 
 def _leave() -> None:
     os._exit(_EXIT_ORPHANED)
-
-
-def _ignore(generation: int) -> None:
-    """Before there is a mesh there is nothing to leave."""
 
 
 _installed: LauncherClient | None = None

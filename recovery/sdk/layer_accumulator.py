@@ -11,14 +11,13 @@ ranks that hold a tensor then hold the same bits of it; and in the canonical way
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol
+from typing import Protocol
 
 import msgspec
 import torch
 import torch.distributed as dist
 
-MAX_NAMES_BYTES: Final = 64 * 1024 * 1024
-"""Of the names that one rank may tell the others."""
+from mainstay.recovery.sdk.rank_exchange import tell_all
 
 
 class PartitionedMesh(Protocol):
@@ -149,7 +148,7 @@ class LayerGradientAccumulator:
     def _learn(self) -> dict[int, dict[int, list[str]]]:
         sizes = {name: parameter.numel() for name, parameter in self._parameters.items()}
         device = next(iter(self._parameters.values())).device
-        told = _tell(_Names(self._mesh.dp_rank, sizes), self._mesh.world, device)
+        told = tell_all(_Names(self._mesh.dp_rank, sizes), self._mesh.world, device)
         _require_one_model(told)
         found: dict[int, dict[int, list[str]]] = {}
         for rank, names in enumerate(told):
@@ -182,21 +181,3 @@ def _require_one_model(told: Sequence[_Names]) -> None:
 
 def _gradient(parameter: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-
-
-def _tell(names: _Names, world: dist.ProcessGroup, device: torch.device) -> list[_Names]:
-    """What every rank says, by rank as torch numbers them."""
-    body = torch.frombuffer(bytearray(msgspec.msgpack.encode(names)), dtype=torch.uint8).to(device)
-    count = dist.get_world_size(world)
-    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(count)]
-    dist.all_gather(sizes, torch.tensor([len(body)], device=device), group=world)
-    most = max(int(size) for size in sizes)
-    if most > MAX_NAMES_BYTES:
-        raise ValueError(f"a rank tells {most} bytes of names, more than {MAX_NAMES_BYTES}")
-    padded = torch.cat([body, body.new_zeros(most - len(body))])
-    boxes = [torch.empty_like(padded) for _ in range(count)]
-    dist.all_gather(boxes, padded, group=world)
-    return [
-        msgspec.msgpack.decode(box[: int(size)].cpu().numpy().tobytes(), type=_Names)
-        for box, size in zip(boxes, sizes, strict=True)
-    ]

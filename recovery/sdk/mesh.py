@@ -6,7 +6,6 @@ A recovery replaces the groups, so read ``mesh.dp`` and its siblings where they 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -88,17 +87,6 @@ class Mesh:
     @property
     def all_groups(self) -> tuple[dist.ProcessGroup, ...]:
         return self.world, self.dp, self.pp, self.tp
-
-    @property
-    def members(self) -> dict[str, Sequence[int]]:
-        """Kind of group -> ranks of this rank's own, as torch numbers them in this generation."""
-        world, rank = self.communicator.world, self.communicator.rank
-        return {
-            "world": range(world.size),
-            "dp": world.dp_peers(rank),
-            "pp": world.pp_peers(rank),
-            "tp": world.tp_peers(rank),
-        }
 
     @property
     def replicas(self) -> tuple[int, ...]:
@@ -295,7 +283,7 @@ def _join(mesh: Mesh, link: LauncherClient) -> None:
         shape = mesh.shape
         link.send(Joined(generation=generation, dp=shape.dp, pp=shape.pp, tp=shape.tp, depths=shape.depths))
         order = link.wait_regroup(generation)
-        if isinstance(order, Regroup):
+        if order is not None:
             if mesh.follow(order):
                 return
             mesh.communicator.leave()

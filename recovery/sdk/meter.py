@@ -25,7 +25,7 @@ from mainstay.recovery.sdk.clocks import Collections, ThreadClock
 from mainstay.recovery.sdk.gradients import Gradients
 from mainstay.recovery.sdk.hooks import Hooks
 from mainstay.recovery.sdk.measurement_budget import MeasurementBudget
-from mainstay.recovery.sdk.numerics import DIGEST_EVERY, device_digest, fold, is_sendable, local, tensors_digest
+from mainstay.recovery.sdk.numerics import DIGEST_EVERY, device_digest, fold, is_sendable, tensors_digest
 from mainstay.recovery.sdk.sections import SECTIONS, DeviceSections, Sections
 
 WARM_UP_STEPS: Final = 5
@@ -59,16 +59,10 @@ class StepMeter:
     All but ``take`` and ``phase`` belongs to the training thread.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        *,
-        traffic: CallTracker | None = None,
-        replicas: int = 1,
-    ) -> None:
+    def __init__(self, model: torch.nn.Module, *, replicas: int = 1) -> None:
         self._model = model
-        self.clock = ThreadClock() if traffic is None else traffic.clock
-        self.traffic = CallTracker(self.clock) if traffic is None else traffic
+        self.clock = ThreadClock()
+        self.traffic = CallTracker(self.clock)
         self.collections = Collections()
         self.collections.install()
         self.gradients = Gradients(model, self.traffic, replicas)
@@ -76,8 +70,8 @@ class StepMeter:
         self.spent = 0.0
         """Seconds of the training thread in here so far; ``hooks`` and ``traffic`` count their own."""
         self._device = DeviceSections() if self.gradients.on_device else None
-        self.sections = Sections(self.clock, self.traffic, self._device)
-        self.hooks = Hooks(model, self.sections, self.traffic, self.clock)
+        self.sections = Sections(self.traffic, self._device)
+        self.hooks = Hooks(model, self.sections, self.traffic)
         self.hooks.before_hidden_wait = self.gradients.before_hidden_exchange
         self.hooks.after_backward = self.gradients.after_backward
         self.traffic.stream = self._device
@@ -153,8 +147,7 @@ class StepMeter:
         self._inside = True
         self._waited = dict(self.traffic.waited)
         self._waited_total = self.traffic.waited_total
-        self._begun = time.perf_counter()
-        self._delay = self.clock.delay()
+        self._begun, self._delay = self.clock.read()
         if self._last_commit is None:
             self._last_delay, self._last_gc = self._delay, self.collections.seconds
         if self._device is not None:
@@ -173,7 +166,7 @@ class StepMeter:
 
         ``collect`` gives its record.
         """
-        now, delay = time.perf_counter(), self.clock.delay()
+        now, delay = time.perf_counter(), self.clock.read()[1]
         since, since_delay = self._begun, self._delay
         if self._last_commit is not None:
             since, since_delay = self._last_commit, self._last_delay
@@ -181,7 +174,7 @@ class StepMeter:
         compute = now - self._begun - (delay - self._delay) - waited - self._data_inside - self.blocked
         signals = self._signals(delay - since_delay) | self._own_cost(now - since)
         norm, summed = self.gradients.norm(), self.gradients.summed()
-        digest = tensors_digest(local(self._model.parameters())) if digests else None
+        digest = tensors_digest(self._model.parameters()) if digests else None
         intervals = [] if self._device is None else self._device.end_step()
         record = StepRecord(
             generation=generation,
@@ -191,7 +184,7 @@ class StepMeter:
             snapshot_blocked=self.blocked,
             end_ns=time.time_ns(),
             digest=digest,
-            buffers=tensors_digest(local(self._model.buffers())) if digests else None,
+            buffers=tensors_digest(self._model.buffers()) if digests else None,
             optimizer=optimizer,
             signals=signals,
         )
@@ -243,7 +236,7 @@ class StepMeter:
             return whole
         if self._device is not None:
             return device_digest(self._model.parameters())
-        return tensors_digest(local(self._model.parameters()))
+        return tensors_digest(self._model.parameters())
 
     def _transfers(self, generation: int, epoch: int) -> Transfers | None:
         if self.traffic.links is None:
@@ -259,14 +252,11 @@ class StepMeter:
         """What is complete, oldest first; ``everything``: wait for the rest. From any thread."""
         begun, sent = time.perf_counter(), list[Sent]()
         with self._taking:
-            while self._drafts and (everything or self._is_due()):
+            while self._drafts and (everything or self._drafts[0].ready() or len(self._drafts) > _MOST_PENDING):
                 sent += self._finish(self._drafts.popleft())
         if threading.get_ident() == self.traffic.thread:
             self.spent += time.perf_counter() - begun
         return sent
-
-    def _is_due(self) -> bool:
-        return self._drafts[0].ready() or len(self._drafts) > _MOST_PENDING
 
     def _finish(self, draft: _Draft) -> list[Sent]:
         signals, waits, compute = draft.record.signals, draft.waits, draft.record.compute_time

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 
 import torch
 import torch.distributed as dist
-from torch.distributed import ProcessGroup
 
 from mainstay.recovery.protocol.worker_messages import StepsTotal
 from mainstay.recovery.sdk import collective_hooks
@@ -17,12 +16,12 @@ from mainstay.recovery.sdk.launcher_client import LauncherClient
 from mainstay.recovery.sdk.mesh import Mesh
 from mainstay.recovery.sdk.meter import Sent, StepMeter
 from mainstay.recovery.sdk.progress import ProgressThread
-from mainstay.recovery.sdk.run import Report, StepBlock, T, TrainingRun, checked_phase, checked_section
+from mainstay.recovery.sdk.run import StepwiseRun, T, checked_phase, checked_section
 from mainstay.recovery.sdk.transfer_timer import TransferTimer
 
 
-class MeteredRun(TrainingRun):
-    """A ``Run`` with a meter."""
+class MeteredRun(StepwiseRun):
+    """A run with a meter."""
 
     def __init__(self, mesh: Mesh | None, model: torch.nn.Module, replicas: int) -> None:
         super().__init__(mesh)
@@ -62,18 +61,10 @@ class MeteredRun(TrainingRun):
         collective_hooks.install()
         collective_hooks.watch(self._meter.traffic)
 
-    def _count_calls(
-        self,
-        rank: int,
-        generation: int,
-        members: Mapping[str, Sequence[int]],
-        groups: Sequence[ProcessGroup],
-        *,
-        crossed: bool = False,
-    ) -> None:
-        """From zero, in the groups of ``generation``."""
+    @staticmethod
+    def _transfer_timer(generation: int, rank: int) -> TransferTimer:
         job = os.environ.get("MAINSTAY_JOB") or f"port-{os.environ.get('MASTER_PORT', '')}-{os.getuid()}"
-        self._meter.traffic.enter(rank, members, groups, TransferTimer(job, generation, rank), crossed=crossed)
+        return TransferTimer(job, generation, rank)
 
 
 class WatchedRun(MeteredRun):
@@ -97,11 +88,11 @@ class WatchedRun(MeteredRun):
         optimizer.register_step_pre_hook(lambda *_: self._meter.before_update())
         self._watch_calls(optimizer)
         if mesh is not None:
-            members, groups = mesh.members, mesh.all_groups
+            members, groups = mesh.communicator.members, mesh.all_groups
         else:  # a job of plain DDP or FSDP: everybody is a replica, or holds a shard of one
             whole = dist.group.WORLD
             members, groups = {"dp": range(world)}, () if whole is None else (whole,)
-        self._count_calls(rank, self._generation, members, groups)
+        self._meter.traffic.enter(members, groups, self._transfer_timer(self._generation, rank))
         self._progress = None
         if link is not None:
             self._progress = ProgressThread(link, self._meter, lambda: (self._generation, self._epoch))
@@ -117,9 +108,6 @@ class WatchedRun(MeteredRun):
                 raise RuntimeError("run.steps yielded a step whose work was not done inside `with run.step():`")
         self._meter.training = False
         self._send(everything=True)
-
-    def step(self) -> AbstractContextManager[Report]:
-        return StepBlock(self)
 
     def enter(self) -> None:
         self._meter.begin_step(self._epoch + 1)

@@ -11,6 +11,7 @@ import xxhash
 from torch.distributed.tensor import DTensor
 
 from mainstay.probes.torch_private import foreach_norm
+from mainstay.recovery.memory.dtensor import local
 
 DIGEST_EVERY: Final = 50
 """Epochs between two digests of the parameters. One reads them all: 0.1 s a GB on a CPU, 1 ms a GB on a GPU, so less
@@ -53,10 +54,10 @@ def is_sendable(value: float) -> bool:
 
 
 def tensors_digest(tensors: Iterable[torch.Tensor]) -> int:
-    """xxh3_64 of all tensors in order: equal for equal bits."""
+    """xxh3_64 of all tensors in order, of sharded ones what this rank holds: equal for equal bits."""
     found = xxhash.xxh3_64()
     for tensor in tensors:
-        raw = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
+        raw = local(tensor).detach().cpu().contiguous().flatten().view(torch.uint8)
         found.update(raw.numpy().data)
     return found.intdigest()
 
@@ -78,15 +79,10 @@ def device_digest(tensors: Iterable[torch.Tensor]) -> torch.Tensor | None:
     """
     sums = [
         (2 * place + 1) * t.detach().contiguous().view(_INTEGERS[t.element_size()]).sum(dtype=torch.int64)
-        for place, t in enumerate(local(tensors))
+        for place, t in enumerate(map(local, tensors))
         if not t.is_complex()
     ]
     return torch.stack(sums).sum() if sums else None
-
-
-def local(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """What this rank itself holds of sharded tensors."""
-    return [t.to_local() if isinstance(t, DTensor) else t for t in tensors]
 
 
 def fold(digest: int) -> float:

@@ -17,7 +17,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Final
@@ -96,7 +96,7 @@ class Communicator:
         """Whether calls return before they are done, as with NCCL: errors and ends show later, or not at all."""
         return self.backend != "gloo"
 
-    def form(self, generation: int, store: Store) -> GenerationGroups:
+    def form(self, generation: int, store: Store) -> None:
         """Meet the other ranks of ``generation`` through ``store``."""
         # torch forgets to start over when forming failed: a rank that failed more often than its peers, or was forked
         # from a process that did, would wait for them under another group name than theirs.
@@ -105,11 +105,10 @@ class Communicator:
             _survive_errors()
         dist.init_process_group(self.backend, store=store, rank=self.rank, world_size=self.world.size, timeout=TIMEOUT)
         self.groups = self._subgroups(generation)
-        return self.groups
 
     def form_with_server(
         self, generation: int, host: str, port: int, is_over: Callable[[], bool], part: str = ""
-    ) -> GenerationGroups:
+    ) -> None:
         """The same through a store server that outlives every rank; this generation's keys are its own.
 
         ``part`` names one of the worlds of a generation that is cut into several; ``rank`` is then the one in that.
@@ -118,7 +117,7 @@ class Communicator:
         training thread is in here, nothing else of a training script opens connections.
 
         Raises:
-            GivenUpError: the generation is over.
+            WaitAbortedError: the generation is over.
             RuntimeError: a peer went away, or ``unblock`` was called.
         """
         with self._lock:
@@ -131,30 +130,36 @@ class Communicator:
             if is_over():  # from here on ``unblock`` finds a socket to hang up
                 raise WaitAbortedError(f"generation {generation} ended before it was formed")
             with self._patience.with_gloo():
-                return self.form(generation, PrefixStore(f"gen{generation}{part and '/'}{part}", server))
+                self.form(generation, PrefixStore(f"gen{generation}{part and '/'}{part}", server))
         finally:
             with self._lock:
                 self._sockets, self._before = connections() - self._before, None
 
-    def form_from_environment(self, generation: int) -> GenerationGroups:
+    def form_from_environment(self, generation: int) -> None:
         """As torchrun or a plain ``python`` wants it."""
         if "RANK" in os.environ:
             dist.init_process_group(self.backend)
             self.groups = self._subgroups(generation)
-            return self.groups
-        return self.form(generation, HashStore())
+        else:
+            self.form(generation, HashStore())
+
+    @property
+    def members(self) -> dict[str, Sequence[int]]:
+        """Kind of group -> ranks of this rank's own, as torch numbers them in this generation."""
+        world, rank = self.world, self.rank
+        return {
+            "world": range(world.size),
+            "dp": world.dp_peers(rank),
+            "pp": world.pp_peers(rank),
+            "tp": world.tp_peers(rank),
+        }
 
     def _subgroups(self, generation: int) -> GenerationGroups:
         world = dist.group.WORLD
         assert world is not None
-        peers = self.world
+        groups = {kind: self._subgroup(ranks, world) for kind, ranks in self.members.items()}
         return GenerationGroups(
-            generation=generation,
-            world=world,
-            dp=self._subgroup(peers.dp_peers(self.rank), world),
-            pp=self._subgroup(peers.pp_peers(self.rank), world),
-            tp=self._subgroup(peers.tp_peers(self.rank), world),
-            **self._expert_groups(peers.dp_peers(self.rank), world),
+            generation=generation, **groups, **self._expert_groups(self.world.dp_peers(self.rank), world)
         )
 
     def _expert_groups(self, peers: list[int], world: dist.ProcessGroup) -> dict[str, dist.ProcessGroup]:
@@ -168,11 +173,11 @@ class Communicator:
             "expert_dp": self._subgroup(peers[place % ep :: ep], world),
         }
 
-    def _subgroup(self, ranks: list[int], world: dist.ProcessGroup) -> dist.ProcessGroup:
+    def _subgroup(self, ranks: Sequence[int], world: dist.ProcessGroup) -> dist.ProcessGroup:
         if len(ranks) == self.world.size:
             return world
         # Only the members meet: another pipeline's trouble is not ours to wait for.
-        group = dist.new_group(ranks, backend=self.backend, use_local_synchronization=True, timeout=TIMEOUT)
+        group = dist.new_group([*ranks], backend=self.backend, use_local_synchronization=True, timeout=TIMEOUT)
         assert isinstance(group, dist.ProcessGroup)
         return group
 

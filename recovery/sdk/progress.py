@@ -53,7 +53,7 @@ class ProgressThread:
             time_ns=time.time_ns(),
             step=step,
             phase=self._meter.phase,
-            in_call=0.0 if call is None else max(0.0, time.perf_counter() - call.since),
+            in_call=0.0 if call is None else max(0.0, time.perf_counter() - call.begun),
             call="" if call is None else str(call),
             enqueued=begun,
             completed=ended,

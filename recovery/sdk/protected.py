@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,6 @@ from mainstay.recovery.sdk.metered import MeteredRun
 from mainstay.recovery.sdk.numerics import whole_digest
 from mainstay.recovery.sdk.progress import ProgressThread
 from mainstay.recovery.sdk.replica_check import optimizer_digest, require_equal
-from mainstay.recovery.sdk.run import Report, StepBlock
 from mainstay.recovery.sdk.shard_gather import PartError
 from mainstay.recovery.sdk.snapshot_session import RestoreError, SnapshotSession
 from mainstay.recovery.sdk.speed_check import measure_speed
@@ -50,7 +49,7 @@ explains the failure, it is the script's own."""
 
 
 class ProtectedRun(MeteredRun):
-    """See ``Run``; the same loop, with the other ranks' failures survived."""
+    """See ``TrainingRun``; the same loop, with the other ranks' failures survived."""
 
     def __init__(
         self,
@@ -82,9 +81,7 @@ class ProtectedRun(MeteredRun):
         fresh = mesh.order is None or mesh.order.restore is None
         self._live: int | None = 0 if fresh else None
         self._newest = 0
-        self._inside = False
         self._voted = False
-        self._entered = False
         self._progress: ProgressThread | None = None
         self._digests_left = 0
         self._replay: StepReplay | None = None
@@ -114,15 +111,9 @@ class ProtectedRun(MeteredRun):
                 if self._fenced:
                     self._recover()
                     continue
-                self._entered = False
-                yield self._epoch
-                if not self._entered:
-                    raise RuntimeError("run.steps yielded a step whose work was not done inside `with run.step():`")
+                yield from self._offer(self._epoch)
             if self._finish():
                 return
-
-    def step(self) -> AbstractContextManager[Report]:
-        return StepBlock(self)
 
     def _begin(self) -> None:
         """First entry of this process: a fresh start, or the replacement of a lost rank."""
@@ -141,7 +132,8 @@ class ProtectedRun(MeteredRun):
             self._protection.settle()
             self._vote()
         except RuntimeError as error:
-            self._on_failure(error)
+            if not self._on_failure(error):
+                raise
             self._recover()
             return False
         self._meter.training = False
@@ -152,29 +144,24 @@ class ProtectedRun(MeteredRun):
     # One step
 
     def enter(self) -> None:
-        """The block begins."""
-        if self._inside:
-            raise RuntimeError("`with run.step():` stands inside another one")
-        self._inside, self._voted, self._entered = True, False, True
+        super().enter()
+        self._voted = False
         self._meter.begin_step(self._epoch + 1)
 
     def leave(self, error: BaseException | None) -> bool:
         """The block ends; True swallows ``error``."""
-        self._inside = False
         if error is None:
             try:
                 self._commit()
             except RuntimeError as failure:
-                self._on_failure(failure)
+                if not self._on_failure(failure):
+                    raise
             return True
-        if not isinstance(error, Exception):
-            return False
-        return self._on_failure(error, reraise=False)
+        return isinstance(error, Exception) and self._on_failure(error)
 
     def _before_update(self, *_: object) -> None:
         """Before ``optimizer.step``: the last snapshot is safe, and every rank of the generation can commit."""
-        if not self._inside:
-            raise RuntimeError("optimizer.step belongs inside `with run.step():`, or its result would not be protected")
+        self._require_inside()
         if self._replay is not None:
             self._replay.before_update()
         elif not self._voted:
@@ -208,10 +195,9 @@ class ProtectedRun(MeteredRun):
 
     def _read_ballot(self) -> bool:
         """Whether all have won, once everything that this rank has queued on its device is done."""
-        if self.mesh.communicator.on_device:  # here the host waits
-            with self._meter.traffic.inside("vote", "world"):
-                return bool(self._ballot.item())
-        return bool(self._ballot.item())
+        traffic = self._meter.traffic
+        with traffic.inside("vote", "world") if self.mesh.communicator.on_device else nullcontext():  # the host waits
+            return bool(self._ballot.item())
 
     def _require_whole_update(self) -> None:
         """After the update: a collective of the optimizer that was aborted leaves undefined parameters, and no error.
@@ -284,7 +270,7 @@ class ProtectedRun(MeteredRun):
     def _fenced(self) -> bool:
         return self._link.fence > self.mesh.generation
 
-    def _on_failure(self, error: Exception, *, reraise: bool = True) -> bool:
+    def _on_failure(self, error: Exception) -> bool:
         """Whether the generation is left and the step made again; else ``error`` is the script's own."""
         foreign = isinstance(error, StepAbortedError) or is_communication_failure(error) or self._fenced
         again = foreign or isinstance(error, self._transient)
@@ -295,8 +281,6 @@ class ProtectedRun(MeteredRun):
                 # Peers that wait for us must not wait for their time-out.
                 self.mesh.communicator.unblock(generation + 1)
             again = bool(self._link.wait_fence(generation, _FENCE_SECONDS))
-        if not again and reraise:
-            raise error
         return again
 
     @staticmethod
@@ -316,7 +300,7 @@ class ProtectedRun(MeteredRun):
             generation = self._link.fence
             self._link.send(Ready(generation=generation, live_epoch=self._live, newest_epoch=self._newest))
             order = self._link.wait_regroup(generation)
-            if isinstance(order, Regroup) and self.mesh.follow(order):
+            if order is not None and self.mesh.follow(order):
                 self._enter_generation()
                 self._protection.enter(order.generation)
                 if self._resume(order):
@@ -333,14 +317,14 @@ class ProtectedRun(MeteredRun):
             changed = None if self._live == 0 else ValueError(f"its tensors are of step {self._live}, not of the start")
             if changed is None:
                 self._protection.save(0)
-            self._link.send(_resumed(order, 0, 0.0, 0, changed))
+            self._link.send(_resumed(order, 0.0, 0, changed))
             return changed is None
         begun = time.perf_counter()
         self._live = None
         try:
             nbytes = self._protection.restore(restore)
         except RestoreError as error:
-            self._link.send(_resumed(order, restore.epoch, time.perf_counter() - begun, 0, error))
+            self._link.send(_resumed(order, time.perf_counter() - begun, 0, error))
             return False
         self._epoch = self._newest = restore.epoch
         if order.replay_request is None:
@@ -351,7 +335,7 @@ class ProtectedRun(MeteredRun):
             self._replay = StepReplay(order, self._model)
             self.mesh.play(self._replay.role)
         seconds = time.perf_counter() - begun
-        self._link.send(_resumed(order, restore.epoch, seconds, nbytes, digest=whole_digest(self._model.parameters())))
+        self._link.send(_resumed(order, seconds, nbytes, digest=whole_digest(self._model.parameters())))
         return True
 
     def _enter_generation(self) -> None:
@@ -361,8 +345,8 @@ class ProtectedRun(MeteredRun):
             collective_hooks.watch(None)  # the groups of a replay are not counted
             return
         collective_hooks.watch(self._meter.traffic)
-        rank, groups = mesh.communicator.rank, mesh.all_groups
-        self._count_calls(rank, mesh.generation, mesh.members, groups, crossed=mesh.crossed)
+        links = self._transfer_timer(mesh.generation, mesh.communicator.rank)
+        self._meter.traffic.enter(mesh.communicator.members, mesh.all_groups, links, crossed=mesh.crossed)
 
     def _tell_attached(self) -> None:
         guard = self._protection
@@ -379,17 +363,11 @@ class ProtectedRun(MeteredRun):
 
 
 def _resumed(
-    order: Regroup,
-    epoch: int,
-    seconds: float,
-    nbytes: int,
-    failure: Exception | None = None,
-    *,
-    digest: int | None = None,
+    order: Regroup, seconds: float, nbytes: int, failure: Exception | None = None, *, digest: int | None = None
 ) -> Resumed:
     return Resumed(
         generation=order.generation,
-        epoch=epoch,
+        epoch=order.restore.epoch if order.restore else 0,
         source=order.restore.source if order.restore else None,
         seconds=seconds,
         nbytes=nbytes,

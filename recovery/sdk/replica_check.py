@@ -10,7 +10,7 @@ import torch.distributed as dist
 from mainstay.recovery.memory.digest import digest
 from mainstay.recovery.memory.global_slices import encode
 from mainstay.recovery.memory.shard import RestorableState
-from mainstay.recovery.sdk.numerics import device_digest, local, tensors_digest
+from mainstay.recovery.sdk.numerics import device_digest, tensors_digest
 
 
 def optimizer_digest(state: RestorableState, optimizer: torch.optim.Optimizer) -> int:
@@ -19,7 +19,7 @@ def optimizer_digest(state: RestorableState, optimizer: torch.optim.Optimizer) -
     ZeRO-1 in a script and experts that were made alike show here, where parameters are equal still.
     """
     kept = [optimizer.state.get(p, {}) for group in optimizer.param_groups for p in group["params"]]
-    tensors = local(value for of in kept for _, value in sorted(of.items()) if isinstance(value, torch.Tensor))
+    tensors = [value for of in kept for _, value in sorted(of.items()) if isinstance(value, torch.Tensor)]
     sums = {device: device_digest(t for t in tensors if t.device == device) for device in {t.device for t in tensors}}
     words = [state.layout.digest, digest(encode(state.slices)), *(int(s) for s in sums.values() if s is not None)]
     return _digest_of(words)
@@ -38,7 +38,7 @@ def require_equal(
         ValueError: they differ; the same on every rank.
         RuntimeError: a peer is gone.
     """
-    word = _digest_of([optimizer, tensors_digest(local(parameters))]) >> 2  # its negative fits 64 bits too
+    word = _digest_of([optimizer, tensors_digest(parameters)]) >> 2  # its negative fits 64 bits too
     least_and_most = torch.tensor([word, -word], dtype=torch.int64, device=device)
     dist.all_reduce(least_and_most, dist.ReduceOp.MIN, group=group)
     least, most = int(least_and_most[0]), -int(least_and_most[1])

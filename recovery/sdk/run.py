@@ -10,10 +10,10 @@ that is when it is copied.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from types import TracebackType
-from typing import Protocol, TypeVar
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import TypeVar
 
 import torch
 
@@ -83,32 +83,43 @@ class TrainingRun:
         return iter(loader)
 
 
-class StepHooks(Protocol):
+class StepwiseRun(TrainingRun, ABC):
     """A run whose steps begin and end with something to do."""
 
-    def enter(self) -> None: ...
+    _inside = _entered = False
+    """Whether a block is under way, and whether the step that was offered last had one."""
 
+    @contextmanager
+    def step(self) -> Iterator[Report]:
+        self.enter()
+        with ExitStack() as block:  # ``leave`` sees an error of the block, and may swallow it
+            block.push(self._left)
+            yield lambda loss: self.report(loss=loss)
+
+    def enter(self) -> None:
+        """The block begins."""
+        if self._inside:
+            raise RuntimeError("`with run.step():` stands inside another one")
+        self._inside = self._entered = True
+
+    def _left(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        self._inside = False
+        return self.leave(error)
+
+    @abstractmethod
     def leave(self, error: BaseException | None) -> bool:
-        """Whether ``error`` was taken care of."""
-        ...
+        """The block has ended. Whether ``error`` was taken care of; if not, it is the caller's."""
 
-    def report(self, *, loss: float | torch.Tensor | None = None) -> None: ...
+    def _offer(self, step: int) -> Iterator[int]:
+        """Yield ``step``, and come back when its block has ended."""
+        self._entered = False
+        yield step
+        if not self._entered:
+            raise RuntimeError("run.steps yielded a step whose work was not done inside `with run.step():`")
 
-
-class StepBlock:
-    """The context of one step."""
-
-    def __init__(self, run: StepHooks) -> None:
-        self._run = run
-
-    def __enter__(self) -> Report:
-        self._run.enter()
-        return lambda loss: self._run.report(loss=loss)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool:
-        return self._run.leave(error)
+    def _require_inside(self) -> None:
+        if not self._inside:
+            raise RuntimeError("optimizer.step belongs inside `with run.step():`, or its result would not be protected")
 
 
 def checked_phase(name: str) -> StepPhase:

@@ -17,7 +17,6 @@ from typing import Final, NamedTuple
 import torch
 
 from mainstay.recovery.sdk.call_tracker import CallTracker, StreamWait
-from mainstay.recovery.sdk.clocks import ThreadClock
 
 FORWARD: Final = "forward"
 BACKWARD: Final = "backward"
@@ -28,8 +27,8 @@ SECTIONS: Final = (FORWARD, BACKWARD, OPTIMIZER)
 class Sections:
     """Of one training thread. A section inside another one belongs to the outer one."""
 
-    def __init__(self, clock: ThreadClock, traffic: CallTracker, device: DeviceSections | None = None) -> None:
-        self._clock, self._traffic, self._device = clock, traffic, device
+    def __init__(self, traffic: CallTracker, device: DeviceSections | None = None) -> None:
+        self._clock, self._traffic, self._device = traffic.clock, traffic, device
         self._seconds: dict[str, float] = {}
         self._name: str | None = None
         self._begun = self._waited = 0.0

@@ -109,8 +109,7 @@ class SnapshotSession:
         self._rank = assignment.rank
         self._generation = generation
         self.agent = AgentClient(Path(assignment.agent_socket), job=assignment.job, generation=generation)
-        self._job = assignment.job
-        self._certificate = assignment.snapshot_certificate
+        self._assignment = assignment
         self._writer: SnapshotWriter | None = None
         self._inode = 0
         self.slots = 0
@@ -170,10 +169,10 @@ class SnapshotSession:
         try:
             return self._writer.wait()
         except FencedError:
-            return 0.0
+            pass
         except (ArenaError, ValueError) as error:  # ValueError: the state has grown tensors since it was attached
             self._lose(str(error))
-            return 0.0
+        return 0.0
 
     def forget(self, epoch: int) -> None:
         """Drop the slots of later epochs than ``epoch``: a new run must not be mixed with an older one."""
@@ -188,10 +187,8 @@ class SnapshotSession:
 
     def holds(self, epoch: int) -> bool:
         """Whether a committed slot of ``epoch`` is here."""
-        if self._writer is None:
-            return False
         try:
-            self._writer.arena.find(epoch)
+            self._arena.find(epoch)
         except SlotMissingError:
             return False
         return True
@@ -211,8 +208,7 @@ class SnapshotSession:
             self._bring(order)
             nbytes = self._load(order)
             self._stash.capture()
-        if self._writer is not None:
-            self._writer.rollback(order.epoch)
+        self.forget(order.epoch)
         return nbytes
 
     def _bring(self, order: RestoreOrder) -> None:
@@ -302,7 +298,7 @@ class SnapshotSession:
 
     @property
     def _credentials(self) -> Credentials:
-        return Credentials(JobTls(self._certificate), self._job, self._generation)
+        return Credentials(JobTls(self._assignment.snapshot_certificate), self._assignment.job, self._generation)
 
     def _committed(self, epoch: int, generation: int, slot: int) -> None:
         self.agent.committed(self._rank, epoch, generation, slot)

@@ -35,10 +35,9 @@ def measure_speed(request: int, device: torch.device, clock: Clock = time.perf_c
 
 
 def _measure(device: torch.device, clock: Clock) -> dict[str, float]:
-    kernels = _kernels(device)
     watch = Stopwatch(Device(kind="cuda" if device.type == "cuda" else "cpu", model=""), clock)
     found = {}
-    for name, work in kernels.items():
+    for name, work in _kernels(device).items():
         work()  # allocates and plans
         found[name] = min(_mean(watch, work) for _ in range(ROUNDS))
     return found

@@ -31,17 +31,12 @@ from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.memory.shard import RestorableState
 from mainstay.recovery.protocol.worker_messages import Assign, RestoreOrder
 from mainstay.recovery.recovery_plan import RestoreSource
-from mainstay.recovery.sdk.job_reporter import JobReporter, topology
+from mainstay.recovery.sdk.job_reporter import JobReporter, find_service, topology
+from mainstay.recovery.sdk.rank_exchange import T, tell_all
 from mainstay.recovery.sdk.snapshot_session import RestoreError, SnapshotSession
 
 log = logging.getLogger("mainstay.adapters")
 
-_EPOCHS: Final = 8
-"""Slots of a rank that an offer lists; an arena has two or three."""
-_ENDPOINT_WORDS: Final = 32
-"""Of eight bytes: a host name has at most 253."""
-_NODE_WORDS: Final = 16
-"""Of eight bytes: a node name has at most 128."""
 _GONE: Final = -1
 
 
@@ -87,7 +82,7 @@ def choose(
 class StandaloneSession:
     """See the module. All calls belong to the training thread, and every rank of ``group`` makes them.
 
-    ``Status(…)`` meets the others, ``hold`` says what is saved and put back; between the two a framework that
+    Making one meets the others, ``register`` says what is saved and put back; between the two a framework that
     must know early may ask for ``newest``.
 
     Args:
@@ -193,14 +188,12 @@ class StandaloneSession:
         """Tell the service of the job, where it is protected and a service is configured. Every rank names its node."""
         if not self._anybody:
             return None
-        rows = self._gather(_pack(standalone.node_name().encode(), _NODE_WORDS))
-        if self.rank:
+        nodes = self._tell_all(standalone.node_name())
+        transport = None if self.rank else find_service()
+        if transport is None:
             return None
-        nodes = [_unpack(row) for row in rows]
-        where = topology(nodes, self._replicas)
-        return JobReporter.start_reporting(
-            standalone.job_name(), where, generation=self.generation, step=lambda: self.epoch
-        )
+        job, where = standalone.job_name(), topology(nodes, self._replicas)
+        return JobReporter(transport, job, where, generation=self.generation, step=lambda: self.epoch)
 
     # Agreement
 
@@ -212,7 +205,7 @@ class StandaloneSession:
             alive = _GONE
         if alive == _GONE:
             self._place = None
-        lowest = max(row[0] for row in self._gather([alive]))
+        lowest = max(self._tell_all(alive))
         self._anybody = lowest != _GONE
         return lowest + 1
 
@@ -240,19 +233,15 @@ class StandaloneSession:
         )
 
     def _exchange_offers(self) -> list[EpochOffer]:
-        epochs: list[int] = []
-        endpoint = b""
+        offer = EpochOffer((), "")
         if self._agent is not None and self._place is not None:
-            endpoint = self._place.endpoint.encode()
             try:
                 slots = self._agent.inventory().slots
-                epochs = [slot.epoch for slot in slots if slot.rank == self.rank and slot.verified]
+                epochs = tuple(slot.epoch for slot in slots if slot.rank == self.rank and slot.verified)
+                offer = EpochOffer(epochs, self._place.endpoint)
             except AgentError as error:
                 _degraded(self.rank, f"does not know what its agent holds: {error}")
-        words = [*sorted(epochs, reverse=True)[:_EPOCHS]]
-        words += [_GONE] * (_EPOCHS - len(words))
-        words += _pack(endpoint, _ENDPOINT_WORDS)
-        return [_offer(row) for row in self._gather(words)]
+        return self._tell_all(offer)
 
     def _restore(self, choice: ResumeChoice, offers: Sequence[EpochOffer]) -> bool:
         if self._protection is None:
@@ -282,17 +271,11 @@ class StandaloneSession:
 
     def _all_replicas(self, mine: Sequence[int]) -> list[list[int]]:
         world = 1 if self._alone else dist.get_world_size(self._group)
-        row = [int(other in mine and other != self.rank) for other in range(world)]
-        return [[other for other, same in enumerate(flags) if same] for flags in self._gather(row)]
+        return self._tell_all([other for other in range(world) if other in mine and other != self.rank])
 
-    def _gather(self, words: Sequence[int]) -> list[list[int]]:
-        """Everybody's ``words`` (int64), by rank."""
-        if self._alone:
-            return [list(words)]
-        mine = torch.tensor(words, dtype=torch.int64, device=_device(self._group))
-        rows = [torch.empty_like(mine) for _ in range(dist.get_world_size(self._group))]
-        dist.all_gather(rows, mine, group=self._group)
-        return [row.tolist() for row in rows]
+    def _tell_all(self, mine: T) -> list[T]:
+        """What everybody says, by rank."""
+        return [mine] if self._alone else tell_all(mine, self._group, _device(self._group))
 
     def _all_agree(self, ok: bool) -> bool:
         if self._alone:
@@ -321,21 +304,6 @@ def _find(rank: int) -> AgentAddress | None:
 
 def _degraded(rank: int, problem: str) -> None:
     log.error("DEGRADED rank %d %s", rank, problem)
-
-
-def _offer(row: Sequence[int]) -> EpochOffer:
-    return EpochOffer(tuple(epoch for epoch in row[:_EPOCHS] if epoch >= 0), _unpack(row[_EPOCHS:]))
-
-
-def _pack(text: bytes, words: int) -> list[int]:
-    """``text`` as ``words`` int64: collectives carry numbers."""
-    packed = text[: 8 * words].ljust(8 * words, b"\0")
-    return [int.from_bytes(packed[i : i + 8], "little", signed=True) for i in range(0, len(packed), 8)]
-
-
-def _unpack(words: Sequence[int]) -> str:
-    packed = b"".join(word.to_bytes(8, "little", signed=True) for word in words)
-    return packed.rstrip(b"\0").decode(errors="replace")
 
 
 def _device(group: dist.ProcessGroup | None) -> str:

@@ -14,7 +14,7 @@ import torch
 from mainstay.recovery.protocol.step_replay_messages import StepReplayRepeat
 from mainstay.recovery.protocol.worker_messages import Regroup, Replayed, RestoreOrder
 from mainstay.recovery.recovery_plan import RestoreSource
-from mainstay.recovery.sdk.numerics import local, tensors_digest
+from mainstay.recovery.sdk.numerics import tensors_digest
 
 
 class StepReplay:
@@ -75,4 +75,4 @@ class StepReplay:
 
 def _digest(tensors: Iterable[torch.Tensor | None]) -> int:
     known = [t for t in tensors if t is not None]
-    return tensors_digest(local([t.coalesce().values() if t.is_sparse else t for t in known]))
+    return tensors_digest(t.coalesce().values() if t.is_sparse else t for t in known)

@@ -15,12 +15,12 @@ import torch.distributed as dist
 from mainstay.recovery.memory import dtensor
 from mainstay.recovery.memory.state import TrainerState
 from mainstay.recovery.sdk.mesh import Mesh
-from mainstay.recovery.sdk.run import StepBlock, TrainingRun
+from mainstay.recovery.sdk.run import StepwiseRun
 from mainstay.recovery.sdk.standalone import StandaloneSession
 
 
-class StandaloneRun(TrainingRun):
-    """See ``Run``; saved in the node's standalone agent after every step."""
+class StandaloneRun(StepwiseRun):
+    """See ``TrainingRun``; saved in the node's standalone agent after every step."""
 
     def __init__(
         self,
@@ -33,10 +33,9 @@ class StandaloneRun(TrainingRun):
         super().__init__(mesh)
         self._session = StandaloneSession(
             group=None if mesh is None else mesh.world,
-            replicas=replicas_of(model) if mesh is None else mesh.members["dp"],
+            replicas=replicas_of(model) if mesh is None else mesh.communicator.members["dp"],
         )
         self._session.register(TrainerState(model, optimizer, extra))
-        self._inside = self._entered = False
         optimizer.register_step_pre_hook(self._before_update)
 
     @property
@@ -46,32 +45,18 @@ class StandaloneRun(TrainingRun):
     def steps(self, total: int) -> Iterator[int]:
         step = self._session.resume()
         while step < total:
-            self._entered = False
-            yield step
-            if not self._entered:
-                raise RuntimeError("run.steps yielded a step whose work was not done inside `with run.step():`")
+            yield from self._offer(step)
             step += 1
         self._session.close()
 
-    def step(self) -> StepBlock:
-        return StepBlock(self)
-
-    def enter(self) -> None:
-        """The block begins."""
-        if self._inside:
-            raise RuntimeError("`with run.step():` stands inside another one")
-        self._inside = self._entered = True
-
     def leave(self, error: BaseException | None) -> bool:
         """The block ends. An error is the caller's: nothing is saved, and no rank recovers here."""
-        self._inside = False
         if error is None:
             self._session.save(self._session.epoch + 1)
         return False
 
     def _before_update(self, *_: object) -> None:
-        if not self._inside:
-            raise RuntimeError("optimizer.step belongs inside `with run.step():`, or its result would not be protected")
+        self._require_inside()
         self._session.settle()
 
 

@@ -20,6 +20,7 @@ from mainstay.probes.core_types import GROUP_KINDS, StepPhase
 from mainstay.probes.frame import MAX_FRAME_BYTES, Axis
 from mainstay.probes.signals import WIDE_MISSING, SignalSource, catalog
 from mainstay.recovery.protocol.worker_messages import MAX_MESSAGE_BYTES, ProgressReport
+from mainstay.recovery.telemetry.step_frames import Floats, FramesOfJob, Integers
 
 CATALOG: Final = catalog(SignalSource.PROGRESS)
 assert CATALOG.narrow == ("progress_phase", "in_collective_seconds")
@@ -53,9 +54,6 @@ ROW: Final = np.dtype(
 )
 """One rank's newest word; ``wide`` in the catalog's order, WIDE_MISSING for a kind of group that it does not have."""
 assert ROW.itemsize == _ROW.size
-
-Floats = npt.NDArray[np.float32]
-Integers = npt.NDArray[np.int64]
 
 
 def grid_seconds(world_size: int) -> float:
@@ -173,13 +171,14 @@ class ProgressTable:
         )
 
 
-class ProgressFrames:
+class ProgressFrames(FramesOfJob):
     """Samples, cut into frames on the time axis about once a second."""
 
+    axis = Axis.TIME
+
     def __init__(self, job: str, world_size: int) -> None:
-        self._job = job
+        super().__init__(job, grid_seconds(world_size))
         self._entities = tuple(str(rank) for rank in range(world_size))
-        self._dt = grid_seconds(world_size)
         self._samples: list[ProgressSample] = []
         row_bytes = 4 * len(CATALOG.narrow) + 8 * len(CATALOG.wide)
         self._most = max(1, min(round(1.0 / self._dt), MAX_FRAME_BYTES // (world_size * row_bytes)))
@@ -202,17 +201,9 @@ class ProgressFrames:
         if not run:
             return None
         del self._samples[: len(run)]
-        return {
-            "subject": self._job,
-            "axis": Axis.TIME,
-            "t0": run[0].time,
-            "dt": self._dt,
-            "catalog": CATALOG,
-            "entities": self._entities,
-            "samples": len(run),
-            "values": np.stack([s.narrow.T for s in run], axis=2).astype("<f4", copy=False).tobytes(),
-            "wide": np.stack([s.wide.T for s in run], axis=2).astype("<i8", copy=False).tobytes(),
-        }
+        narrow = np.stack([s.narrow.T for s in run], axis=2)
+        wide = np.stack([s.wide.T for s in run], axis=2)
+        return self._frame(run[0].time, CATALOG, self._entities, narrow, wide)
 
     def _run(self) -> list[ProgressSample]:
         """Samples from the first on that follow each other on the grid."""

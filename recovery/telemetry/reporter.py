@@ -14,7 +14,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -170,14 +169,12 @@ class _Service:
         # Connections of their own: what is large and much must not be in the way of events and of the job's state.
         bulk = self._bulk = Transport(options.service, options.service_token)
         spools = options.state_dir / "spool"
-        self._event_spool = _spool(spools / "events")
-        self.outbox = EventOutbox(self._event_spool, transport).start()
-        self._frame_spools = {
-            "steps": _spool(spools / "frames"),
-            "pairs": _spool(spools / "pairs", _PROGRESS_BYTES),
-            "progress": _spool(spools / "progress", _PROGRESS_BYTES),
+        self.outbox = EventOutbox(Spool(spools / "events"), transport).start()
+        self._senders = {
+            "steps": FrameSender(Spool(spools / "frames"), bulk).start(),
+            "pairs": FrameSender(Spool(spools / "pairs", _PROGRESS_BYTES), bulk).start(),
+            "progress": FrameSender(Spool(spools / "progress", _PROGRESS_BYTES), bulk).start(),
         }
-        self._senders = {what: FrameSender(spool, bulk).start() for what, spool in self._frame_spools.items()}
         self._unwanted: set[str] = set()
         self._transport = transport
         self._newest: dict[str, Any] | None = None
@@ -202,11 +199,12 @@ class _Service:
         """
         if what in self._unwanted:
             return
-        if self._frame_spools[what].rejected >= _REFUSALS and not self._senders[what].delivered:
+        sender = self._senders[what]
+        if sender.spool.rejected >= _REFUSALS and not sender.delivered:
             log.warning("the service takes no frames of %s: none are sent any more", what)
             self._unwanted.add(what)
             return
-        self._senders[what].put(**frame)
+        sender.put(**frame)
 
     def close(self, seconds: float) -> None:
         with self._wake:
@@ -214,12 +212,10 @@ class _Service:
             self._wake.notify()
         self._thread.join(seconds)
         until = time.monotonic() + seconds
-        stops = [self.outbox.stop, *(sender.stop for sender in self._senders.values())]
-        for stop in stops:
-            if not stop(max(0.1, until - time.monotonic())):
+        for shipper in (self.outbox, *self._senders.values()):
+            if not shipper.stop(max(0.1, until - time.monotonic())):
                 log.warning("the service did not take everything; the rest waits in the spool for the next run")
-        for spool in (self._event_spool, *self._frame_spools.values()):
-            spool.close()
+            shipper.spool.close()
         self._transport.close()
         self._bulk.close()
 
@@ -247,8 +243,3 @@ class _Service:
             self._wake.wait_for(lambda: self._until != until, wait)
             if time.monotonic() < self._until:
                 self._newest = {**report, **(self._newest or {})}
-
-
-def _spool(directory: Path, max_bytes: int = 64 * 1024 * 1024) -> Spool:
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return Spool(directory, max_bytes)

@@ -40,11 +40,36 @@ Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
 
 
-class _BySteps(Generic[T]):
+class FramesOfJob:
+    """What makes frames of one axis; ``dt`` lies between two samples."""
+
+    axis = Axis.STEP
+
+    def __init__(self, job: str, dt: float = 1.0) -> None:
+        self._job, self._dt = job, dt
+
+    def _frame(
+        self, first: float, catalog: Catalog, entities: tuple[str, ...], narrow: Floats, wide: Integers
+    ) -> dict[str, Any]:
+        """Arguments of ``FrameSender.put``; ``narrow`` and ``wide`` are [entity, ..., sample]."""
+        return {
+            "subject": self._job,
+            "axis": self.axis,
+            "t0": float(first),
+            "dt": self._dt,
+            "catalog": catalog,
+            "entities": entities,
+            "samples": narrow.shape[-1],
+            "values": narrow.astype("<f4", copy=False).tobytes(),
+            "wide": wide.astype("<i8", copy=False).tobytes(),
+        }
+
+
+class _BySteps(FramesOfJob, Generic[T]):
     """What came since the last frame, by step."""
 
     def __init__(self, job: str) -> None:
-        self._job = job
+        super().__init__(job)
         self._steps: dict[int, T] = {}
         self._since: float | None = None
 
@@ -70,22 +95,6 @@ class _BySteps(Generic[T]):
         found = [self._steps.pop(step, None) for step in range(first, last + 1)]
         self._since = time.monotonic() if self._steps else None
         return first, found
-
-    def _frame(
-        self, first: int, catalog: Catalog, entities: tuple[str, ...], narrow: Floats, wide: Integers
-    ) -> dict[str, Any]:
-        """Arguments of ``FrameSender.put``; ``narrow`` and ``wide`` are [entity, ..., step]."""
-        return {
-            "subject": self._job,
-            "axis": Axis.STEP,
-            "t0": float(first),
-            "dt": 1.0,
-            "catalog": catalog,
-            "entities": entities,
-            "samples": narrow.shape[-1],
-            "values": narrow.astype("<f4", copy=False).tobytes(),
-            "wide": wide.astype("<i8", copy=False).tobytes(),
-        }
 
 
 class _Step:

@@ -15,7 +15,7 @@ import pytest
 from mainstay.probes.transport import Backoff
 from mainstay.recovery.job_request import RequestKind
 from mainstay.recovery.sdk import job_reporter
-from mainstay.recovery.sdk.job_reporter import OBSTACLE, JobReporter, topology
+from mainstay.recovery.sdk.job_reporter import OBSTACLE, JobReporter, find_service, topology
 
 
 class Service:
@@ -67,10 +67,10 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
     served.close()
 
 
-def report_to(service: Service, **environ: str) -> JobReporter | None:
-    where = topology(["a", "b"], [[1], [0]])
-    environment = {"MAINSTAY_SERVICE": service.url} | environ
-    return JobReporter.start_reporting("llm", where, generation=3, step=lambda: 7, environ=environment)
+def report_to(service: Service, **environ: str) -> JobReporter:
+    transport = find_service({"MAINSTAY_SERVICE": service.url} | environ)
+    assert transport is not None
+    return JobReporter(transport, "llm", topology(["a", "b"], [[1], [0]]), generation=3, step=lambda: 7)
 
 
 def test_the_job_its_places_and_why_none_can_move_are_reported(service: Service, tmp_path: Path) -> None:
@@ -123,14 +123,14 @@ def test_what_keeps_reports_away_is_logged_once(
 
 
 def test_without_a_service_nothing_is_sent(service: Service, tmp_path: Path, caplog: Any) -> None:
-    where = topology(["a"], [[]])
-    assert JobReporter.start_reporting("llm", where, generation=1, step=lambda: 0, environ={}) is None
+    assert find_service({}) is None
     assert not caplog.text
     missing = tmp_path / "no-file"
-    assert report_to(service, MAINSTAY_SERVICE_TOKEN_FILE=str(missing)) is None
+    configured = {"MAINSTAY_SERVICE": service.url, "MAINSTAY_SERVICE_TOKEN_FILE": str(missing)}
+    assert find_service(configured) is None
     assert f"MAINSTAY_SERVICE={service.url}" in caplog.text
     assert "no-file" in caplog.text
-    assert report_to(service, MAINSTAY_SERVICE="not a url") is None
+    assert find_service({"MAINSTAY_SERVICE": "not a url"}) is None
 
 
 def test_replicas_stand_beside_each_other() -> None:

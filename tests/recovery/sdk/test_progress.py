@@ -12,7 +12,7 @@ import torch
 from mainstay.probes.core_types import StepPhase
 from mainstay.recovery.protocol.wire import from_worker
 from mainstay.recovery.protocol.worker_messages import ProgressReport, StepRecord
-from mainstay.recovery.sdk.call_tracker import CurrentCall
+from mainstay.recovery.sdk.call_tracker import Call, CallCount
 from mainstay.recovery.sdk.launcher_client import LauncherClient
 from mainstay.recovery.sdk.meter import StepMeter
 from mainstay.recovery.sdk.progress import ProgressThread
@@ -38,13 +38,13 @@ def receive(far: socket.socket) -> object:
 def test_it_speaks_though_nobody_calls_it(ends: tuple[LauncherClient, socket.socket]) -> None:
     link, far = ends
     meter = StepMeter(torch.nn.Linear(2, 2))
-    meter.traffic.enter(0, {"world": [0, 1], "dp": [0, 1]})
+    meter.traffic.enter({"world": [0, 1], "dp": [0, 1]})
     thread = ProgressThread(link, meter, lambda: (2, 7))
     first = receive(far)
     assert isinstance(first, ProgressReport)
     assert (first.generation, first.step, first.phase, first.in_call) == (2, 7, StepPhase.WARM_UP, 0.0)
     assert first.enqueued == first.completed == {"world": 0, "dp": 0}
-    meter.traffic.current = CurrentCall("allreduce", "dp", None, 0.0)
+    meter.traffic.current = Call("allreduce", "dp", None, 0.0, CallCount())
     said = receive(far)
     assert isinstance(said, ProgressReport)
     assert said.in_call > 0.0
@@ -57,5 +57,5 @@ def test_it_speaks_though_nobody_calls_it(ends: tuple[LauncherClient, socket.soc
 
 
 def test_a_call_between_two_ranks_names_the_other() -> None:
-    assert str(CurrentCall("recv", "pp", 3, 0.0)) == "recv pp 3"
-    assert str(CurrentCall("allreduce", None, None, 0.0)) == "allreduce other"
+    assert str(Call("recv", "pp", 3, 0.0, CallCount())) == "recv pp 3"
+    assert str(Call("allreduce", None, None, 0.0, CallCount())) == "allreduce other"
