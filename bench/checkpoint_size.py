@@ -24,7 +24,7 @@ from bench.lib_checkpoint_models import TOUCHED, DenseJob, EmbeddingJob, Job, la
 from bench.lib_encoded_slots import chain_in_memory, decoded, fill, readable
 from bench.lib_encoded_writes import EncodedWrites
 from bench.report import Row, publish, target_file
-from mainstay.recovery.checkpoint.encoding.chain_policy import ChainCosts, Link, NextSizes, choose_base
+from mainstay.recovery.checkpoint.encoding.chain_policy import ChainCosts, Link, choose_base
 from mainstay.recovery.checkpoint.encoding.encoded_slot import (
     SlotDigests,
     SlotId,
@@ -87,8 +87,8 @@ def written_chain(sized: Sized, costs: ChainCosts, *, since_full: bool) -> list[
     cycle: list[Link] = []
     for epoch in range(STEPS):
         first, last = (cycle[0].epoch, cycle[-1].epoch) if cycle else (None, None)
-        sizes = NextSizes(since_full=sized(epoch, first), since_previous=sized(epoch, first if since_full else last))
-        base = choose_base(cycle, sizes, costs)
+        since_previous = sized(epoch, first if since_full else last)
+        base = choose_base(cycle, costs, since_full=sized(epoch, first), since_previous=since_previous)
         link = Link(epoch, sized(epoch, base), base)
         cycle = [link] if base is None else [*cycle, link]
         links.append(link)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, Flag, InputError, one_line, print_unfolded
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, Flag, InputError, one_line, plain_table, print_unfolded
 from mainstay.probes.benchmarks.cancellation import cancel_on_signals
 from mainstay.probes.benchmarks.result import format_value
 from mainstay.recovery.accept_gpu.contract import CheckStatus
@@ -88,10 +88,7 @@ def _chosen(checks: str) -> tuple[str, ...]:
 
 
 def _figures(report: AcceptanceReport) -> Table:
-    from rich.table import Table  # noqa: PLC0415 - a pipeline that asks for JSON does not pay for it
-
-    table = Table("check", "figure", box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column("value", justify="right", no_wrap=True)
+    table = plain_table("check", "figure", "value", right={"value"}, folding="figure")
     for check in report.checks:
         for figure in check.figures:
             value = format_value(figure.value, figure.unit) if figure.unit else f"{figure.value:g}"
@@ -103,13 +100,9 @@ def _figures(report: AcceptanceReport) -> Table:
 
 
 def _summary(report: AcceptanceReport) -> Table:
-    from rich.table import Table  # noqa: PLC0415 - see above
-    from rich.text import Text  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415 - a pipeline that asks for JSON does not pay for it
 
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("status", "check", "time"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("evidence")
+    table = plain_table("status", "check", "time", "evidence", folding="evidence")
     for check in report.checks:
         status = Text(check.status.value.upper(), style=_STYLES[check.status])
         table.add_row(status, check.name, f"{check.seconds:.0f} s", Text(check.evidence))

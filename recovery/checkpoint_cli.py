@@ -12,17 +12,16 @@ from collections import Counter
 from collections.abc import Iterable
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
-from mainstay.recovery.checkpoint import open_checkpoint
 from mainstay.recovery.checkpoint.catalog import LATEST, RunDirectory, find, runs
 from mainstay.recovery.checkpoint.file_errors import refusal
-from mainstay.recovery.checkpoint.formats import WriteOptions, convert
+from mainstay.recovery.checkpoint.formats import WriteOptions, convert, open_checkpoint
 from mainstay.recovery.checkpoint.formats.mainstay import named_part
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.logical import LogicalTensor, problems, region_of, values_of
@@ -34,6 +33,8 @@ from mainstay.recovery.memory.errors import ArenaError
 
 checkpoint = App(name="checkpoint", help="List, verify, inspect, compare, and convert checkpoints.")
 MIB = 1 << 20
+ConvertOptions = Annotated[WriteOptions, Parameter(name="*")]
+DEFAULTS: Final = WriteOptions()
 
 
 _clear = one_line("mainstay checkpoint", dict.fromkeys((CheckpointError, ArenaError, OSError, ValueError), BAD_INPUT))
@@ -148,17 +149,7 @@ def _verify_other(path: Path, *, as_json: bool) -> int:
 @checkpoint.command(name="convert")
 @_clear
 def convert_(
-    source: Path,
-    output: Path,
-    *,
-    to: str = "dcp",
-    dp: int = 0,
-    pp: int = 0,
-    tp: int = 0,
-    like: Path | None = None,
-    zero_stage: int = 0,
-    accept_quantized: bool = False,
-    as_json: AsJson = False,
+    source: Path, output: Path, *, to: str = "dcp", options: ConvertOptions = DEFAULTS, as_json: AsJson = False
 ) -> int:
     """Convert a checkpoint to another format; every tensor is verified first.
 
@@ -166,17 +157,9 @@ def convert_(
         source: Read this checkpoint: a file or a directory, or a directory of runs (the newest complete step).
         output: Write to this path, which must not exist. With --to mainstay, add a new run to this directory.
         to: Choose mainstay, dcp, safetensors, torch, deepspeed, or megatron.
-        dp: Set the data-parallel size of the job that shall load it, for mainstay and for --zero-stage.
-        pp: Set its pipeline stages, for mainstay.
-        tp: Set its tensor slices, for mainstay.
-        like: Take random numbers and other rank-local state from this Mainstay step of the job, for mainstay.
-        zero_stage: Write the files of ZeRO 1, 2, or 3; by default, DeepSpeed's universal format.
-        accept_quantized: Convert a quantized step too, whose values are near those that were saved.
+        options: What some formats need to know.
         as_json: Print only JSON.
     """
-    options = WriteOptions(
-        dp=dp, pp=pp, tp=tp, like=like, zero_stage=zero_stage, accept_quantized=accept_quantized
-    )  # fmt: skip
     done = convert(source, output, to, options)
     count = len(done.tensors)
     lines = [f"{source} ({done.format}): {count} tensors in {output} ({to})"]

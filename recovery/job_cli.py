@@ -55,6 +55,8 @@ _one_line = one_line("mainstay job", {InputError: BAD_INPUT, TransportError: NO_
 JobName = Annotated[str, Parameter(help="Name the job.")]
 Rank = Annotated[int | None, Parameter(help="Name this rank.")]
 Node = Annotated[str | None, Parameter(help="Name all ranks of the job on this node.")]
+NodeToLeave = Annotated[str, Parameter(help="Leave this node.")]
+Target = Annotated[str | None, Parameter(help="Move them to this node; the default is any with standbys.")]
 
 
 @Parameter(name="*")
@@ -78,16 +80,13 @@ class RequestOptions:
     """Print only the result, as JSON."""
 
 
+DEFAULTS: Final = RequestOptions()
+
+
 @app.command
 @_one_line
 def migrate(
-    job: JobName,
-    /,
-    options: RequestOptions = RequestOptions(),
-    *,
-    rank: Rank = None,
-    node: Node = None,
-    target: Annotated[str | None, Parameter(help="Move them to this node; the default is any with standbys.")] = None,
+    job: JobName, /, options: RequestOptions = DEFAULTS, *, rank: Rank = None, node: Node = None, target: Target = None
 ) -> int:
     """Move one rank, or all ranks of a node, to warm standbys on other nodes.
 
@@ -99,9 +98,7 @@ def migrate(
 
 @app.command
 @_one_line
-def restore(
-    job: JobName, /, options: RequestOptions = RequestOptions(), *, rank: Rank = None, node: Node = None
-) -> int:
+def restore(job: JobName, /, options: RequestOptions = DEFAULTS, *, rank: Rank = None, node: Node = None) -> int:
     """Restart one rank, or all ranks of a node, from their snapshots.
 
     A node that the job left (mainstay job degrade) takes ranks again.
@@ -112,13 +109,7 @@ def restore(
 
 @app.command
 @_one_line
-def degrade(
-    job: JobName,
-    /,
-    options: RequestOptions = RequestOptions(),
-    *,
-    node: Annotated[str, Parameter(help="Leave this node.")],
-) -> int:
+def degrade(job: JobName, /, options: RequestOptions = DEFAULTS, *, node: NodeToLeave) -> int:
     """Leave a node at once: standbys replace its ranks, or training continues without them.
 
     The node takes no rank of the job until mainstay job restore --node.
@@ -131,7 +122,7 @@ def degrade(
 def reshape(
     job: JobName,
     /,
-    options: RequestOptions = RequestOptions(),
+    options: RequestOptions = DEFAULTS,
     *,
     dp: Annotated[int, Parameter(help="Set the data-parallel replicas.")] = 0,
     pp: Annotated[int, Parameter(help="Set the pipeline stages.")] = 0,
@@ -147,14 +138,14 @@ def reshape(
 
 @app.command
 @_one_line
-def save(job: JobName, /, options: RequestOptions = RequestOptions()) -> int:
+def save(job: JobName, /, options: RequestOptions = DEFAULTS) -> int:
     """Write one of the next steps to the checkpoint directory. With three snapshot slots training continues."""
     return _request(job, options, RequestKind.SAVE)
 
 
 @app.command
 @_one_line
-def check(job: JobName, /, options: RequestOptions = RequestOptions(), *, rank: Rank = None, node: Node = None) -> int:
+def check(job: JobName, /, options: RequestOptions = DEFAULTS, *, rank: Rank = None, node: Node = None) -> int:
     """Compare the speed of one rank, or of all ranks of a node, with that of ranks on other nodes.
 
     They run the same kernels between two steps, for which training pauses by about a second.
@@ -194,8 +185,9 @@ def _request(job: str, options: RequestOptions, kind: RequestKind, **about: Any)
     channel = _open_channel(job, options)
     told = channel.job()
     _check(job, told, request)
-    say = _quiet if options.as_json else _say
-    say(f"Asking job {job} for {_what(request)}.")
+    say: Callable[[str], None] = (lambda _line: None) if options.as_json else _say
+    target = f" to {request.target}" if request.target else ""
+    say(f"Asking job {job} for {request.kind} of {request.subject}{target}.")
     if told["state"] == "recovering":
         say("It recovers from a failure just now; it accepts requests when it trains again.")
     age = time.time() - told.get("last_seen_at", time.time())
@@ -207,18 +199,9 @@ def _request(job: str, options: RequestOptions, kind: RequestKind, **about: Any)
     return 0 if result.state is RequestState.COMPLETED else REJECTED
 
 
-def _what(request: JobRequest) -> str:
-    target = f" to {request.target}" if request.target else ""
-    return f"{request.kind} of {request.subject}{target}"
-
-
 def _say(line: str) -> None:
     sys.stdout.write(f"{time.strftime('%H:%M:%S')}  {line}\n")
     sys.stdout.flush()
-
-
-def _quiet(_: str) -> None:
-    pass
 
 
 # checks before the request
@@ -277,11 +260,7 @@ def _check_standbys(job: str, standbys: dict[str, int], moving: int, source: str
 
 
 def _follow(
-    channel: _Service | _Files,
-    request_id: str,
-    timeout: float,
-    say: Callable[[str], None] = _say,
-    sleep: Callable[[float], None] = time.sleep,
+    channel: _Service | _Files, request_id: str, timeout: float, say: Callable[[str], None] = _say
 ) -> JobRequestResult:
     until, state = time.monotonic() + timeout, RequestState.PENDING
     while time.monotonic() < until:
@@ -293,7 +272,7 @@ def _follow(
             elif state is not RequestState.PENDING:
                 say(_end(answer))
                 return answer
-        sleep(POLL_SECONDS)
+        time.sleep(POLL_SECONDS)
     begun = "it has begun and not ended" if state is RequestState.ACCEPTED else "the job has not answered"
     raise _NoAnswerError(
         f"after {timeout:g} s {begun}; request {request_id} is still open and the job may still accept it"
@@ -363,7 +342,7 @@ class _Files:
         self._directory = directory
 
     def job(self) -> dict[str, Any]:
-        told = self._read()
+        told = read_if_whole(self._directory / JOB_FILE, dict[str, Any])
         if told is None:
             raise InputError(
                 f"{self._directory} has no job.json: give --state-dir of the launcher that coordinates, or --service"
@@ -381,6 +360,3 @@ class _Files:
 
     def answer(self, request_id: str) -> JobRequestResult | None:
         return read_result(self._directory, request_id)
-
-    def _read(self) -> dict[str, Any] | None:
-        return read_if_whole(self._directory / JOB_FILE, dict[str, Any])

@@ -22,6 +22,8 @@ from mainstay.recovery.protection_scheme import ProtectionScheme
 
 _Parsed = TypeVar("_Parsed")
 
+AUTO: Final = -(1 << 40)
+"""The value of ``auto``: a number that no user types."""
 TOKEN_VARIABLE: Final = "MAINSTAY_JOB_TOKEN"  # noqa: S105 - the name of a variable, not a token
 
 
@@ -60,6 +62,13 @@ def parse_nnodes(text: str) -> NodeCount:
     if not 1 <= found.least <= found.most:
         raise argparse.ArgumentTypeError(f"{text!r} must be at least 1" + (", and MAX at least MIN" if colon else ""))
     return found
+
+
+def parse_steps(text: str) -> int:
+    try:
+        return AUTO if text == "auto" else int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of steps or auto") from error
 
 
 def _endpoint(lowest: int, text: str) -> tuple[str, int]:

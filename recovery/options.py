@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, get_args
 
 from mainstay.probes.core_types import validate_name
-from mainstay.recovery import option_help
 from mainstay.recovery.admission import AdmissionPolicy
 from mainstay.recovery.checkpoint.manifest import QUANTIZED, StepEncoding
-from mainstay.recovery.checkpoint_options import AUTO, add_checkpoint_options
 from mainstay.recovery.job_certificates import Authority, job_tls
 from mainstay.recovery.job_tls import JobTls
+from mainstay.recovery.option_help import SHAPE, add_group
 from mainstay.recovery.option_values import (
+    AUTO,
     TOKEN_VARIABLE,
     OptionsError,
     find_job_token,
@@ -28,6 +28,8 @@ from mainstay.recovery.option_values import (
     parse_nnodes,
     parse_scheme,
     parse_service,
+    parse_steps,
+    parse_upload,
     read_token,
     require_endpoint,
     state_directory,
@@ -212,7 +214,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     _torchrun_options(parser)
     _job_options(parser)
-    add_checkpoint_options(parser)
+    _checkpoint_options(parser)
     _recovery_options(parser)
     parser.add_argument("script", help="Run this training script (with -m: this module).")
     parser.add_argument("script_args", nargs=argparse.REMAINDER, help="Pass these arguments to the script.")
@@ -225,53 +227,75 @@ def _both(name: str) -> tuple[str, str]:
 
 
 def _torchrun_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("options of torchrun").add_argument
-    add("--nnodes", type=parse_nnodes, default="1", metavar="N or MIN:MAX", help=option_help.NNODES)
+    add = add_group(parser, "options of torchrun")
+    add("--nnodes", type=parse_nnodes, default="1", metavar="N or MIN:MAX")
     add(*_both("node-rank"), type=int, default=0, help="Set the number of this node; node 0 coordinates.")
-    add(*_both("nproc-per-node"), dest="nproc", type=int, default=1, metavar="N", help=option_help.NPROC)
-    add(*_both("rdzv-endpoint"), type=parse_any_endpoint, metavar="HOST:PORT", help=option_help.RDZV_ENDPOINT)
+    add(*_both("nproc-per-node"), dest="nproc", type=int, default=1, metavar="N")
+    add(*_both("rdzv-endpoint"), type=parse_any_endpoint, metavar="HOST:PORT")
     add(*_both("max-restarts"), type=int, default=10, help="Give the job up after this many recoveries.")
     add("-m", "--module", action="store_true", help="Run the script as a module.")
     add("--standalone", action="store_true", help="Use one node; this is also the default.")
 
 
 def _job_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("options of the job").add_argument
+    add = add_group(parser, "options of the job")
     add("--job-id", help="Name the job; use the same name on all nodes.")
     add("--node-name", dest="node", metavar="NAME", help="Name this node; the default is its host name.")
     add("--preload", action="append", default=[], metavar="MODULE", help="Import a module before any rank; repeatable.")
-    add("--dp", type=int, default=0, help=f"Set the data-parallel size {option_help.SHAPE}.")
-    add("--pp", type=int, default=0, help=f"Set the number of pipeline stages {option_help.SHAPE}.")
+    add("--dp", type=int, default=0, help=f"Set the data-parallel size {SHAPE}.")
+    add("--pp", type=int, default=0, help=f"Set the number of pipeline stages {SHAPE}.")
     add("--tp", type=int, default=0, help="Set the number of tensor-parallel ranks, instead of mainstay.init(tp=).")
     add("--token-file", type=Path, help=f"Read the job's secret from a file instead of {TOKEN_VARIABLE}.")
-    add("--service", type=parse_service, metavar="URL", help=option_help.SERVICE)
+    add("--service", type=parse_service, metavar="URL")
     add("--service-token-file", type=Path, help="Read the token for --service from a file.")
-    _add_choice(add, "--admission", AdmissionPolicy.ENFORCE, option_help.ADMISSION)
-    _add_choice(add, "--preflight", AdmissionPolicy.OFF, option_help.PREFLIGHT)
+    _add_choice(add, "--admission", AdmissionPolicy.ENFORCE)
+    _add_choice(add, "--preflight", AdmissionPolicy.OFF)
     add("--state-dir", type=Path, help="Keep events.jsonl, job.json, and spools in this directory.")
     add("--record-events", type=Path, metavar="DIR", help="Record what changes the job, for mainstay replay-job.")
-    add("--join-timeout", dest="join_seconds", type=float, default=300.0, metavar="S", help=option_help.JOIN_TIMEOUT)
-    add("--ready-timeout", dest="ready_seconds", type=float, default=60.0, metavar="S", help=option_help.READY_TIMEOUT)
-    add("--node-timeout", dest="node_seconds", type=float, default=10.0, metavar="S", help=option_help.NODE_TIMEOUT)
-    add("--quorum", type=int, help=option_help.QUORUM)
-    add("--launcher-endpoint", type=parse_endpoint, metavar="HOST:PORT", help=option_help.LAUNCHER_ENDPOINT)
+    add("--join-timeout", dest="join_seconds", type=float, default=300.0, metavar="S")
+    add("--ready-timeout", dest="ready_seconds", type=float, default=60.0, metavar="S")
+    add("--node-timeout", dest="node_seconds", type=float, default=10.0, metavar="S")
+    add("--quorum", type=int)
+    add("--launcher-endpoint", type=parse_endpoint, metavar="HOST:PORT")
+
+
+def _checkpoint_options(parser: argparse.ArgumentParser) -> None:
+    add = add_group(parser, "options of snapshots and checkpoints")
+    add("--parity-interval", dest="parity_every", type=parse_steps, default=10, metavar="N")
+    add("--protection", default="xor", metavar="SCHEME")
+    add("--group-size", type=int)
+    add("--failure-domain", dest="domain", action="append", default=[], metavar="[NODE=]RACK")
+    add("--shard-snapshots", action="store_true")
+    add("--snapshot-encryption", choices=("on", "off"), default="on")
+    add("--checkpoint-interval", dest="disk_every", type=parse_steps, default=0, metavar="N")
+    add("--checkpoint-dir", type=Path)
+    add("--checkpoint-keep", type=int, default=2, metavar="N")
+    add("--checkpoint-keep-hours", type=float, default=0.0, metavar="H")
+    add("--checkpoint-upload", type=parse_upload, metavar="URL")
+    add("--checkpoint-upload-rate", dest="upload_rate", type=float, default=0.0, metavar="B")
+    add("--checkpoint-replicas", type=int, default=0)
+    add("--checkpoint-parity", action="store_true")
+    encodings = get_args(StepEncoding)
+    add("--checkpoint-encoding", choices=encodings, default=encodings[0])
+    add("--resume", metavar="RUN")
+    add("--accept-quantized", action="store_true")
+    add("--node-mtbf-hours", dest="mtbf_hours", type=float, default=NODE_MTBF_HOURS, metavar="H")
 
 
 def _recovery_options(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("options of recovery").add_argument
-    add("--standbys", dest="spares", type=int, default=1, metavar="N", help=option_help.STANDBYS)
-    _add_choice(add, "--on-loss", LossPolicy.WAIT, option_help.ON_LOSS)
-    _add_choice(add, "--on-hang", OnHang.RECOVER, option_help.ON_HANG)
-    _add_choice(add, "--on-numeric-anomaly", NumericAnomalyPolicy.REPORT, option_help.ON_NUMERIC_ANOMALY)
-    _add_choice(add, "--on-corruption", CorruptionPolicy.REPORT, option_help.ON_CORRUPTION)
+    add = add_group(parser, "options of recovery")
+    add("--standbys", dest="spares", type=int, default=1, metavar="N")
+    _add_choice(add, "--on-loss", LossPolicy.WAIT)
+    _add_choice(add, "--on-hang", OnHang.RECOVER)
+    _add_choice(add, "--on-numeric-anomaly", NumericAnomalyPolicy.REPORT)
+    _add_choice(add, "--on-corruption", CorruptionPolicy.REPORT)
     add("--step-replay-every", type=int, default=0, help="Replay steps every so many steps to find SDC; 0: never.")
-    shares = "Assign micro-batches to replicas evenly, or in proportion to their speed."
-    _add_choice(add, "--micro-batch-assignment", AssignmentPolicy.EVEN, shares)
+    _add_choice(add, "--micro-batch-assignment", AssignmentPolicy.EVEN)
 
 
-def _add_choice(add: Callable[..., argparse.Action], name: str, default: StrEnum, text: str) -> None:
+def _add_choice(add: Callable[..., argparse.Action], name: str, default: StrEnum) -> None:
     known = {value.value: value for value in type(default)}
-    add(name, type=lambda word: known.get(word, word), choices=[*known], default=default, help=text)
+    add(name, type=lambda word: known.get(word, word), choices=[*known], default=default)
 
 
 def _checked(found: argparse.Namespace) -> RunOptions:

@@ -14,7 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
+from mainstay.probes.decoding import read_if_whole
 from mainstay.recovery.accept_gpu.contract import CheckSettings
+from mainstay.recovery.job_request import JOB_FILE
 
 T = TypeVar("T")
 
@@ -33,7 +35,7 @@ class TrainingJobError(RuntimeError):
 
 
 class TrainingJob:
-    """A context manager around one job; leaving it ends the job.
+    """One job, from its start; a context manager: leaving it ends the job.
 
     Training is paced until ``finish``. A rank hangs while the file ``hang`` is there.
 
@@ -46,40 +48,33 @@ class TrainingJob:
 
     def __init__(self, settings: CheckSettings, name: str, *, steps: int, paced: bool = True) -> None:
         self.ranks = ranks_of(settings)
-        self._steps = steps
         self.folder = Path(settings.folder) / name
         self.folder.mkdir()
         self.hang = self.folder / "hang"
         self._pace = self.folder / "paced"
         if paced:
             self._pace.touch()
-        self._on_gpu = settings.on_gpu
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
         faults = [f"sleep:rank={rank},ms={_PACE_MS},file={self._pace}" for rank in range(self.ranks)]
         faults.append(f"hang:rank={self.ranks - 1},file={self.hang}")
-        options: dict[str, object] = {
-            "--nproc-per-node": self.ranks, "--job-id": "accept-gpu", "--node-name": "node-0",
-            "--state-dir": self.folder / "state",
-        }  # fmt: skip
-        script: dict[str, object] = {
-            "--dp": self.ranks, "--pp": 1, "--steps": self._steps, "--width": 64, "--layers": 2, "--batch": 1,
-            "--micro-batches": 2, "--save": self.folder / "saved", "--faults": ";".join(faults),
-        }  # fmt: skip
-        words = [*_flat(options), str(_EXAMPLE), *_flat(script)]
+        words: list[object] = [
+            "--nproc-per-node", self.ranks, "--job-id", "accept-gpu", "--node-name", "node-0",
+            "--state-dir", self.folder / "state", _EXAMPLE,
+            "--dp", self.ranks, "--pp", 1, "--steps", steps, "--width", 64, "--layers", 2, "--batch", 1,
+            "--micro-batches", 2, "--save", self.folder / "saved", "--faults", ";".join(faults),
+        ]  # fmt: skip
         with (self.folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "mainstay", "run", *words],
+                [sys.executable, "-m", "mainstay", "run", *map(str, words)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=self._environment(),
+                env=self._environment(on_gpu=settings.on_gpu),
             )
+
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        assert self._process is not None
         self._process.terminate()
         try:
             self._process.wait(_END_SECONDS)
@@ -110,7 +105,6 @@ class TrainingJob:
         Raises:
             TrainingJobError: not in time, or the job ended first.
         """
-        assert self._process is not None
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while not (found := happened()):
             code = self._process.poll()
@@ -135,7 +129,6 @@ class TrainingJob:
         Raises:
             TrainingJobError: the job did not end well.
         """
-        assert self._process is not None
         self._pace.unlink(missing_ok=True)
         try:
             code = self._process.wait(_PATIENCE_SECONDS)
@@ -146,17 +139,13 @@ class TrainingJob:
         return {file.name: file.read_bytes() for file in sorted((self.folder / "saved").glob("*.npz"))}
 
     def _state(self) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = json.loads((self.folder / "state" / "job.json").read_bytes())
-        except (FileNotFoundError, json.JSONDecodeError):
-            return {}
-        return found
+        return read_if_whole(self.folder / "state" / JOB_FILE, dict[str, Any]) or {}
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, *, on_gpu: bool) -> dict[str, str]:
         shared = self.folder / "shm"
         shared.mkdir()
         environment = {**os.environ, "MAINSTAY_JOB_TOKEN": secrets.token_hex(16), "MAINSTAY_SHM_DIR": str(shared)}
-        if not self._on_gpu:
+        if not on_gpu:
             return environment | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         # Ring: more than two ranks add up in the same order in every generation.
         return {"NCCL_ALGO": "Ring"} | environment
@@ -170,7 +159,3 @@ class TrainingJob:
 def ranks_of(settings: CheckSettings) -> int:
     """How many ranks a job has."""
     return min(settings.device.count, MOST_RANKS) if settings.on_gpu else 2
-
-
-def _flat(options: dict[str, object]) -> list[str]:
-    return [str(word) for pair in options.items() for word in pair]

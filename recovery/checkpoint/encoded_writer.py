@@ -20,14 +20,7 @@ from typing import Final
 import msgspec
 
 from mainstay.recovery.checkpoint import save
-from mainstay.recovery.checkpoint.encoding.chain_policy import (
-    MAX_LINKS,
-    ChainCosts,
-    Link,
-    NextSizes,
-    choose_base,
-    pays_full,
-)
+from mainstay.recovery.checkpoint.encoding.chain_policy import MAX_LINKS, ChainCosts, Link, choose_base, pays_full
 from mainstay.recovery.checkpoint.encoding.encoded_slot import (
     ChainBase,
     SlotDigests,
@@ -180,7 +173,7 @@ class EncodedWriter:
                 logger.warning("the base of the next step cannot be read: %s", error)
                 return _Choice(encoded=self._ratio < 1.0 - LEAST_SAVING)
         first, last = (round(changed[self._chain[at].epoch] * self._ratio) for at in (0, -1))
-        epoch = choose_base(self._chain, NextSizes(since_full=first, since_previous=last), costs)
+        epoch = choose_base(self._chain, costs, since_full=first, since_previous=last)
         return _Choice(encoded=epoch is not None, base=None if epoch is None else self._bases[epoch])
 
     def _choose_dense(self, data: Bytes, digests: SlotDigests, costs: ChainCosts, opened: ExitStack) -> _Choice:
@@ -195,9 +188,8 @@ class EncodedWriter:
         read = opened.enter_context(full_part(self._run, base.part))
         stored = {e.name: replace(base.digests[e.name], read=partial(read, e)) for e in base.part.tensors}
         alone, against, known = sampled_against(self._layout, data, digests, stored)
-        sizes = NextSizes(since_full=against, since_previous=against)
         pays = against <= (1.0 - LEAST_SAVING) * alone
-        if pays and choose_base(self._chain, sizes, costs) is not None:
+        if pays and choose_base(self._chain, costs, since_full=against, since_previous=against) is not None:
             return _Choice(encoded=True, base=base, known=known)
         return _Choice(encoded=alone < (1.0 - LEAST_SAVING) * self._nbytes and not pays_full(self._chain, alone))
 

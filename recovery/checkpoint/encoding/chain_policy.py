@@ -25,14 +25,6 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NextSizes:
-    """Predicted bytes of the next step: what changed, times the ratio that the encoding reached so far."""
-
-    since_full: int
-    since_previous: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChainCosts:
     """What a restore costs, and how long it may take."""
 
@@ -61,7 +53,7 @@ def chain_of(cycle: Sequence[Link], epoch: int) -> list[int]:
     return found[::-1]
 
 
-def choose_base(cycle: Sequence[Link], sizes: NextSizes, costs: ChainCosts) -> int | None:
+def choose_base(cycle: Sequence[Link], costs: ChainCosts, *, since_full: int, since_previous: int) -> int | None:
     """The epoch to write the next step against; None: write it in full.
 
     A difference is chosen only if its restore stays within the limit. A full step is due once the next difference costs
@@ -70,14 +62,16 @@ def choose_base(cycle: Sequence[Link], sizes: NextSizes, costs: ChainCosts) -> i
 
     Args:
         cycle: the steps since the last full one, which is the first; empty: there is none.
-        sizes: of the next step, against each base.
         costs: of a restore.
+        since_full: predicted bytes of the next step against the last full one: what changed, times the ratio that the
+            encoding reached so far.
+        since_previous: the same against the step before.
     """
     if not cycle:
         return None
     first, last = cycle[0].epoch, cycle[-1].epoch
-    chains = {first: [cycle[0].nbytes, sizes.since_full]}
-    chains.setdefault(last, [*chain_of(cycle, last), sizes.since_previous])
+    chains = {first: [cycle[0].nbytes, since_full]}
+    chains.setdefault(last, [*chain_of(cycle, last), since_previous])
     within = [
         (chain[-1], base)
         for base, chain in chains.items()

@@ -6,7 +6,6 @@ floats have nearby bits. Byte planes then separate what can be compressed from w
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy.typing as npt
 import xxhash
 
 from mainstay.recovery.checkpoint.encoding.tensor_blob import ExactHeader, Sections, chunks, join, stored
-from mainstay.recovery.checkpoint.encoding.units import Selection, UnitDigests, unit_digests
+from mainstay.recovery.checkpoint.encoding.units import ReadBytes, Selection, UnitDigests, unit_digests
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.layout import DTYPES, TensorSpec
@@ -25,8 +24,6 @@ _SAMPLE: Final = 16 * 1024
 _SAMPLES: Final = 4
 
 Words = npt.NDArray[np.unsignedinteger]
-WordsBelow = Callable[[slice], Words]
-"""The words of the base that lie under some of a tensor."""
 
 
 def encode_exact(
@@ -46,19 +43,19 @@ def encode_exact(
     """
     own = own or unit_digests(spec, data)
     chosen = Selection.build(spec, own, base)
-    words, read = chosen.gather(data).view(_words(spec)), xxhash.xxh3_64()
-    below = None if base is None else _words_read(base, words)
+    words, found = chosen.gather(data).view(_words(spec)), xxhash.xxh3_64()
+    read = base.read if base else None
     header = ExactHeader(
         dtype=spec.dtype, shape=spec.shape, digest=own.whole, unit=chosen.unit,
-        base=base.whole if base and (chosen.unit or below) else None, subtracted=below is not None,
+        base=base.whole if base and (chosen.unit or read) else None, subtracted=read is not None,
     )  # fmt: skip
     planes = []
     for part in chunks(len(words), CHUNK):
-        under = None if below is None else below(part)
+        under = _words_below(read, words, part) if read else None
         planes += _planes(words[part], under)
         if under is not None:
-            read.update(under.data)
-    if base and below and read.intdigest() != base.whole:
+            found.update(under.data)
+    if base and read and found.intdigest() != base.whole:
         raise CheckpointError(f"tensor {spec.name!r} of the base is damaged on disk")
     return join(header, [*chosen.sections(), *planes])
 
@@ -91,17 +88,11 @@ def _words(spec: TensorSpec) -> np.dtype[np.unsignedinteger]:
     return np.dtype(f"u{np.dtype(DTYPES[spec.dtype]).itemsize // (2 if spec.dtype.startswith('complex') else 1)}")
 
 
-def _words_read(base: UnitDigests, words: Words) -> WordsBelow | None:
-    read_bytes = base.read
-    if read_bytes is None:
-        return None
-
-    def read(part: slice) -> Words:
-        found = np.empty_like(words[part])
-        read_bytes(part.start * words.itemsize, found.view(np.uint8))
-        return found
-
-    return read
+def _words_below(read: ReadBytes, words: Words, part: slice) -> Words:
+    """The words of the base that lie under a part of a tensor's."""
+    found = np.empty_like(words[part])
+    read(part.start * words.itemsize, found.view(np.uint8))
+    return found
 
 
 def sampled_sizes(spec: TensorSpec, data: Bytes, base: UnitDigests) -> tuple[int, int]:
@@ -110,9 +101,8 @@ def sampled_sizes(spec: TensorSpec, data: Bytes, base: UnitDigests) -> tuple[int
     Raises:
         CheckpointError: the base cannot be read.
     """
-    words = data.view(_words(spec))
-    below = _words_read(base, words)
-    assert below is not None
+    words, read = data.view(_words(spec)), base.read
+    assert read is not None
     size = min(_SAMPLE, max(_SAMPLE // 4, len(words) // 16))
     step = max(4 * size, len(words) // _SAMPLES)  # a quarter of the words, and less of large tensors
     places = [slice(start, min(start + size, len(words))) for start in range(0, len(words), step)]
@@ -120,7 +110,7 @@ def sampled_sizes(spec: TensorSpec, data: Bytes, base: UnitDigests) -> tuple[int
     for at in places:
         count += at.stop - at.start
         plain += sum(map(len, _planes(words[at], None)))
-        less += sum(map(len, _planes(words[at], below(at))))
+        less += sum(map(len, _planes(words[at], _words_below(read, words, at))))
     return plain * len(words) // max(count, 1), less * len(words) // max(count, 1)
 
 

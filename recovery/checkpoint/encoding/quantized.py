@@ -18,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from mainstay.recovery.checkpoint.encoding.tensor_blob import QuantizedHeader, Sections, chunks, join, stored
+from mainstay.recovery.checkpoint.logical import values_of
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.memory.digest import Bytes, digest
-from mainstay.recovery.memory.layout import TensorSpec
+from mainstay.recovery.memory.layout import DTYPES, TensorSpec
 
 Floats = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.uint8]
@@ -118,9 +119,7 @@ def _group(spec: TensorSpec) -> int:
 
 
 def _floats(spec: TensorSpec, data: Bytes) -> Floats:
-    if spec.dtype == "bfloat16":
-        return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    return data.view(np.float16 if spec.dtype == "float16" else np.float32).astype(np.float32, copy=False)
+    return values_of(data.view(DTYPES[spec.dtype]), spec.dtype).astype(np.float32, copy=False)
 
 
 def _bytes(spec: TensorSpec, values: Floats, count: int) -> Bytes:
@@ -180,10 +179,7 @@ def _encode_uniform(values: Floats, bits: int) -> tuple[Codes, Codes]:
             low, high = _search_ends(values, low, high, bits)
         step = _rounded_up((high - low) / (2**bits - 1))
         codes = np.nan_to_num(_uniform_codes(values, low, step, bits)).astype(np.uint8)
-    parameters = np.empty((len(values), _PARAMETERS), np.uint8)
-    parameters[:, :4] = low[:, None].view(np.uint8)
-    parameters[:, 4:] = step[:, None].view(np.uint8)[:, 2:]
-    return codes, parameters
+    return codes, np.hstack([low[:, None].view(np.uint8), step[:, None].view(np.uint8)[:, 2:]])
 
 
 def _search_ends(values: Floats, low: Floats, high: Floats, bits: int) -> tuple[Floats, Floats]:
@@ -213,8 +209,7 @@ def _squared_error(values: Floats, low: Floats, high: Floats, bits: int) -> Floa
 
 def _decode_uniform(codes: Codes, parameters: Codes) -> Floats:
     low = np.ascontiguousarray(parameters[:, :4]).view(np.float32)
-    step = np.zeros((len(parameters), 4), np.uint8)
-    step[:, 2:] = parameters[:, 4:]
+    step = np.pad(parameters[:, 4:], ((0, 0), (2, 0)))
     decoded = codes.astype(np.float32)
     decoded *= step.view(np.float32)
     decoded += low
@@ -233,9 +228,7 @@ def _encode_logarithmic(values: Floats, bits: int) -> tuple[Codes, Codes]:
     unit = (reach + (whole - 1)) // whole
     step = np.maximum(unit, 1)[:, None] * np.uint32(_LOG_UNIT)
     codes = np.where(positive, (np.maximum(number, low[:, None]) - low[:, None] + step // 2) // step + 1, 0)
-    parameters = np.empty((len(values), _PARAMETERS), np.uint8)
-    parameters[:, :4] = low[:, None].view(np.uint8)
-    parameters[:, 4:] = unit.astype(np.uint16)[:, None].view(np.uint8)
+    parameters = np.hstack([low[:, None].view(np.uint8), unit.astype(np.uint16)[:, None].view(np.uint8)])
     return codes.astype(np.uint8), parameters
 
 

@@ -24,6 +24,8 @@ _LEAST_ROW: Final = 64
 """Shorter rows would need nearly as many bytes for digests as for data."""
 
 Mask = npt.NDArray[np.bool_]
+ReadBytes = Callable[[int, Bytes], None]
+"""Reads bytes of a tensor from an offset on, without a check; raises ``CheckpointError``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ class UnitDigests:
 
     whole: int
     units: npt.NDArray[np.uint64]
-    read: Callable[[int, Bytes], None] | None = None
-    """Reads its bytes from an offset on, without a check; raises ``CheckpointError``. None: nothing is read."""
+    read: ReadBytes | None = None
+    """None: nothing is read of it."""
 
 
 def unit_bytes(spec: TensorSpec) -> int:

@@ -11,20 +11,23 @@ from mainstay.recovery.checkpoint.logical import LogicalCheckpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """What some formats need to know beyond the tensors; 0: as the source says, else 1."""
+    """What some formats need to know beyond the tensors, as ``mainstay checkpoint convert`` asks for it.
+
+    A size of 0 is as the source says, or else 1. With ``zero_stage`` 0, any number of ranks loads what is written.
+    """
 
     dp: int = 0
-    """Data-parallel ranks."""
+    """Set the data-parallel size of the job that shall load it, for mainstay and for --zero-stage."""
     pp: int = 0
+    """Set its pipeline stages, for mainstay."""
     tp: int = 0
+    """Set its tensor slices, for mainstay."""
     like: Path | None = None
-    """A Mainstay step of the job that shall continue; gives what only its ranks have."""
+    """Take random numbers and other rank-local state from this Mainstay step of the job, for mainstay."""
     zero_stage: int = 0
-    """1, 2, or 3: DeepSpeed's own files for ``dp`` ranks. 0: its universal format, which any number of ranks loads."""
-    shard_bytes: int = 5 << 30
-    """Largest safetensors file; Hugging Face's own limit is 5 GB."""
+    """Write the files of ZeRO 1, 2, or 3; by default, DeepSpeed's universal format."""
     accept_quantized: bool = False
-    """Convert near values too."""
+    """Convert a quantized step too, whose values are near those that were saved."""
 
 
 @dataclass(frozen=True, slots=True)

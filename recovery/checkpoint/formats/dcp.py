@@ -32,20 +32,18 @@ def read(path: Path, kind: str = "dcp", rename: Rename = str) -> LogicalCheckpoi
     Raises:
         CheckpointError: see ``read_metadata``.
     """
-    chunks: dict[str, list[StoredChunk]] = {}
-    objects: dict[str, Any] = {}
+    stored: dict[str, list[StoredChunk]] = {}
     for chunk in read_metadata(path):
-        if chunk.dtype:
-            chunks.setdefault(chunk.key, []).append(chunk)
-        else:
-            objects[chunk.key] = chunk
-    tensors = {}
-    for key, found in chunks.items():
-        name = rename(key)
-        boxes = tuple(_box(path, chunk) for chunk in found)
-        tensors[name] = LogicalTensor(name, found[0].dtype, found[0].shape, boxes)
-    plain = {key: read_archive(path / chunk.file, chunk.at, chunk.nbytes) for key, chunk in objects.items()}
-    return LogicalCheckpoint(path, kind, tensors, gathered({k: v for k, v in plain.items() if is_plain(v)}))
+        stored.setdefault(chunk.key, []).append(chunk)
+    tensors, values = {}, {}
+    for key, chunks in stored.items():
+        first, name = chunks[0], rename(key)
+        if first.dtype:
+            boxes = tuple(_box(path, chunk) for chunk in chunks)
+            tensors[name] = LogicalTensor(name, first.dtype, first.shape, boxes)
+        elif is_plain(value := read_archive(path / first.file, first.at, first.nbytes)):
+            values[key] = value
+    return LogicalCheckpoint(path, kind, tensors, gathered(values))
 
 
 def _box(path: Path, chunk: StoredChunk) -> Box:

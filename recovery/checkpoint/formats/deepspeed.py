@@ -66,7 +66,7 @@ def read(path: Path) -> LogicalCheckpoint:
         _require_zero_only(folder, models)
     states = [_dictionary(file) for _, file in sorted(models.items())]
     with file_errors(folder, "is no DeepSpeed checkpoint of a known kind"):
-        checkpoint = _model(path, states, universal=universal)
+        checkpoint = _model(path, states[0], universal=universal)
         if universal:
             _read_universal(checkpoint, folder, states[0])
         else:
@@ -94,8 +94,7 @@ def _dictionary(file: Path) -> dict[str, Any]:
     return item
 
 
-def _model(path: Path, states: list[dict[str, Any]], *, universal: bool) -> LogicalCheckpoint:
-    first = states[0]
+def _model(path: Path, first: dict[str, Any], *, universal: bool) -> LogicalCheckpoint:
     plain = {key: value for key, value in first.items() if key != "module" and is_plain(value)}
     checkpoint = LogicalCheckpoint(path, "deepspeed", {}, {"step": int(first["global_steps"]), "deepspeed": plain})
     shapes = {name: tuple(shape) for group in first["param_shapes"] for name, shape in group.items()}

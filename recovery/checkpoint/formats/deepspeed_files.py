@@ -11,14 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from mainstay.recovery.checkpoint.formats.base import WriteOptions
-from mainstay.recovery.checkpoint.logical import (
-    MASTER,
-    LogicalCheckpoint,
-    LogicalTensor,
-    Shape,
-    array_tensor,
-    joined,
-)
+from mainstay.recovery.checkpoint.logical import MASTER, LogicalCheckpoint, LogicalTensor, Shape, array_tensor, joined
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.checkpoint.pickle_codec import Name, PickledCall, PickledObject
 from mainstay.recovery.checkpoint.torch_archive import save_file

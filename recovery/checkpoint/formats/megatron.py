@@ -92,10 +92,8 @@ def write(checkpoint: LogicalCheckpoint, out: Path, options: WriteOptions) -> No
     steps = {name for name in checkpoint.tensors if name.startswith("optimizer.state.") and name.endswith(".step")}
     kept = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in steps}
     dcp.write(LogicalCheckpoint(checkpoint.path, "megatron", kept), folder, options, _their_name)
-    groups = [dict(group) for group in checkpoint.values.get("optimizer.param_groups", [])]
-    if steps:
-        for group in groups:
-            group["step"] = int(checkpoint.tensors[min(steps)].read())
+    counted = {"step": int(checkpoint.tensors[min(steps)].read())} if steps else {}
+    groups = [group | counted for group in checkpoint.values.get("optimizer.param_groups", [])]
     values = {key: value for key, value in checkpoint.values.items() if key != "optimizer.param_groups"}
     common = values | {"iteration": checkpoint.step, "checkpoint_version": 3.0}
     if groups:

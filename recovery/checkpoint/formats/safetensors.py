@@ -7,7 +7,6 @@ The model is in ``model.safetensors`` under the model's own names. What else a c
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +29,8 @@ _MODEL: Final = "model.safetensors"
 _INDEX: Final = "model.safetensors.index.json"
 _STATE: Final = "training_state.safetensors"
 _VALUES: Final = "mainstay.values"
+MAX_SHARD_BYTES: Final = 5 << 30
+"""Of a file; Hugging Face's own limit is 5 GB."""
 _MAX_HEADER: Final = 100_000_000
 """The limit of the safetensors library."""
 
@@ -95,7 +96,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
 # Writing
 
 
-def write(checkpoint: LogicalCheckpoint, out: Path, options: WriteOptions) -> None:
+def write(checkpoint: LogicalCheckpoint, out: Path, _options: WriteOptions) -> None:
     """Write a directory.
 
     Raises:
@@ -105,7 +106,7 @@ def write(checkpoint: LogicalCheckpoint, out: Path, options: WriteOptions) -> No
     model = checkpoint.model()
     if not model:
         raise CheckpointError(f"{checkpoint.path} has no model tensors (model.*), which safetensors files are for")
-    shards = _shards(model, options.shard_bytes)
+    shards = _shards(model, MAX_SHARD_BYTES)
     names = [_MODEL] if len(shards) == 1 else [
         f"model-{i + 1:05d}-of-{len(shards):05d}.safetensors" for i in range(len(shards))
     ]  # fmt: skip
@@ -130,9 +131,8 @@ def _shards(model: dict[str, LogicalTensor], limit: int) -> list[dict[str, Logic
 
 def _write(path: Path, tensors: dict[str, LogicalTensor], metadata: dict[str, str]) -> None:
     header: dict[str, Any] = {"__metadata__": metadata}
-    ordered: Iterable[tuple[str, LogicalTensor]] = sorted(
-        tensors.items(), key=lambda pair: (-pair[1].numpy_dtype.itemsize, pair[0])
-    )  # wide types first, so that each tensor is aligned to its type
+    # Wide types come first, so that each tensor is aligned to its type.
+    ordered = sorted(tensors.items(), key=lambda pair: (-pair[1].numpy_dtype.itemsize, pair[0]))
     at = 0
     for name, tensor in ordered:
         if tensor.dtype not in _NAMES:

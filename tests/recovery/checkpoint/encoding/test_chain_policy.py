@@ -12,7 +12,6 @@ from mainstay.recovery.checkpoint.encoding.chain_policy import (
     MAX_LINKS,
     ChainCosts,
     Link,
-    NextSizes,
     chain_of,
     choose_base,
     pays_full,
@@ -39,7 +38,7 @@ def run(sizes: Sizes, cost: ChainCosts, steps: int, *, since_full: bool = False)
     for epoch in range(steps):
         first, last = (cycle[0].epoch, cycle[-1].epoch) if cycle else (0, 0)
         last = first if since_full else last
-        base = choose_base(cycle, NextSizes(since_full=sizes(first, epoch), since_previous=sizes(last, epoch)), cost)
+        base = choose_base(cycle, cost, since_full=sizes(first, epoch), since_previous=sizes(last, epoch))
         if base is None:
             cycle = []
         link = Link(epoch, FULL if base is None else sizes(base, epoch), base)
@@ -110,8 +109,7 @@ def test_the_cheaper_base_is_taken_within_the_limit() -> None:
         (300, 100, math.inf, 2), (100, 300, math.inf, 0), (200, 200, math.inf, 0), (300, 100, 1300, 2),
         (250, 150, 1300, 0), (400, 150, 1300, None), (400, 400, math.inf, None),
     ]:  # fmt: skip
-        sizes = NextSizes(since_full=since_full, since_previous=since_previous)
-        assert choose_base(cycle, sizes, costs(limit)) == base
+        assert choose_base(cycle, costs(limit), since_full=since_full, since_previous=since_previous) == base
 
 
 def test_a_chain_has_a_greatest_length() -> None:

@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from mainstay.recovery.checkpoint import open_checkpoint
 from mainstay.recovery.checkpoint.catalog import find
-from mainstay.recovery.checkpoint.formats import WriteOptions, convert, formats
+from mainstay.recovery.checkpoint.formats import WriteOptions, convert, formats, safetensors
 from mainstay.recovery.checkpoint.logical import LogicalCheckpoint, problems
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.checkpoint.slot_reader import read_slot
@@ -201,10 +201,11 @@ def test_a_chunk_that_is_not_as_described_is_damage(tmp_path: Path) -> None:
 # safetensors
 
 
-def test_the_safetensors_library_reads_what_we_wrote_in_several_files(tmp_path: Path) -> None:
-    convert(
-        write_torch(tmp_path / "a.pt", torch.bfloat16), tmp_path / "out", "safetensors", WriteOptions(shard_bytes=200)
-    )
+def test_the_safetensors_library_reads_what_we_wrote_in_several_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(safetensors, "MAX_SHARD_BYTES", 200)
+    convert(write_torch(tmp_path / "a.pt", torch.bfloat16), tmp_path / "out", "safetensors", WriteOptions())
     files = sorted(tmp_path.glob("out/model-*.safetensors"))
     assert len(files) > 1
     found = {name: tensor for file in files for name, tensor in load_file(file).items()}
@@ -220,7 +221,9 @@ def test_the_safetensors_library_reads_what_we_wrote_in_several_files(tmp_path: 
 
 
 @pytest.mark.slow
-def test_transformers_loads_what_we_converted_and_we_what_it_saved(tmp_path: Path) -> None:
+def test_transformers_loads_what_we_converted_and_we_what_it_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     transformers = pytest.importorskip("transformers", reason="the extra 'frameworks' is not installed")
     torch.manual_seed(5)
     config = transformers.LlamaConfig(
@@ -230,7 +233,8 @@ def test_transformers_loads_what_we_converted_and_we_what_it_saved(tmp_path: Pat
     model.save_pretrained(tmp_path / "theirs", max_shard_size="5KB")
     assert (tmp_path / "theirs" / "model.safetensors.index.json").exists()
     convert(tmp_path / "theirs", tmp_path / "dcp", "dcp", WriteOptions())
-    convert(tmp_path / "dcp", tmp_path / "ours", "safetensors", WriteOptions(shard_bytes=8000))
+    monkeypatch.setattr(safetensors, "MAX_SHARD_BYTES", 8000)
+    convert(tmp_path / "dcp", tmp_path / "ours", "safetensors", WriteOptions())
     shutil.copyfile(tmp_path / "theirs" / "config.json", tmp_path / "ours" / "config.json")
     again = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "ours")
     for name, tensor in model.state_dict().items():
