@@ -21,7 +21,7 @@ from mainstay.recovery.cost_inputs import (
     RollbackCosts,
     SpareCapacity,
 )
-from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes
+from mainstay.recovery.cost_model.iteration import IterationShape
 from mainstay.recovery.planner_input import MachineCosts
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
 from mainstay.recovery.simulate.traces import TraceChange, read_changes
@@ -39,10 +39,10 @@ FILLED = 0.8
 
 
 def _job(size: str, pp: int, dp: int) -> CostInputs:
-    slot_s, state = JOBS[size]
+    third_s, state = JOBS[size]
     return CostInputs(
         shape=IterationShape(dp=dp, pp=pp, micro_batches=4 * pp),
-        stage=StageTimes(forward_s=slot_s, backward_s=slot_s, weight_s=slot_s),
+        slot_s=3.0 * third_s,
         layers=48, state_bytes=state, fault=FaultKind.NODE, lost=(1,) + (0,) * (pp - 1),
         odds=FailureOdds(worker_rate=0.0),
         held=RollbackCosts(local_s=10.0, peer_s=10.0, parity_s=30.0, disk_s=600.0), pool=SpareCapacity(least_stages=3),

@@ -26,7 +26,7 @@ from mainstay.recovery.cost_inputs import (
 )
 from mainstay.recovery.cost_model.allocation import Tenant
 from mainstay.recovery.cost_model.ettr import SaveSchedule
-from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes
+from mainstay.recovery.cost_model.iteration import IterationShape
 from mainstay.recovery.cost_model.redundancy import RedundancyScheme
 from mainstay.recovery.cost_model.resources import ScalingSample
 from mainstay.recovery.planner_input import MachineCosts
@@ -42,11 +42,11 @@ PP = 16
 def large() -> CostInputs:
     """2,048 nodes of eight GPUs, dp 128 x pp 16; a 175B model's layers; every ability, so that nothing is masked early.
 
-    Costs are a GPU cluster's budget (``pricing.event.BUDGET``), failures Llama 3's per node: only the time counts here.
+    Costs are a GPU cluster's budget (``failure_cost.BUDGET``), failures Llama 3's per node: only the time counts here.
     """
     return CostInputs(
         shape=IterationShape(dp=128, pp=PP, micro_batches=64),
-        stage=StageTimes(forward_s=0.02, backward_s=0.02, weight_s=0.02),
+        slot_s=0.06,
         layers=96, state_bytes=8e10, fault=FaultKind.NODE, lost=(1,) + (0,) * (PP - 1), gpus=8,
         odds=FailureOdds(worker_rate=3.79e-3 / 86400.0, confidence=0.9, confirm_s=10.0),
         held=RollbackCosts(local_s=5.0, peer_s=5.0, parity_s=60.0, disk_s=900.0),

@@ -17,7 +17,7 @@ from bench.lib_liveput import AHEAD, Market, Nodes, follow, plan, trained
 from bench.lib_planner_comparison import HOURS
 from bench.lib_traces import CHOICES, counts, read_intervals, read_polls
 from bench.report import Row
-from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes, iteration_s
+from mainstay.recovery.cost_model.iteration import IterationShape
 from mainstay.recovery.cost_model.layouts import Layout
 from mainstay.recovery.simulate.traces import read_changes
 
@@ -41,9 +41,8 @@ def market(model: str) -> Market:
     def throughput(layout: Layout) -> float:
         dp, pp = layout
         each = -(-batch // dp)
-        slot = (SLOT_S * -(-layers // pp) / layers + SLOT_S * COMMUNICATE) / 3.0
-        stage = StageTimes(forward_s=slot, backward_s=slot, weight_s=slot)
-        return batch / iteration_s(IterationShape(dp=dp, pp=pp, micro_batches=each), [stage])
+        slot_s = SLOT_S * -(-layers // pp) / layers + SLOT_S * COMMUNICATE
+        return batch / (IterationShape(dp=dp, pp=pp, micro_batches=each).slots * slot_s)
 
     def switch_s(before: Layout | None, after: Layout, lost: bool) -> float:
         if before == after and not lost:

@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from bench.lib_rates import average_rate
 from bench.lib_schedule import Work, makespan, period
 from bench.report import Row
-from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes, iteration_s, rerouted, spread_rate
+from mainstay.recovery.cost_model.iteration import IterationShape, rerouted, spread_rate
 
-SLOT = StageTimes(forward_s=1.0, backward_s=1.0, weight_s=1.0)
+SLOT_S = 3.0
 PERIODS_H = (6.0, 2.0, 0.5)
 PRINTED = {
     "GPT-3 Medium": ((2, 16), (0.989, 0.922, 0.807)),
@@ -149,9 +149,9 @@ def _row(claim: str, worst: float, cells: int, note: str) -> Row:
 
 def _talk() -> Row:
     shape = IterationShape(dp=3, pp=4, micro_batches=6)
-    ways = rerouted(shape, SLOT, [0, 0, 1, 0])
+    ways = rerouted(shape, SLOT_S, [0, 0, 1, 0])
     assert ways is not None
-    formula = (iteration_s(shape, [SLOT]), ways.coupled_s, ways.decoupled_s, ways.staggered_s)
+    formula = (shape.slots * SLOT_S, ways.coupled_s, ways.decoupled_s, ways.staggered_s)
     dead = Work(dp=3, pp=4, micro_batches=6, dead=frozenset({(1, 2)}))
     placed = (makespan(Work(dp=3, pp=4, micro_batches=6)), makespan(dead), makespan(dead, decoupled=True), period(dead))
     wanted = (27.0, 36.0, 29.0, 27.0)
@@ -169,9 +169,9 @@ def _ablations() -> Row:
     for name, ((pp, dp), _) in PRINTED.items():
         batch = ALL_NINE[2][list(PRINTED).index(name)]
         shape = IterationShape(dp=dp, pp=pp, micro_batches=batch)
-        ways = rerouted(shape, SLOT, [1] + [0] * (pp - 2) + [1])
+        ways = rerouted(shape, SLOT_S, [1] + [0] * (pp - 2) + [1])
         assert ways is not None
-        healthy = iteration_s(shape, [SLOT])
+        healthy = shape.slots * SLOT_S
         rates = [healthy / each for each in (ways.coupled_s, ways.decoupled_s, ways.staggered_s)]
         ordered = ordered and rates[0] < rates[1] <= rates[2] and rates[0] < rates[2]
         said.append(f"{name} {rates[0]:.3f} < {rates[1]:.3f} <= {rates[2]:.3f}")

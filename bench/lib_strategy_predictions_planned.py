@@ -35,7 +35,7 @@ from bench.lib_strategy_predictions import (
 )
 from mainstay.recovery.cost_inputs import CostInputs, FailureOdds, FaultKind, RollbackCosts
 from mainstay.recovery.cost_model.failure_cost import MEASURED
-from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes
+from mainstay.recovery.cost_model.iteration import IterationShape
 from mainstay.recovery.job_request import JobRequestResult, RequestKind, RequestState
 from mainstay.recovery.planner_input import MachineCosts
 from mainstay.recovery.strategies.degrade import Degrade, degraded_s
@@ -126,10 +126,9 @@ def cost_inputs(
     speed: float = 1.0,
 ) -> CostInputs:
     """A job of 2 x 2 ranks with four micro-batches a pipeline, of which one worker of the last stage is concerned."""
-    third = step_s / 5.0 / 3.0
     return CostInputs(
         shape=IterationShape(dp=2, pp=2, micro_batches=4),
-        stage=StageTimes(forward_s=third, backward_s=third, weight_s=third),
+        slot_s=step_s / 5.0,
         layers=LAYERS, state_bytes=state_bytes, fault=fault, lost=(0, 1), odds=FailureOdds(worker_rate=0.0), broken=1,
         held=RollbackCosts(local_s=step_s / 2.0), costs=costs or MachineCosts(), detect_s=MEASURED.detect_s,
         warm_up_s=warm_up_s,

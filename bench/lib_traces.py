@@ -15,7 +15,7 @@ from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
-from mainstay.recovery.simulate.traces import TraceChange, Where, lines_of, not_empty, number_of
+from mainstay.recovery.simulate.traces import TraceChange, TraceError, Where, lines_of, number_of
 
 CHOICES = ("throughput_opt_strategy", "liveput_truth_strategy", "liveput_predict_strategy")
 """Parcae's own choices of (dp, pp), as its files name them."""
@@ -65,7 +65,9 @@ def read_polls(path: Path, unit_s: float = 1.0) -> tuple[TraceChange, ...]:
         changes.extend(TraceChange(now, "add", f"node{i}") for i in range(alive, count))
         changes.extend(TraceChange(now, "remove", f"node{i}") for i in range(alive - 1, count - 1, -1))
         alive = count
-    return tuple(not_empty(path, changes))
+    if not changes:
+        raise TraceError(f"{path}: no events")
+    return tuple(changes)
 
 
 def _poll(where: Where, text: str, unit_s: float, start: datetime | None) -> tuple[float, datetime | None, int]:
@@ -103,7 +105,9 @@ def read_intervals(path: Path) -> tuple[Interval, ...]:
         alive = alive - names if event == "remove" else alive | names
         added, removed = (0, len(names)) if event == "remove" else (len(names), 0)
         intervals.append(Interval(at_s, len(alive), added, removed, chosen))
-    return tuple(not_empty(path, intervals))
+    if not intervals:
+        raise TraceError(f"{path}: no events")
+    return tuple(intervals)
 
 
 def _slice(where: Where, text: str) -> tuple[float, set[str], tuple[tuple[int, int], ...], str]:

@@ -77,7 +77,7 @@ def forecast(decision: StrategyDecision, cost_inputs: CostInputs, way: RecoveryS
             "warm_up": warm_up,
             "step": cost_inputs.step_s / option.rate,
         },
-        later_s=sum(parts.get(name, 0.0) for name in ("degraded", "rejoin", "risk", "status")),
+        later_s=sum(parts.get(name, 0.0) for name in ("degraded", "rejoin", "risk", "readiness")),
         step_s=cost_inputs.step_s,
         others={
             "+".join(each.strategies): each.expected_s
@@ -87,9 +87,13 @@ def forecast(decision: StrategyDecision, cost_inputs: CostInputs, way: RecoveryS
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RecoveryOutcome:
-    """One recovery that was carried out."""
+    """One recovery that was carried out.
+
+    Raises:
+        ValueError: the time is not above 0.
+    """
 
     recovery: str
     """Its id."""
@@ -98,6 +102,10 @@ class RecoveryOutcome:
     """From the failure to the first step that committed."""
     steps_lost: int
     """Committed steps that were made again."""
+
+    def __post_init__(self) -> None:
+        if not self.measured_s > 0.0:
+            raise ValueError(f"recovery {self.recovery} took {self.measured_s} s: a time is above 0")
 
     @property
     def strategy(self) -> RecoveryStrategyName:
@@ -129,23 +137,12 @@ class RecoveryOutcome:
         return max(0.0, self.cost_s - min(self.predicted.others.values(), default=math.inf))
 
 
-def record(predicted: CostPrediction, recovery: str, measured_s: float, steps_lost: int) -> RecoveryOutcome:
-    """Put a forecast beside what happened.
-
-    Raises:
-        ValueError: the time is not above 0.
-    """
-    if not measured_s > 0.0:
-        raise ValueError(f"recovery {recovery} took {measured_s} s: a time is above 0")
-    return RecoveryOutcome(recovery=recovery, predicted=predicted, measured_s=measured_s, steps_lost=steps_lost)
-
-
 @dataclass(frozen=True, slots=True)
 class PredictionAccuracy:
     """How accurate the predictions for one strategy are."""
 
-    events: int = 0
-    ratio: float = 0.0
+    events: int
+    ratio: float
     """Moving average of log(measured / what the constants say): what the model leaves out."""
     above: float = 0.0
     below: float = 0.0
@@ -176,22 +173,18 @@ class Calibration:
         acted = seen.measured_s - explained.phases["detect"] - explained.phases["step"]
         if min(acted, explained.acting_s) < LEAST_S:
             return self
-        before = self.strategies.get(seen.strategy, PredictionAccuracy())
-        log = math.log(acted / explained.acting_s)
-        off = math.log1p(seen.error)
-        first = before.events == 0
-        return Calibration(
-            self.strategies
-            | {
-                seen.strategy: PredictionAccuracy(
-                    before.events + 1,
-                    log if first else before.ratio + WEIGHT * (log - before.ratio),
-                    # The first was predicted with constants of other machines.
-                    0.0 if first else max(0.0, before.above + off - PROMISED),
-                    0.0 if first else max(0.0, before.below - off - PROMISED),
-                )
-            }
-        )
+        before = self.strategies.get(seen.strategy)
+        log, off = math.log(acted / explained.acting_s), math.log1p(seen.error)
+        if before is None:  # it was predicted with constants of other machines: how far off it was says nothing
+            after = PredictionAccuracy(1, log)
+        else:
+            after = PredictionAccuracy(
+                before.events + 1,
+                before.ratio + WEIGHT * (log - before.ratio),
+                max(0.0, before.above + off - PROMISED),
+                max(0.0, before.below - off - PROMISED),
+            )
+        return Calibration(self.strategies | {seen.strategy: after})
 
     @property
     def factors(self) -> dict[RecoveryStrategyName, float]:

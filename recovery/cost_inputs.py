@@ -1,6 +1,6 @@
 """What the planner knows when it compares strategies: the job's shape, what failed, what is available, what may fail.
 
-Where a ``Situation`` says which rank holds which epoch, an ``CostInputs`` says it by classes: workers of one stage are
+Where a ``PlannerInput`` says which rank holds which epoch, ``CostInputs`` says it by classes: workers of one stage are
 alike, so that a cluster of thousands of nodes is a few numbers and a decision takes milliseconds. A worker is what
 fails together, most often a node with its tensor-parallel ranks; workers form a grid of dp pipelines x pp stages.
 """
@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from mainstay.recovery.cost_model.allocation import Tenant
 from mainstay.recovery.cost_model.failure_cost import Repair
-from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes
+from mainstay.recovery.cost_model.iteration import IterationShape
 from mainstay.recovery.cost_model.layouts import LayoutModel
 from mainstay.recovery.cost_model.redundancy import RedundancyScheme
 from mainstay.recovery.cost_model.resources import ScalingSample
@@ -144,7 +144,7 @@ class CostInputs:
     """
 
     shape: IterationShape
-    stage: StageTimes
+    slot_s: float
     """One micro-batch on one stage."""
     layers: int
     """Of the model, for other depths than today's."""
@@ -164,7 +164,7 @@ class CostInputs:
     pool: SpareCapacity = field(default_factory=SpareCapacity)
     costs: MachineCosts = field(default_factory=MachineCosts)
     detect_s: float = 0.026
-    """Since the failure, until it was known: 21-31 ms for an exit on the machine of ``pricing.event.MEASURED``."""
+    """Since the failure, until it was known: 21-31 ms for an exit on the machine of ``failure_cost.MEASURED``."""
     warm_up_s: float = 0.045
     restart_s: float = 0.0
     """Of the whole job by its scheduler, beyond a cold process: queue, rendezvous of all."""
@@ -181,7 +181,7 @@ class CostInputs:
             raise ValueError(f"lost names {max(self.lost)} workers of a stage that has {self.shape.dp}")
         if self.broken is not None and not max(self.lost) <= self.broken <= min(sum(self.lost), self.shape.dp):
             raise ValueError(f"broken: {sum(self.lost)} workers cannot be of {self.broken} pipelines")
-        if not self.stage.slot_s > 0.0 or not self.state_bytes >= 0.0 or self.gpus < 1:
+        if not self.slot_s > 0.0 or not self.state_bytes >= 0.0 or self.gpus < 1:
             raise ValueError("step_seconds above 0, state_bytes at least 0 and gpus at least 1")
         if self.layers < self.shape.pp:
             raise ValueError(f"layers: {self.layers} layers do not make {self.shape.pp} stages")
@@ -212,12 +212,7 @@ class CostInputs:
     @property
     def step_s(self) -> float:
         """One healthy iteration under 1F1B."""
-        return (self.shape.micro_batches + self.shape.pp - 1) * self.stage.slot_s
-
-    @property
-    def batch(self) -> int:
-        """Micro-batches of one step of the whole job."""
-        return self.shape.micro_batches * self.shape.dp
+        return self.shape.slots * self.slot_s
 
     @property
     def model(self) -> LayoutModel:
@@ -225,8 +220,8 @@ class CostInputs:
         deepest = -(-self.layers // self.shape.pp)
         return LayoutModel(
             layers=self.layers,
-            layer_s=self.stage.slot_s / deepest,
-            batch=self.batch,
+            layer_s=self.slot_s / deepest,
+            batch=self.shape.micro_batches * self.shape.dp,
             least=self.pool.least_stages,
         )
 

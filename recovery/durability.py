@@ -16,6 +16,7 @@ Pure: no clock, no I/O.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -172,15 +173,13 @@ class _Rules:
                 kept = holders(self._h.scheme, len(group), group.index(rank))
                 away = _all(lost, {self._h.home[group[place]] for place in kept}, count)
             else:  # one answer for all members
-                away = over[group] if group in over else over.setdefault(group, self._overwhelmed(group, lost, count))
+                away = over[group] if group in over else over.setdefault(group, self._overwhelmed(group, lost))
             good &= ~(_all(lost, self._homes(rank), count) & away)
         return good
 
-    def _overwhelmed(self, group: tuple[int, ...], lost: Mapping[str, Bools], count: int) -> Bools:
+    def _overwhelmed(self, group: tuple[int, ...], lost: Mapping[str, Bools]) -> Bools:
         """[set] whether more of a group's members are lost than its code brings back."""
-        gone = np.zeros(count, np.int64)
-        for member in group:
-            gone += lost[self._h.home[member]]
+        gone = np.sum([lost[self._h.home[member]] for member in group], axis=0)
         return np.asarray(gone > self._h.scheme.fitted(len(group)).tolerance)
 
     # What may not be lost
@@ -204,10 +203,8 @@ class _Rules:
         if fitted.kind is SchemeKind.COPIES:
             yield homes | {self._h.home[group[p]] for p in holders(self._h.scheme, len(group), group.index(rank))}
             return
-        members: dict[str, int] = {}
-        for member in group:
-            members[self._h.home[member]] = members.get(self._h.home[member], 0) + 1
-        short = fitted.tolerance + 1 - sum(members.get(node, 0) for node in homes)
+        members = Counter(self._h.home[member] for member in group)
+        short = fitted.tolerance + 1 - sum(members[node] for node in homes)
         others = [node for node in members if node not in homes]
         tried = (chosen for size in range(len(others) + 1) for chosen in combinations(others, size))
         for chosen in islice(tried, _TRIED):

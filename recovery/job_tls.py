@@ -84,8 +84,6 @@ class PendingConnections:
         self._pending: dict[object, tuple[str, Callable[[], None]]] = {}
         self._addresses = Counter[str]()
         self._refused: set[str] = set()
-        self.ended = 0
-        """Connections that were ended for others."""
 
     def add_connection(self, source: str, end: Callable[[], None]) -> object:
         """Count a connection from the address ``source``, which ``end`` ends; returns what ``remove`` takes."""
@@ -102,7 +100,6 @@ class PendingConnections:
                 return key
             oldest = next(one for one, (address, _) in self._pending.items() if address == worst)
             give_up = self._forget(oldest)
-            self.ended += 1
         give_up()
         return key
 

@@ -7,7 +7,6 @@ by name), and all of them are kept in the plan, so that an operator can see what
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import fields
 
 import msgspec
@@ -22,23 +21,22 @@ from mainstay.recovery.recovery_plan import (
     RestoreStrategyName,
 )
 from mainstay.recovery.strategies import STRATEGIES
-from mainstay.recovery.strategies.restore_strategy import RestoreStrategy
 
 
-def plan_recovery(situation: PlannerInput, strategies: Sequence[RestoreStrategy] = STRATEGIES) -> RecoveryPlan:
+def plan_recovery(situation: PlannerInput) -> RecoveryPlan:
     """Price every strategy and choose.
 
     Returns:
         A plan whose alternatives are sorted best first, infeasible ones last by name; ``chosen`` is None if nothing is
         feasible. The same situation gives the same plan, its id included.
     """
-    return plan_case(FailureCase(situation), strategies)
+    return plan_case(FailureCase(situation))
 
 
-def plan_case(case: FailureCase, strategies: Sequence[RestoreStrategy] = STRATEGIES) -> RecoveryPlan:
+def plan_case(case: FailureCase) -> RecoveryPlan:
     """``plan_recovery`` of a situation that is indexed already."""
-    alternatives = tuple(sorted((strategy.price(case) for strategy in strategies), key=_order))
-    best = alternatives[0] if alternatives and alternatives[0].feasible else None
+    alternatives = tuple(sorted((strategy.price(case) for strategy in STRATEGIES), key=_order))
+    best = alternatives[0] if alternatives[0].feasible else None
     return RecoveryPlan(
         id=_identify(case),
         job=case.situation.job,

@@ -7,7 +7,7 @@ indexed for the strategies, with the failed ranks placed on nodes.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from operator import attrgetter
@@ -207,8 +207,10 @@ class FailureCase:
         self._roles: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         self._homes: dict[tuple[int, int], Counter[str]] = {}
         self._copies: dict[tuple[int, int, int], dict[int, dict[str, list[int]]]] = {}
-        self._slots = _ByRank(slot for slot in situation.slots if slot.verified and slot.node not in self.lost)
-        self._disk = _ByRank(held for held in situation.disk if held.node not in self.lost)
+        self.slots = _ByRank(slot for slot in situation.slots if slot.verified and slot.node not in self.lost)
+        """Verified slots of each rank on living nodes."""
+        self.disk = _ByRank(held for held in situation.disk if held.node not in self.lost)
+        """Checkpoints of each rank that no lost node keeps."""
         living = [row for row in situation.parity if row.node not in self.lost]
         self.has_parity = bool(living)
         """Whether a living node keeps any."""
@@ -225,8 +227,8 @@ class FailureCase:
         self.unplaced: int | None = None
         """A failed rank that no node has room for; then nothing is feasible."""
         self._place()
-        self.kept: dict[str, Any] = {}
-        """What strategies work out of it once."""
+        self.kept: dict[bool, Any] = {}
+        """What strategies work out of it once, with checkpoints on disk (True) and without."""
 
     def peers(self, rank: int) -> list[int]:
         """Ranks of the same role, itself included."""
@@ -235,10 +237,6 @@ class FailureCase:
             for each in self.situation.ranks:
                 self._roles[each.pp, each.tp].append(each.rank)
         return self._roles[place.pp, place.tp]
-
-    def slots(self, rank: int) -> Sequence[HeldSlot]:
-        """Verified slots of the rank on living nodes."""
-        return self._slots[rank]
 
     def copies(self, rank: int) -> dict[int, dict[str, list[int]]]:
         """Epoch -> living node -> ranks whose verified slots there hold the rank's state, lowest first.
@@ -250,17 +248,13 @@ class FailureCase:
         if role not in self._copies:
             found = self._copies[role] = {}
             for peer in self.peers(rank) if self.situation.replicated else [rank]:
-                for slot in sorted(self._slots[peer], key=attrgetter("node")):
+                for slot in sorted(self.slots[peer], key=attrgetter("node")):
                     found.setdefault(slot.epoch, {}).setdefault(slot.node, []).append(peer)
         return self._copies[role]
 
     def rows(self, rank: int) -> dict[tuple[int, ...], dict[int, list[HeldParity]]]:
         """Group of a failed rank -> epoch -> its parity rows on living nodes."""
         return self._rows.get(rank, {})
-
-    def disk(self, rank: int) -> Sequence[HeldCheckpoint]:
-        """Checkpoints of the rank that no lost node keeps."""
-        return self._disk[rank]
 
     def _place(self) -> None:
         """Give every failed rank a node. Ranks of lost nodes choose first: the others can start cold where they are.

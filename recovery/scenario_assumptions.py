@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from mainstay.recovery.cost_inputs import (
     CostInputs,
@@ -16,13 +17,13 @@ from mainstay.recovery.cost_inputs import (
 )
 from mainstay.recovery.cost_model.allocation import Tenant
 from mainstay.recovery.cost_model.failure_cost import Repair
-from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes
+from mainstay.recovery.cost_model.iteration import IterationShape
 from mainstay.recovery.cost_model.redundancy import RedundancyScheme
 from mainstay.recovery.cost_model.resources import ScalingSample
 from mainstay.recovery.planner_input import FailureCase, RankPlacement
 from mainstay.recovery.save_intervals import NODE_MTBF_HOURS
 
-DEFAULT_REPAIRS = tuple((each.share, each.seconds) for each in FailureOdds(worker_rate=0.0).repairs)
+_Inputs = TypeVar("_Inputs", CostInputs, FailureOdds, SpareCapacity)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,7 @@ class ScenarioAssumptions:
     confirm_s: float = 0.0
     notice_s: float = 0.0
     single_copy_s: float = 600.0
-    repairs: tuple[tuple[float, float], ...] = DEFAULT_REPAIRS
+    repairs: tuple[Repair, ...] = FailureOdds(worker_rate=0.0).repairs
     """(share, seconds) of each quantile."""
     detect_s: float = 0.026
     warm_up_s: float = 0.045
@@ -56,7 +57,7 @@ class ScenarioAssumptions:
     room_bytes: float | None = None
     others: tuple[Tenant, ...] = ()
     schemes: tuple[RedundancyScheme, ...] = ()
-    samples: tuple[ScalingSample, ...] = field(default_factory=tuple)
+    samples: tuple[ScalingSample, ...] = ()
 
 
 def cost_inputs_of(case: FailureCase, assumptions: ScenarioAssumptions) -> CostInputs:
@@ -78,41 +79,33 @@ def cost_inputs_of(case: FailureCase, assumptions: ScenarioAssumptions) -> CostI
         raise ValueError(f"concerns names rank {wrong}, which the job does not have")
     unknown = float("inf")
     lost = _lost(situation.ranks, concerned, shape.pp)
-    return CostInputs(
+    return _filled(
+        CostInputs,
+        assumptions,
         shape=shape,
-        stage=StageTimes.alike(situation.step_seconds, shape),
-        layers=assumptions.layers,
+        slot_s=situation.step_seconds / shape.slots,
         state_bytes=busiest_node_bytes(concerned, [place.node for place in situation.ranks], situation.state_bytes),
         fault=fault,
         lost=lost,
         broken=len({situation.ranks[rank].dp for rank in concerned}),
-        odds=FailureOdds(
-            worker_rate=_rate(assumptions.mtbf_hours),
-            confidence=assumptions.confidence,
-            confirm_s=assumptions.confirm_s,
-            repairs=tuple(Repair(share, seconds) for share, seconds in assumptions.repairs),
-            single_copy_s=assumptions.single_copy_s,
-            notice_s=assumptions.notice_s,
-        ),
-        gpus=assumptions.gpus,
-        speed=assumptions.speed,
+        odds=_filled(FailureOdds, assumptions, worker_rate=_rate(assumptions.mtbf_hours)),
         held=_held(case, gone=sum(lost)),
-        pool=SpareCapacity(
+        pool=_filled(
+            SpareCapacity,
+            assumptions,
             standbys=_there(situation.standbys, case.lost) // shape.tp,
             spares=_there(situation.cold, case.lost) // shape.tp,
             standby_after_s=unknown if assumptions.standby_after_s is None else assumptions.standby_after_s,
-            least_stages=assumptions.least_stages,
             room_bytes=unknown if assumptions.room_bytes is None else assumptions.room_bytes,
-            others=assumptions.others,
-            schemes=assumptions.schemes,
-            samples=assumptions.samples,
         ),
         costs=situation.costs,
-        detect_s=assumptions.detect_s,
-        warm_up_s=assumptions.warm_up_s,
-        restart_s=assumptions.restart_s,
-        able=assumptions.able,
     )
+
+
+def _filled(kind: type[_Inputs], assumptions: ScenarioAssumptions, **worked_out: Any) -> _Inputs:
+    """One of ``kind``: what is worked out, and for its other fields the assumptions of the same name."""
+    given = {f.name: getattr(assumptions, f.name) for f in fields(kind) if hasattr(assumptions, f.name)}
+    return kind(**given | worked_out)
 
 
 def _rate(mtbf_hours: float) -> float:
@@ -151,13 +144,10 @@ def _held(case: FailureCase, gone: int) -> RollbackCosts:
     """
     situation, ranks = case.situation, case.failed
     home = {rank: situation.ranks[rank].node for rank in ranks}
-    own = [_newest(slot.epoch for slot in case.slots(rank) if slot.node == home[rank]) for rank in ranks]
+    own = [_newest(slot.epoch for slot in case.slots[rank] if slot.node == home[rank]) for rank in ranks]
     elsewhere = [_newest(_elsewhere(case, rank, home[rank])) for rank in ranks]
     parity = [_newest(e for rows in case.rows(rank).values() for e in rows) for rank in ranks]
-    disk: list[int | None] = [None] * len(situation.ranks)
-    for held in situation.disk:
-        if held.node not in case.lost:
-            disk[held.rank] = _newest((held.epoch, disk[held.rank] or held.epoch))
+    disk = [_newest(held.epoch for held in case.disk[rank]) for rank in range(len(situation.ranks))]
     return RollbackCosts(
         local_s=_age(case, own),
         peer_s=_age(case, elsewhere),

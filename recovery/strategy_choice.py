@@ -172,26 +172,15 @@ def _priced(
         steps=_steps(ways, action),
         expected_s=expected,
         gpu_seconds=expected * cost_inputs.workers * cost_inputs.gpus,
-        worst_s=_price(cost_inputs, action, (replace(longest, share=1.0),)).total_s,
+        worst_s=_price(cost_inputs, action, (longest._replace(share=1.0),)).total_s,
         rate=action.rate,
-        parts={name: seconds for name, seconds in _parts(found) if seconds > 0.0},
+        parts=found.parts,
     )
 
 
 def _price(cost_inputs: CostInputs, action: RecoveryAction, repairs: Sequence[Repair]) -> CostEstimate:
     job_rate, worker_rate = cost_inputs.job_rate, cost_inputs.odds.worker_rate
     return price_over(action, repairs, job_rate=job_rate, worker_rate=worker_rate, restart_s=cost_inputs.from_disk_s)
-
-
-def _parts(found: CostEstimate) -> tuple[tuple[str, float], ...]:
-    return (
-        ("downtime", found.downtime_s),
-        ("repeated", found.repeated_s),
-        ("degraded", found.degraded_s),
-        ("rejoin", found.rejoin_s),
-        ("risk", found.risk_s),
-        ("status", found.readiness_s),
-    )
 
 
 def _exposed(cost_inputs: CostInputs, action: RecoveryAction) -> str | None:
@@ -217,8 +206,7 @@ def _for_nothing(cost_inputs: CostInputs, action: RecoveryAction) -> float:
 
 def _threshold(cost_inputs: CostInputs, best: StrategyOption) -> float:
     """C_act / (C_act + C_wait) of the best option."""
-    parts = best.parts
-    acting = parts.get("downtime", 0.0) + parts.get("repeated", 0.0) + parts.get("rejoin", 0.0)
+    acting = sum(best.parts.get(part, 0.0) for part in ("downtime", "repeated", "rejoin"))
     acting += (1.0 - (best.rate or 0.0)) * cost_inputs.odds.confirm_s
     return action_threshold(acting, _waiting(cost_inputs))
 
@@ -230,25 +218,20 @@ def _waiting(cost_inputs: CostInputs) -> float:
         return wait
     if cost_inputs.fault is FaultKind.SLOW:
         speeds = [cost_inputs.speed if lost else 1.0 for lost in cost_inputs.lost]
-        return wait * (1.0 - slowed_rate(cost_inputs.shape, [cost_inputs.stage] * cost_inputs.shape.pp, speeds))
+        return wait * (1.0 - slowed_rate(cost_inputs.shape, speeds))
     late = wait >= cost_inputs.odds.notice_s
     return cost_inputs.detect_s + cost_inputs.costs.fence_s + cost_inputs.step_s / 2.0 if late else 0.0
 
 
 def _steps(ways: tuple[RecoveryStrategyName, ...], action: RecoveryAction) -> tuple[OptionStep, ...]:
-    first = OptionStep(ways[0].value, 0.0)
+    back_s = math.inf if action.until_repair else action.back_after_s
+    later = [("validate the worker that is back", back_s), ("re-join at the end of a step", back_s)]
     if action.rejoin_probability == 0.0:
-        return (first,)
-    if len(ways) > 1:
-        swapped = OptionStep(ways[1].value, action.back_after_s)
-        return (
-            first,
-            swapped,
-            OptionStep("validate the node that went", math.inf),
-            OptionStep("take it back as a spare", math.inf),
-        )
-    at = math.inf if action.until_repair else action.back_after_s
-    return first, OptionStep("validate the worker that is back", at), OptionStep("re-join at the end of a step", at)
+        later = []
+    elif len(ways) > 1:
+        away = [("validate the node that went", math.inf), ("take it back as a spare", math.inf)]
+        later = [(ways[1].value, action.back_after_s), *away]
+    return tuple(OptionStep(what, at_s) for what, at_s in [(ways[0].value, 0.0), *later])
 
 
 def _reason(action: RecoveryAction) -> str:

@@ -40,7 +40,6 @@ from mainstay.probes.torch_private import copy_to_cpu, flatten_state_dict, shard
 from mainstay.recovery.adapters.state_dict_store import StateDictStore
 from mainstay.recovery.memory.dtensor import is_distributed, local
 
-Place = tuple[int, ...]
 _STEP: Final = re.compile(r"epoch-(\d+)$")
 _WHOLE: Final = ".metadata"
 """Written last by torch: a directory without it was never finished."""
@@ -92,12 +91,12 @@ class MemoryStorage(AsyncStager, StorageWriter, StorageReader):
         Raises:
             ValueError: the state dict holds something that is neither tensor nor plain data.
         """
+        self._files = self._writer()
         self._remember(flatten_state_dict(state_dict))
         self._staged = True
         return {} if self._files is None else copy_to_cpu(state_dict)
 
     def _remember(self, flat: Mapping[str, Any]) -> None:
-        self._files = self._writer()
         self._store.save({name: _entry(value) for name, value in flat.items()})
 
     def _writer(self) -> FileSystemWriter | None:
@@ -133,15 +132,13 @@ class MemoryStorage(AsyncStager, StorageWriter, StorageReader):
 
     def prepare_local_plan(self, plan: Any) -> Any:
         """Of a save (``SavePlan``) or a load (``LoadPlan``)."""
-        if isinstance(plan, SavePlan):
-            return plan if self._files is None else self._files.prepare_local_plan(plan)
-        return plan if self._read is None else self._read.prepare_local_plan(plan)
+        disk = self._files if isinstance(plan, SavePlan) else self._read
+        return plan if disk is None else disk.prepare_local_plan(plan)
 
     def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
         """Of a save or a load."""
-        if plans and isinstance(plans[0], SavePlan):
-            return plans if self._files is None else self._files.prepare_global_plan(plans)
-        return plans if self._read is None else self._read.prepare_global_plan(plans)
+        disk = self._files if plans and isinstance(plans[0], SavePlan) else self._read
+        return plans if disk is None else disk.prepare_global_plan(plans)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """Write what belongs to the disk; and copy to memory where nothing was staged, as with ``dcp.save``.
@@ -152,9 +149,7 @@ class MemoryStorage(AsyncStager, StorageWriter, StorageReader):
         if not self._staged:
             if not isinstance(planner, DefaultSavePlanner):
                 raise TypeError(f"{type(planner).__name__} does not show what it saves: use dcp.async_save with it")
-            files = self._files
             self._remember(planner.state_dict)
-            self._files = files
         self._staged = False
         if self._files is not None:
             return self._files.write_data(plan, planner)
@@ -223,7 +218,7 @@ def _entry(value: Any) -> dict[str, Any]:
     return {"value": part, "shape": list(value.shape), "offsets": list(_offsets(value)), "sizes": list(part.shape)}
 
 
-def _offsets(tensor: torch.Tensor) -> Place:
+def _offsets(tensor: torch.Tensor) -> tuple[int, ...]:
     if not is_distributed(tensor):
         return (0,) * tensor.dim()
     whole: Any = tensor

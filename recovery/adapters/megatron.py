@@ -8,6 +8,7 @@ distributed optimizer's shards included.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +16,6 @@ import torch
 
 from mainstay.recovery.adapters.state_dict_store import StateDictStore
 from mainstay.recovery.memory.rng_state import RngState
-
-_stores: list[StateDictStore] = []
-"""The process's one, once it is asked for."""
 
 
 def save_checkpoint(
@@ -73,10 +71,10 @@ def load_checkpoint(
     return tree["iteration"], tree["flops"]
 
 
+@functools.cache
 def _store() -> StateDictStore:
-    if not _stores:
-        _stores.append(StateDictStore())
-    return _stores[0]
+    """The process's one, made when it is asked for."""
+    return StateDictStore()
 
 
 def _chunks(model: Sequence[torch.nn.Module] | torch.nn.Module) -> Sequence[torch.nn.Module]:

@@ -76,8 +76,7 @@ class TreeState:
 
     def load(self, arrays: Arrays) -> None:
         scalars = blob.read(arrays[BLOB].reshape(-1).view(np.uint8))
-        tree: Tree = _decode(scalars["tree"], arrays, self._layout)
-        self.loaded = tree
+        self.loaded = _decode(scalars["tree"], arrays, self._layout)
 
     def rewind(self, pieces: Mapping[str, Piece]) -> None:
         """Nothing here is alive, so nothing has moved on."""

@@ -42,17 +42,11 @@ class Tenant:
         return self.weight * (self.rate(workers) * run_s - paid)
 
 
-def cheapest_donor(tenants: Sequence[Tenant], wanted: int, run_s: float) -> tuple[Tenant, float] | None:
-    """Who gives up ``wanted`` workers at the least loss of value, and that loss; None if no job has as many.
+def donor_loss(tenants: Sequence[Tenant], wanted: int, run_s: float) -> float | None:
+    """The least loss of value at which some job gives up ``wanted`` workers; None if no job has as many.
 
     The O(jobs) question that a failure asks; ``bench.lib_allocation`` answers the whole one.
     """
-    losses = [
-        (tenant.gain(tenant.workers, run_s) - tenant.gain(tenant.workers - wanted, run_s), i)
-        for i, tenant in enumerate(tenants)
-        if tenant.workers >= wanted
-    ]
-    if not losses:
-        return None
-    loss, i = min(losses)
-    return tenants[i], max(0.0, loss)
+    able = [tenant for tenant in tenants if tenant.workers >= wanted]
+    losses = (each.gain(each.workers, run_s) - each.gain(each.workers - wanted, run_s) for each in able)
+    return max(0.0, min(losses)) if able else None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import astuple, dataclass, fields, replace
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,7 @@ class Downtime:
 
     @property
     def total_s(self) -> float:
-        return self.detect_s + self.fence_s + self.regroup_s + self.move_state_s + self.warm_up_s
+        return math.fsum(astuple(self))
 
 
 MEASURED = Downtime(detect_s=0.026, fence_s=0.001, regroup_s=0.031, move_state_s=0.044, warm_up_s=0.045)
@@ -35,8 +36,7 @@ BUDGET = Downtime(detect_s=2.65, fence_s=2.0, regroup_s=10.5, move_state_s=3.5, 
 (FlashRecovery, TrainMover), 2-5 s (7B with Adam at 25-50 GB/s); the warm-up is one iteration of ten seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repair:
+class Repair(NamedTuple):
     """A share of repairs, and how long these take: one quantile of a distribution."""
 
     share: float
@@ -84,14 +84,18 @@ class CostEstimate:
     degraded_s: float
     rejoin_s: float
     risk_s: float
-    risk: float
-    """Probability that the last copy is lost (P2)."""
     readiness_s: float = 0.0
     """What being ready for this way has cost since the last failure."""
 
     @property
     def total_s(self) -> float:
-        return self.downtime_s + self.repeated_s + self.degraded_s + self.rejoin_s + self.risk_s + self.readiness_s
+        return math.fsum(astuple(self))
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds by what they go to, those that are 0 left out."""
+        seconds = {f.name.removesuffix("_s"): getattr(self, f.name) for f in fields(self)}
+        return {name: each for name, each in seconds.items() if each > 0.0}
 
 
 def estimate_cost(action: RecoveryAction, *, job_rate: float, worker_rate: float, restart_s: float) -> CostEstimate:
@@ -108,14 +112,12 @@ def estimate_cost(action: RecoveryAction, *, job_rate: float, worker_rate: float
     """
     if job_rate < 0.0 or worker_rate < 0.0:
         raise ValueError(f"failures come at least 0 times a second, not {job_rate} and {worker_rate}")
-    risk = last_copy_risk(worker_rate, action.copies_at_risk, action.exposed_s)
     return CostEstimate(
         downtime_s=action.downtime_s,
         repeated_s=action.repeated_s,
         degraded_s=(1.0 - action.rate) * until_back(action.back_after_s, job_rate) if action.rate < 1.0 else 0.0,
         rejoin_s=action.rejoin_probability * action.rejoin_s,
-        risk_s=risk * restart_s,
-        risk=risk,
+        risk_s=last_copy_risk(worker_rate, action.copies_at_risk, action.exposed_s) * restart_s,
         readiness_s=action.readiness_share / job_rate if action.readiness_share and job_rate else 0.0,
     )
 
@@ -123,7 +125,7 @@ def estimate_cost(action: RecoveryAction, *, job_rate: float, worker_rate: float
 def price_over(
     action: RecoveryAction, repairs: Sequence[Repair], *, job_rate: float, worker_rate: float, restart_s: float
 ) -> CostEstimate:
-    """``price``, averaged over how long a repair takes (shares sum to 1) where the action waits for one."""
+    """``estimate_cost``, averaged over how long a repair takes (shares sum to 1) where the action waits for one."""
     rates = {"job_rate": job_rate, "worker_rate": worker_rate, "restart_s": restart_s}
     if not action.until_repair:
         return estimate_cost(action, **rates)

@@ -1,7 +1,8 @@
 """How long one training iteration takes under 1F1B, healthy and after losses, in closed form.
 
-M micro-batches pass through P stages in each of D pipelines; t = F + B + W is one micro-batch on one stage (forward,
-gradient of inputs, gradient of weights). Unequal stages fill and drain at their own pace: (M - 1) max t + sum t.
+M micro-batches pass through P stages in each of D pipelines. A slot t is one micro-batch on one stage: a third each for
+forward F, gradient of inputs, gradient of weights. Stages are alike; at unequal speeds they fill and drain at their own
+pace: (M - 1) max t + sum t.
 """
 
 from __future__ import annotations
@@ -28,42 +29,10 @@ class IterationShape:
         if min(self.dp, self.pp, self.micro_batches, self.tp) < 1:
             raise ValueError(f"dp, pp, tp and micro-batches are at least 1, not {self}")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageTimes:
-    """One micro-batch on one stage of one pipeline. Seconds."""
-
-    forward_s: float
-    backward_s: float
-    """Gradient of inputs."""
-    weight_s: float
-    """Gradient of weights."""
-
-    @classmethod
-    def alike(cls, step_s: float, shape: IterationShape) -> StageTimes:
-        """Of equal stages that make a 1F1B step of ``step_s``: a third of a slot for each part."""
-        third = step_s / (shape.micro_batches + shape.pp - 1) / 3.0
-        return cls(forward_s=third, backward_s=third, weight_s=third)
-
     @property
-    def slot_s(self) -> float:
-        return self.forward_s + self.backward_s + self.weight_s
-
-
-def iteration_s(shape: IterationShape, stages: Sequence[StageTimes]) -> float:
-    """Seconds of one iteration; ``stages`` has one entry a stage, or one for all.
-
-    Raises:
-        ValueError: another number of stages.
-    """
-    slots = _slots(shape, stages)
-    return (shape.micro_batches - 1) * max(slots) + sum(slots)
-
-
-def _slots(shape: IterationShape, stages: Sequence[StageTimes]) -> list[float]:
-    if len(stages) not in {1, shape.pp}:
-        raise ValueError(f"{len(stages)} stages are given for pp {shape.pp}")
-    return [stage.slot_s for stage in stages] * (shape.pp if len(stages) == 1 else 1)
+    def slots(self) -> int:
+        """Of one healthy iteration."""
+        return self.micro_batches + self.pp - 1
 
 
 def dropped_rate(shape: IterationShape, lost: int) -> float:
@@ -71,7 +40,7 @@ def dropped_rate(shape: IterationShape, lost: int) -> float:
     if lost >= shape.dp:
         return 0.0
     share = math.ceil(shape.micro_batches * shape.dp / (shape.dp - lost))
-    return (shape.micro_batches + shape.pp - 1) / (share + shape.pp - 1)
+    return shape.slots / (share + shape.pp - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +54,7 @@ class Rerouted:
     """And a stage begins the next iteration after its own optimizer step: from one iteration to the next."""
 
 
-def rerouted(shape: IterationShape, stage: StageTimes, lost: Sequence[int]) -> Rerouted | None:
+def rerouted(shape: IterationShape, slot_s: float, lost: Sequence[int]) -> Rerouted | None:
     """ReCycle's three ways (SOSP'24) with equal stages; None where a stage has no worker left.
 
     With L = ceil(M D / (D - f)) t, the load of a helper: coupled T0 + ceil(M f / (D - f)) t; decoupled
@@ -93,18 +62,18 @@ def rerouted(shape: IterationShape, stage: StageTimes, lost: Sequence[int]) -> R
 
     Args:
         shape: of the healthy job.
-        stage: times of one micro-batch.
+        slot_s: one micro-batch on one stage.
         lost: workers lost of each stage, pp numbers.
     """
     if len(lost) != shape.pp:
         raise ValueError(f"losses of {len(lost)} stages are given for pp {shape.pp}")
     if max(lost) >= shape.dp:
         return None
-    healthy, t = iteration_s(shape, [stage]), stage.slot_s
-    loads = [math.ceil(shape.micro_batches * shape.dp / (shape.dp - f)) * t for f in lost]
+    healthy, forward_s = shape.slots * slot_s, slot_s / 3.0
+    loads = [math.ceil(shape.micro_batches * shape.dp / (shape.dp - f)) * slot_s for f in lost]
     extra = max(math.ceil(shape.micro_batches * f / (shape.dp - f)) for f in lost)
-    shifted = [load + s * stage.forward_s for s, (load, f) in enumerate(zip(loads, lost, strict=True)) if f]
-    return Rerouted(healthy + extra * t, max([healthy, *shifted]), max(healthy, *loads))
+    shifted = [load + s * forward_s for s, (load, f) in enumerate(zip(loads, lost, strict=True)) if f]
+    return Rerouted(healthy + extra * slot_s, max([healthy, *shifted]), max(healthy, *loads))
 
 
 def spread_rate(shape: IterationShape, lost: int) -> float:
@@ -116,14 +85,12 @@ def spread_rate(shape: IterationShape, lost: int) -> float:
     if worst >= shape.dp:
         return 0.0
     load = shape.micro_batches * shape.dp / (shape.dp - worst)
-    return min(1.0, (shape.micro_batches + shape.pp - 1) / load)
+    return min(1.0, shape.slots / load)
 
 
-def slowed_rate(shape: IterationShape, stages: Sequence[StageTimes], speeds: Sequence[float]) -> float:
+def slowed_rate(shape: IterationShape, speeds: Sequence[float]) -> float:
     """Rate with stages at these speeds (1 = healthy, 0 = stopped), nothing re-split."""
     if min(speeds) <= 0.0:
         return 0.0
-    slots = _slots(shape, stages)
-    slow = [slot / speed for slot, speed in zip(slots, speeds, strict=True)]
-    healthy = (shape.micro_batches - 1) * max(slots) + sum(slots)
-    return healthy / ((shape.micro_batches - 1) * max(slow) + sum(slow))
+    slow = [1.0 / speed for speed in speeds]
+    return shape.slots / ((shape.micro_batches - 1) * max(slow) + sum(slow))

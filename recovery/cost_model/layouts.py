@@ -29,6 +29,7 @@ class LayoutModel:
     """What every layout has in common."""
 
     layers: int
+    """Also the most stages: with more, some would be empty."""
     layer_s: float
     """One micro-batch through one layer, forward and backward."""
     batch: int
@@ -40,11 +41,6 @@ class LayoutModel:
         """One micro-batch on the fullest stage."""
         return -(-self.layers // stages) * self.layer_s
 
-    @property
-    def most(self) -> int:
-        """Stages beyond which some would be empty."""
-        return self.layers
-
 
 def layout_s(model: LayoutModel, layout: Layout) -> float:
     """Seconds of one step at (dp, pp): ceil(B / D) micro-batches through P stages under 1F1B."""
@@ -54,7 +50,7 @@ def layout_s(model: LayoutModel, layout: Layout) -> float:
 
 def layouts(model: LayoutModel, workers: int) -> list[Layout]:
     """For each depth as many pipelines as there are workers for, and micro-batches to keep them busy."""
-    depths = range(model.least, min(model.most, workers) + 1)
+    depths = range(model.least, min(model.layers, workers) + 1)
     return [(min(workers // pp, model.batch), pp) for pp in depths]
 
 
@@ -99,16 +95,13 @@ def _ended(pipelines: Mix, seconds: float) -> int:
 
 def mixable(model: LayoutModel, workers: int) -> bool:
     """Whether so many workers hold the model, with a micro-batch for each pipeline."""
-    return workers >= model.least and workers // model.most <= model.batch
+    return workers >= model.least and workers // model.layers <= model.batch
 
 
 def depths(model: LayoutModel) -> list[int]:
     """Numbers of stages worth having: one less would make the fullest stage fuller."""
-    found = [model.least]
-    for stages in range(model.least + 1, model.most + 1):
-        if -(-model.layers // stages) < -(-model.layers // found[-1]):
-            found.append(stages)
-    return found
+    more = range(model.least + 1, model.layers + 1)
+    return [model.least, *(stages for stages in more if model.slot_s(stages) < model.slot_s(stages - 1))]
 
 
 def best_mix(model: LayoutModel, workers: int) -> tuple[float, Mix] | None:

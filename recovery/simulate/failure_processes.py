@@ -43,14 +43,10 @@ def exponential(mtbf_s: float, horizon_s: float, runs: int, rng: np.random.Gener
     Raises:
         ValueError: a mean or a horizon that is not above 0, or fewer than one run.
     """
-    _check(mtbf_s, horizon_s, runs)
+    if not (mtbf_s > 0.0 and 0.0 < horizon_s < math.inf and runs >= 1):
+        raise ValueError(f"mean and horizon above 0 s and at least one run, not {mtbf_s}, {horizon_s}, {runs}")
     expected = horizon_s / mtbf_s
     # Eight standard deviations above the mean: fewer than one run in 1e14 has more failures than fit.
     most = math.ceil(expected + 8.0 * math.sqrt(expected) + 8.0)
     instants = np.cumsum(rng.exponential(mtbf_s, (runs, most)), axis=1)
     return np.asarray(np.where(instants < horizon_s, instants, np.inf))
-
-
-def _check(mean_s: float, horizon_s: float, runs: int) -> None:
-    if not (mean_s > 0.0 and horizon_s > 0.0 and math.isfinite(horizon_s) and runs >= 1):
-        raise ValueError(f"mean and horizon above 0 s and at least one run, not {mean_s}, {horizon_s}, {runs}")

@@ -115,7 +115,7 @@ class _Run:
             self.missing[place] = None
             self._count(place, 1)
             self.outcome.waits += 1
-        self._set_rate()
+        self.rate = self._rate()
         self.down_s = self.cadence.restart_s
 
     def back_until(self, at: float) -> None:
@@ -132,18 +132,26 @@ class _Run:
         stood = self.rate == 0.0
         self.settle(taken_back=False)  # at a step's end: nothing is repeated
         self._count(self.missing.popitem(last=False)[0], -1)
-        self._set_rate()
+        self.rate = self._rate()
         self.down_s = self.cadence.restart_s if stood else max(self.down_s, self.policy.rejoin_s)
 
     def _count(self, place: int, change: int) -> None:
         if self.policy.without_spare is WithoutSpare.DROP:
-            for pipeline in broken_pipelines(self.scenario, [place]):
+            for pipeline in pipelines_on(self.scenario, place):
                 self.broken[pipeline] += change
                 if not self.broken[pipeline]:
                     del self.broken[pipeline]
 
-    def _set_rate(self) -> None:
-        self.rate = _rate(self.policy, self.scenario, len(self.missing), len(self.broken))
+    def _rate(self) -> float:
+        """Without the missing nodes and the broken pipelines, against the healthy job; 0 if it stands still."""
+        scenario, without_spare = self.scenario, self.policy.without_spare
+        if not self.missing:
+            return 1.0
+        if without_spare is WithoutSpare.WAIT:
+            return 0.0
+        if without_spare is WithoutSpare.DROP:
+            return dropped_rate(scenario.shape, len(self.broken))
+        return spread_rate(scenario.shape, math.ceil(len(self.missing) * scenario.gpus_per_node / scenario.tp))
 
 
 def follow_places(
@@ -166,23 +174,7 @@ def follow_places(
     return run.outcome
 
 
-def _rate(policy: SimulatedPolicy, scenario: Scenario, missing: int, broken: int) -> float:
-    """Of a job without so many nodes and whole pipelines, against the healthy one; 0 if it stands still."""
-    if not missing:
-        return 1.0
-    if policy.without_spare is WithoutSpare.WAIT:
-        return 0.0
-    if policy.without_spare is WithoutSpare.DROP:
-        return dropped_rate(scenario.shape, broken)
-    workers = math.ceil(missing * scenario.gpus_per_node / scenario.tp)
-    return spread_rate(scenario.shape, workers)
-
-
-def broken_pipelines(scenario: Scenario, missing: Iterable[int]) -> set[int]:
-    """Pipelines that have a rank in one of these places: ranks lie on nodes in order, a pipeline's side by side."""
+def pipelines_on(scenario: Scenario, place: int) -> range:
+    """Pipelines that have a rank in this place: ranks lie on nodes in order, a pipeline's side by side."""
     gpus, ranks = scenario.gpus_per_node, scenario.pp * scenario.tp
-    return {
-        pipeline
-        for place in missing
-        for pipeline in range(place * gpus // ranks, ((place + 1) * gpus - 1) // ranks + 1)
-    }
+    return range(place * gpus // ranks, ((place + 1) * gpus - 1) // ranks + 1)

@@ -6,6 +6,7 @@ between them is theirs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -21,7 +22,7 @@ from mainstay.recovery.simulate.scenario import HOUR, PolicyName, Scenario, Simu
 POINTS = 60
 """Of the curve over time: more than an eye follows, less than a page feels."""
 CAUSES = ("saving", "downtime", "repeated", "waiting", "degraded")
-"""Where time goes; ``places.Lost`` says what each is."""
+"""Where time goes; ``node_simulation.LostTime`` says what each is."""
 Progress = Callable[[int, int], None]
 """Told (runs done, runs in all)."""
 Failures = list[tuple[float, int]]
@@ -96,12 +97,16 @@ def simulate(scenario: Scenario, *, recorded: Recorded | None = None, progress: 
     """
     if recorded is not None and scenario.sweep_over is not None and scenario.sweep_over.value == "mtbf_hours":
         raise ValueError("sweep_over: how often nodes fail is recorded, it cannot be varied")
-    points = [scenario, *(point for _, point in scenario.sweep())]
-    count = _Count(scenario.seeds * len(points), progress)
+    total, done = scenario.seeds * (1 + len(scenario.sweep())), itertools.count(1)
+
+    def one_more() -> None:
+        if progress is not None:
+            progress(next(done), total)
+
     horizon_s = recorded.horizon_s if recorded else scenario.horizon_s
     grid = np.linspace(0.0, horizon_s, POINTS + 1)[1:]
-    outcomes, failures = _runs(scenario, recorded, count, grid)
-    swept = [(value, _runs(point, recorded, count, grid)[0]) for value, point in scenario.sweep()]
+    outcomes, failures = _runs(scenario, recorded, one_more, grid)
+    swept = [(value, _runs(point, recorded, one_more, grid)[0]) for value, point in scenario.sweep()]
     return Report(
         scenario=scenario,
         days=horizon_s / (24.0 * HOUR),
@@ -117,20 +122,8 @@ def simulate(scenario: Scenario, *, recorded: Recorded | None = None, progress: 
     )
 
 
-@dataclass(slots=True)
-class _Count:
-    total: int
-    progress: Progress | None
-    done: int = 0
-
-    def one_more(self) -> None:
-        self.done += 1
-        if self.progress is not None:
-            self.progress(self.done, self.total)
-
-
 def _runs(
-    scenario: Scenario, recorded: Recorded | None, count: _Count, grid: NDArray[np.float64]
+    scenario: Scenario, recorded: Recorded | None, one_more: Callable[[], None], grid: NDArray[np.float64]
 ) -> tuple[dict[PolicyName, list[NodeSimulationResult]], float]:
     """Every policy that can be followed -> its runs, a seed each; and the mean number of failures.
 
@@ -146,7 +139,7 @@ def _runs(
             run = follow_places(scenario, policy, failures, horizon_s)
             run.at_s, run.kept_s = grid.tolist(), np.interp(grid, run.at_s, run.kept_s).tolist()
             runs[policy.name].append(run)
-        count.one_more()
+        one_more()
     return runs, failed / scenario.seeds
 
 

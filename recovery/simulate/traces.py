@@ -6,12 +6,10 @@ A bad line is named: file, line, field.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
-
-T = TypeVar("T")
+from typing import Literal
 
 
 class TraceError(ValueError):
@@ -59,7 +57,9 @@ def read_changes(path: Path) -> tuple[TraceChange, ...]:
             raise where.wrong("node", f"{change.node!r} is {'already' if change.kind == 'add' else 'not'} there")
         (alive.add if change.kind == "add" else alive.discard)(change.node)
         changes.append(change)
-    return tuple(not_empty(path, changes))
+    if not changes:
+        raise TraceError(f"{path}: no events")
+    return tuple(changes)
 
 
 def _change(where: Where, text: str) -> TraceChange:
@@ -95,10 +95,3 @@ def lines_of(path: Path) -> Iterator[tuple[Where, str]]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             yield Where(path, number), line
-
-
-def not_empty(path: Path, found: Iterable[T]) -> list[T]:
-    kept = list(found)
-    if not kept:
-        raise TraceError(f"{path}: no events")
-    return kept

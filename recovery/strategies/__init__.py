@@ -30,10 +30,7 @@ from mainstay.recovery.strategies.standby_swap import StandbySwap
 
 STRATEGIES: tuple[RestoreStrategy, ...] = (LocalSlot(), PeerCopy(), ParityRebuild(), DiskRestart())
 WAYS: tuple[RecoveryStrategy, ...] = (
-    LocalSlot(),
-    PeerCopy(),
-    ParityRebuild(),
-    DiskRestart(),
+    *STRATEGIES,
     JustInTime(),
     InProcess(),
     StandbySwap(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mainstay.recovery.cost_inputs import CostInputs, FaultKind
-from mainstay.recovery.cost_model.allocation import cheapest_donor
+from mainstay.recovery.cost_model.allocation import donor_loss
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
 from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, unheld
@@ -22,7 +22,7 @@ class BorrowWorkers(RecoveryStrategy):
             return why
         if not cost_inputs.pool.others:
             return "No other job shares this cluster."
-        if _donor(cost_inputs) is None:
+        if _loss(cost_inputs) is None:
             return f"No other job has {cost_inputs.gone} workers to give up."
         return None
 
@@ -31,13 +31,12 @@ class BorrowWorkers(RecoveryStrategy):
 
         Rates of tenants are in units of one healthy worker of this job, so that a value of 1 is one worker's second.
         """
-        donor = _donor(cost_inputs)
-        assert donor is not None  # masked
-        more = cost_inputs.costs.spawn_cold_s + cost_inputs.move_s + donor / cost_inputs.workers
+        loss = _loss(cost_inputs)
+        assert loss is not None  # masked
+        more = cost_inputs.costs.spawn_cold_s + cost_inputs.move_s + loss / cost_inputs.workers
         return RecoveryAction(downtime_s=cost_inputs.stop_s + more, repeated_s=cost_inputs.cut_s)
 
 
-def _donor(cost_inputs: CostInputs) -> float | None:
+def _loss(cost_inputs: CostInputs) -> float | None:
     """The least loss of value, in seconds of one worker."""
-    found = cheapest_donor(cost_inputs.pool.others, cost_inputs.gone, cost_inputs.odds.repair_s)
-    return None if found is None else found[1]
+    return donor_loss(cost_inputs.pool.others, cost_inputs.gone, cost_inputs.odds.repair_s)

@@ -40,7 +40,7 @@ def degraded_s(cost_inputs: CostInputs) -> tuple[float, float]:
     layers that balance it (minimax), so that a pipeline of P stages with total speed P - 1 + v runs at that share.
     """
     dp, pp = cost_inputs.shape.dp, cost_inputs.shape.pp
-    slow, slot = cost_inputs.hit, cost_inputs.stage.slot_s
+    slow, slot = cost_inputs.hit, cost_inputs.slot_s
     healthy: Mix = ((dp - slow, pp, slot),) if dp > slow else ()
     assigned = mix_s(cost_inputs.model, (*healthy, (slow, pp, slot / cost_inputs.speed)))
     split = mix_s(cost_inputs.model, (*healthy, (slow, pp, split_slot_s(cost_inputs))))
@@ -51,11 +51,9 @@ def split_slot_s(cost_inputs: CostInputs) -> float:
     """The slowest slot of a pipeline with one slow stage after the best split of whole layers."""
     model, pp = cost_inputs.model, cost_inputs.shape.pp
     if pp == 1:
-        return cost_inputs.stage.slot_s / cost_inputs.speed
+        return cost_inputs.slot_s / cost_inputs.speed
     least = min(
-        (
-            max(few * model.layer_s / cost_inputs.speed, -(-(model.layers - few) // (pp - 1)) * model.layer_s)
-            for few in range(1, -(-model.layers // pp) + 1)
-        ),
+        max(few * model.layer_s / cost_inputs.speed, -(-(model.layers - few) // (pp - 1)) * model.layer_s)
+        for few in range(1, -(-model.layers // pp) + 1)
     )
-    return max(least, cost_inputs.stage.slot_s)
+    return max(least, cost_inputs.slot_s)

@@ -9,9 +9,8 @@ from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.planner_input import FailureCase
 from mainstay.recovery.recovery_plan import Alternative, RestoreStrategyName
-from mainstay.recovery.strategies.recovery_strategy import nothing_lost, placeless
 from mainstay.recovery.strategies.restore_options import AllRankOptions, disk_offers
-from mainstay.recovery.strategies.restore_strategy import RestoreStrategy, restore_together
+from mainstay.recovery.strategies.restore_strategy import RestoreStrategy
 
 
 class DiskRestart(RestoreStrategy):
@@ -26,13 +25,10 @@ class DiskRestart(RestoreStrategy):
         if bare is not None:
             return f"No checkpoint of rank {bare} is on a disk that {case.node[bare]} can read."
         offers = AllRankOptions(case, own if case.failed else {}, disk=True)
-        return restore_together(self.name, offers, own, "A checkpoint of step {} is on disk for every rank.".format)
+        return self.restore_together(offers, own, "A checkpoint of step {} is on disk for every rank.".format)
 
-    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
-        """See ``Way``."""
-        if why := nothing_lost(cost_inputs):
-            return why
-        return "No checkpoint is on disk." if cost_inputs.held.disk_s is None else placeless(cost_inputs)
+    def lacking(self, cost_inputs: CostInputs) -> str | None:
+        return "No checkpoint is on disk." if cost_inputs.held.disk_s is None else None
 
     def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """All start again and read: each worker its own part, all at the same time."""

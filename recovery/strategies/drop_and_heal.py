@@ -19,10 +19,9 @@ class DropAndHeal(RecoveryStrategy):
         """A whole pipeline must remain."""
         if why := unheld(cost_inputs):
             return why
-        if cost_inputs.hit >= cost_inputs.shape.dp:
-            return (
-                f"{cost_inputs.hit} of {cost_inputs.shape.dp} pipelines may have lost a worker, so that none is whole."
-            )
+        hit, dp = cost_inputs.hit, cost_inputs.shape.dp
+        if hit >= dp:
+            return f"{hit} of {dp} pipelines may have lost a worker, so that none is whole."
         return None
 
     def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:

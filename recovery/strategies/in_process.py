@@ -27,8 +27,7 @@ class InProcess(RecoveryStrategy):
 
     def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """From the nearest source: its own slot if there is one, else a peer."""
-        if cost_inputs.held.local_s is not None:
-            return RecoveryAction(
-                downtime_s=cost_inputs.down_s(cost_inputs.load_s), repeated_s=cost_inputs.held.local_s
-            )
+        local_s = cost_inputs.held.local_s
+        if local_s is not None:
+            return RecoveryAction(downtime_s=cost_inputs.down_s(cost_inputs.load_s), repeated_s=local_s)
         return RecoveryAction(downtime_s=cost_inputs.down_s(cost_inputs.move_s), repeated_s=cost_inputs.step_s / 2.0)

@@ -6,9 +6,8 @@ from mainstay.recovery.cost_inputs import CostInputs, FaultKind
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.planner_input import FailureCase
 from mainstay.recovery.recovery_plan import Alternative, RestoreStrategyName
-from mainstay.recovery.strategies.recovery_strategy import nothing_lost
 from mainstay.recovery.strategies.restore_options import local_offers
-from mainstay.recovery.strategies.restore_strategy import RestoreStrategy, restore_from
+from mainstay.recovery.strategies.restore_strategy import RestoreStrategy
 
 
 class LocalSlot(RestoreStrategy):
@@ -19,9 +18,9 @@ class LocalSlot(RestoreStrategy):
     def restore(self, case: FailureCase) -> Alternative | str:
         """Infeasible as soon as a node is lost, whose memory is gone."""
         own = {rank: local_offers(case, rank) for rank in case.failed}
-        return restore_from(self.name, case, own, self._missing, lambda epoch: self._reason(case, epoch))
+        return self.restore_from(case, own, lambda epoch: self._reason(case, epoch))
 
-    def _missing(self, case: FailureCase, rank: int) -> str:
+    def missing(self, case: FailureCase, rank: int) -> str:
         node = case.situation.ranks[rank].node
         if node in case.lost:
             return f"Node {node} is lost, and with it the snapshots of rank {rank} in its memory."
@@ -33,10 +32,8 @@ class LocalSlot(RestoreStrategy):
         who = ", ".join(map(str, case.failed))
         return f"The snapshot of step {epoch} that failed rank {who} left in its node's memory is whole."
 
-    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
-        """See ``Way``; the memory of a lost node is gone with it."""
-        if why := nothing_lost(cost_inputs):
-            return why
+    def lacking(self, cost_inputs: CostInputs) -> str | None:
+        """The memory of a lost node is gone with it."""
         if cost_inputs.fault is FaultKind.NODE:
             return "Nodes are lost, and with them the snapshots in their memory."
         return None if cost_inputs.held.local_s is not None else "No snapshot is in the memory of the node."

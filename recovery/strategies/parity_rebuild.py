@@ -10,9 +10,8 @@ from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.planner_input import FailureCase, HeldParity
 from mainstay.recovery.recovery_plan import Alternative, RestoreSource, RestoreStrategyName
-from mainstay.recovery.strategies.recovery_strategy import nothing_lost, placeless
 from mainstay.recovery.strategies.restore_options import RestoreOption
-from mainstay.recovery.strategies.restore_strategy import RestoreStrategy, restore_from
+from mainstay.recovery.strategies.restore_strategy import RestoreStrategy
 
 
 class ParityRebuild(RestoreStrategy):
@@ -27,8 +26,7 @@ class ParityRebuild(RestoreStrategy):
         if not case.has_parity:
             return "No parity is kept on any living node."
         own = {rank: self._offers(case, rank) for rank in case.failed}
-        reason = "Parity of step {} is complete on the other nodes of the group."
-        return restore_from(self.name, case, own, self._missing, reason.format)
+        return self.restore_from(case, own, "Parity of step {} is complete on the other nodes of the group.".format)
 
     def _offers(self, case: FailureCase, rank: int) -> dict[int, RestoreOption]:
         offers: dict[int, RestoreOption] = {}
@@ -50,18 +48,18 @@ class ParityRebuild(RestoreStrategy):
         nodes: list[str] = []
         for place, other in enumerate(ranks):
             if other != rank:
-                slots = {slot.node for slot in case.slots(other) if slot.epoch == epoch}
+                slots = {slot.node for slot in case.slots[other] if slot.epoch == epoch}
                 both = sorted(r.node for r in held if r.node in slots and _is_of(r, place, nodes))
                 nodes.extend(both[:1])
         needed = max(1, len(ranks) - held[0].parity)
         return tuple(nodes[:needed]) if len(nodes) >= needed else None
 
-    def _missing(self, case: FailureCase, rank: int) -> str:
+    def missing(self, case: FailureCase, rank: int) -> str:
         rows = case.rows(rank)
         if not rows:
             return f"Rank {rank} belongs to no parity group with a row on a living node."
         group, held = next(iter(rows.items()))
-        absent = [r for r in group if r != rank and not case.slots(r)]
+        absent = [r for r in group if r != rank and not case.slots[r]]
         covered = next(iter(held.values()))[0].parity
         if len(absent) >= covered:
             return (
@@ -70,15 +68,13 @@ class ParityRebuild(RestoreStrategy):
             )
         return f"No step has the parity rows and snapshots of enough members of rank {rank}'s group."
 
-    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
-        """See ``Way``; losses are taken to be of one group, which is the worst."""
-        if why := nothing_lost(cost_inputs):
-            return why
+    def lacking(self, cost_inputs: CostInputs) -> str | None:
+        """Losses are taken to be of one group, which is the worst."""
         if cost_inputs.held.parity_s is None:
             return "No parity is kept."
         if cost_inputs.gone > cost_inputs.held.parity_losses:
             return f"{cost_inputs.gone} workers are lost, and a group bears {cost_inputs.held.parity_losses}."
-        return placeless(cost_inputs)
+        return None
 
     def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """A new process; what the others hold comes over the network and is decoded."""

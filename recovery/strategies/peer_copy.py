@@ -9,9 +9,9 @@ from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
 from mainstay.recovery.planner_input import FailureCase
 from mainstay.recovery.recovery_plan import Alternative, RestoreSource, RestoreStrategyName
-from mainstay.recovery.strategies.recovery_strategy import nothing_lost, placeless, unheld
+from mainstay.recovery.strategies.recovery_strategy import unheld
 from mainstay.recovery.strategies.restore_options import RestoreOption
-from mainstay.recovery.strategies.restore_strategy import RestoreStrategy, restore_from
+from mainstay.recovery.strategies.restore_strategy import RestoreStrategy
 
 
 class PeerCopy(RestoreStrategy):
@@ -24,7 +24,7 @@ class PeerCopy(RestoreStrategy):
         if not case.failed:
             return "No rank is gone, so there is nothing to copy."
         own = {rank: self._offers(case, rank) for rank in case.failed}
-        return restore_from(self.name, case, own, self._missing, lambda epoch: self._reason(case, epoch, own))
+        return self.restore_from(case, own, lambda epoch: self._reason(case, epoch, own))
 
     def _offers(self, case: FailureCase, rank: int) -> dict[int, RestoreOption]:
         """Per epoch the best source: on the same node, else the peer with the lowest number on the first node."""
@@ -37,7 +37,7 @@ class PeerCopy(RestoreStrategy):
                 offers[epoch] = RestoreOption(RestoreSource.PEER_COPY, from_rank=peer, from_nodes=(node,))
         return offers
 
-    def _missing(self, case: FailureCase, rank: int) -> str:
+    def missing(self, case: FailureCase, rank: int) -> str:
         if len(case.peers(rank)) == 1:
             return f"No other node holds the state of rank {rank}: no data-parallel peer, no copy of its own."
         if not case.situation.replicated:
@@ -53,13 +53,11 @@ class PeerCopy(RestoreStrategy):
         shown = ", ".join(copies[:4]) + (f" and {len(copies) - 4} more" if len(copies) > 4 else "")
         return f"A replica of step {epoch} is in memory on another node: {shown}."
 
-    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
-        """See ``RecoveryStrategy``; another rank must hold a snapshot of the same state."""
-        if why := nothing_lost(cost_inputs):
-            return why
+    def lacking(self, cost_inputs: CostInputs) -> str | None:
+        """Another rank must hold a snapshot of the same state."""
         if cost_inputs.held.peer_s is None:
             return "No other node holds a snapshot of the state that is lost."
-        return unheld(cost_inputs) or placeless(cost_inputs)
+        return unheld(cost_inputs)
 
     def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """A new process, and a copy over the network."""

@@ -30,7 +30,7 @@ class PoolRebalance(RecoveryStrategy):
         worst = dp - max(cost_inputs.lost)
         even = cost_inputs.left // pp
         return RecoveryAction(
-            downtime_s=(cost_inputs.detect_s if cost_inputs.fault in GONE else 0.0) + cost_inputs.stage.slot_s,
+            downtime_s=(cost_inputs.detect_s if cost_inputs.fault in GONE else 0.0) + cost_inputs.slot_s,
             repeated_s=cost_inputs.move_s * (1.0 - worst / dp) if even > worst else 0.0,
             rate=min(1.0, max(even, worst) / dp),
             rejoin_s=rejoins(cost_inputs) - cost_inputs.costs.regroup_s,

@@ -1,7 +1,7 @@
 """The contract of every recovery strategy, carried out or not: first whether it can be, then what it does to a job.
 
-``mask`` knows no prices: it says in one sentence why a way cannot be, or None. ``action`` fills a ``pricing.event
-.Action``, and ``pricing.event`` alone turns that into seconds, so that all ways have one objective. Both are pure.
+``infeasible_reason`` knows no prices: it says in one sentence why a way cannot be, or None. ``recovery_action`` fills a
+``RecoveryAction``, and ``failure_cost`` alone turns that into seconds, so that all have one objective. Both are pure.
 Use ``estimate_action``: a strategy is infeasible or has an action, never both.
 """
 
@@ -50,12 +50,9 @@ def nothing_lost(cost_inputs: CostInputs) -> str | None:
 
 def placeless(cost_inputs: CostInputs) -> str | None:
     """For ways that need a worker in the place of each lost one. A process's place is where it was."""
-    if (
-        cost_inputs.fault in {FaultKind.ERROR, FaultKind.PROCESS}
-        or cost_inputs.pool.standbys + cost_inputs.pool.spares >= cost_inputs.gone
-    ):
-        return None
     there = cost_inputs.pool.standbys + cost_inputs.pool.spares
+    if cost_inputs.fault in {FaultKind.ERROR, FaultKind.PROCESS} or there >= cost_inputs.gone:
+        return None
     return f"{cost_inputs.gone} workers are to be replaced, and {there} standbys and spares are there."
 
 

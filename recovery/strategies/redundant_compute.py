@@ -33,13 +33,13 @@ class RedundantCompute(RecoveryStrategy):
 
     def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """A shadow runs two stages: its slot is twice as long, and sets the pace."""
-        planned = cost_inputs.fault not in GONE
-        failover = 0.0 if planned else (REDUNDANT_FAILOVER - 1.0) * cost_inputs.step_s
+        failover_s = (REDUNDANT_FAILOVER - 1.0) * cost_inputs.step_s
+        stop_s = cost_inputs.detect_s + cost_inputs.costs.fence_s + failover_s
         shape = cost_inputs.shape
         return RecoveryAction(
-            downtime_s=(0.0 if planned else cost_inputs.detect_s + cost_inputs.costs.fence_s) + failover,
+            downtime_s=stop_s if cost_inputs.fault in GONE else 0.0,
             repeated_s=0.0,
-            rate=(shape.micro_batches + shape.pp - 1) / (2.0 * shape.micro_batches + shape.pp - 1),
+            rate=shape.slots / (2.0 * shape.micro_batches + shape.pp - 1),
             rejoin_s=rejoins(cost_inputs),
             copies_at_risk=single_stages(cost_inputs),
             readiness_share=REDUNDANT_SHARE,

@@ -23,11 +23,9 @@ class ReplanResources(RecoveryStrategy):
             return why
         if not enough(cost_inputs.pool.samples):
             return "Steps were seen with fewer than three numbers of workers, which says nothing about a fourth."
-        return (
-            None
-            if cost_inputs.left >= cost_inputs.pool.least_stages
-            else f"{cost_inputs.left} workers cannot hold the model."
-        )
+        if cost_inputs.left < cost_inputs.pool.least_stages:
+            return f"{cost_inputs.left} workers cannot hold the model."
+        return None
 
     def recovery_action(self, cost_inputs: CostInputs) -> RecoveryAction:
         """The job shrinks to what is left and worth having, or takes spares that are."""

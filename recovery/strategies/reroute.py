@@ -48,7 +48,7 @@ class Reroute(RecoveryStrategy):
         )
 
     def _step_s(self, cost_inputs: CostInputs) -> float:
-        ways = rerouted(cost_inputs.shape, cost_inputs.stage, cost_inputs.lost)
+        ways = rerouted(cost_inputs.shape, cost_inputs.slot_s, cost_inputs.lost)
         assert ways is not None  # masked
         if self.way is RecoveryStrategyName.REROUTE_COUPLED:
             return ways.coupled_s

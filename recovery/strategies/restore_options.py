@@ -39,14 +39,14 @@ DISK = RestoreOption(RestoreSource.DISK)
 def local_offers(case: FailureCase, rank: int) -> dict[int, RestoreOption]:
     """Verified slots of the rank on the node where it runs next."""
     node = case.node[rank]
-    return {slot.epoch: SLOT for slot in case.slots(rank) if slot.node == node}
+    return {slot.epoch: SLOT for slot in case.slots[rank] if slot.node == node}
 
 
 def disk_offers(case: FailureCase, rank: int) -> dict[int, RestoreOption]:
     """Checkpoints that the node where the rank runs next can read; of two copies the one that all can read."""
     return {
         held.epoch: DISK if held.node is None else RestoreOption(RestoreSource.DISK, from_nodes=(held.node,))
-        for held in sorted(case.disk(rank), key=lambda held: held.node is None)
+        for held in sorted(case.disk[rank], key=lambda held: held.node is None)
         if held.node in (None, case.node[rank])
     }
 
@@ -133,10 +133,9 @@ class CommonEpoch:
 
 def survivor_options(case: FailureCase, *, disk: bool = False) -> SurvivorOptions:
     """With checkpoints on disk or without."""
-    name = "offers, disk" if disk else "offers"
-    if name not in case.kept:
-        case.kept[name] = SurvivorOptions(case, disk=disk)
-    kept: SurvivorOptions = case.kept[name]
+    if disk not in case.kept:
+        case.kept[disk] = SurvivorOptions(case, disk=disk)
+    kept: SurvivorOptions = case.kept[disk]
     return kept
 
 
@@ -161,7 +160,3 @@ class AllRankOptions:
         if self.case.survivors:
             everyone.append(self.survivors.common)
         return set.intersection(*everyone) if everyone else set()
-
-    def together(self, epoch: int) -> CommonEpoch:
-        """The survivors at an epoch."""
-        return self.survivors.together(epoch)

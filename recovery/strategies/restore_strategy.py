@@ -11,9 +11,10 @@ strategy's own source, so that no two strategies are the same plan under two nam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import cast
 
+from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.planner_input import FailureCase
 from mainstay.recovery.recovery_plan import (
     Alternative,
@@ -22,7 +23,7 @@ from mainstay.recovery.recovery_plan import (
     RestoreSource,
     RestoreStrategyName,
 )
-from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy
+from mainstay.recovery.strategies.recovery_strategy import RecoveryStrategy, nothing_lost, placeless
 from mainstay.recovery.strategies.restore_options import AllRankOptions, Offers, RestoreOption, local_offers
 
 _LISTED = 4  # epochs named in a sentence: enough to see that two ranks do not meet
@@ -36,6 +37,14 @@ class RestoreStrategy(RecoveryStrategy):
     def __init_subclass__(cls) -> None:
         cls.way, cls.executed_as = RecoveryStrategyName(cls.name.value), cls.name
 
+    def infeasible_reason(self, cost_inputs: CostInputs) -> str | None:
+        """See ``RecoveryStrategy``: something is lost, its source holds it, and there is a place for it."""
+        return nothing_lost(cost_inputs) or self.lacking(cost_inputs) or placeless(cost_inputs)
+
+    def lacking(self, cost_inputs: CostInputs) -> str | None:
+        """Why the source does not hold what is lost, in one sentence; None if it does."""
+        raise NotImplementedError
+
     def price(self, case: FailureCase) -> Alternative:
         """The alternative: feasible with a price and a restore for every rank, or infeasible with the reason."""
         found = _placement_problem(case) or self.restore(case)
@@ -44,6 +53,33 @@ class RestoreStrategy(RecoveryStrategy):
     def restore(self, case: FailureCase) -> Alternative | str:
         """The priced alternative where all ranks have a place, or the sentence why there is none."""
         raise NotImplementedError
+
+    def missing(self, case: FailureCase, rank: int) -> str:
+        """Why a failed rank has nothing."""
+        raise NotImplementedError
+
+    def restore_from(
+        self, case: FailureCase, own: Mapping[int, dict[int, RestoreOption]], reason: Callable[[int], str]
+    ) -> Alternative | str:
+        """Restore each failed rank from ``own`` or its own slot, at the newest epoch that all can have.
+
+        Args:
+            case: the failure.
+            own: failed rank -> epoch -> what the strategy's source has.
+            reason: why the strategy works at an epoch.
+        """
+        mine = {rank: local_offers(case, rank) | own[rank] for rank in case.failed}
+        bare = next((rank for rank in case.failed if not mine[rank]), None)
+        if bare is not None or (case.failed and not any(own.values())):
+            return self.missing(case, case.failed[0] if bare is None else bare)
+        return self.restore_together(AllRankOptions(case, mine), own, reason)
+
+    def restore_together(
+        self, offers: AllRankOptions, own: Mapping[int, Offers], reason: Callable[[int], str]
+    ) -> Alternative | str:
+        """Restore at the newest epoch that all can have, if there is one."""
+        epoch, why_not = _choose(offers, own)
+        return why_not if epoch is None else _evaluate(self.name, reason(epoch), epoch, offers)
 
 
 def _placement_problem(case: FailureCase) -> str | None:
@@ -65,37 +101,6 @@ def _choose(offers: AllRankOptions, own: Mapping[int, Offers]) -> tuple[int | No
     if not common:
         return None, "The steps that this source has are not held by all ranks."
     return max(common), ""
-
-
-def restore_from(
-    name: RestoreStrategyName,
-    case: FailureCase,
-    own: Mapping[int, dict[int, RestoreOption]],
-    missing: Callable[[FailureCase, int], str],
-    reason: Callable[[int], str],
-) -> Alternative | str:
-    """Restore each failed rank from the strategy's own source or its own slot, at the newest epoch that all can have.
-
-    Args:
-        name: of the strategy.
-        case: the failure.
-        own: failed rank -> epoch -> what the strategy's source has.
-        missing: why a rank has nothing.
-        reason: why the strategy works at an epoch.
-    """
-    mine = {rank: local_offers(case, rank) | own[rank] for rank in case.failed}
-    bare = next((rank for rank in case.failed if not mine[rank]), None)
-    if bare is not None or (case.failed and not any(own.values())):
-        return missing(case, case.failed[0] if bare is None else bare)
-    return restore_together(name, AllRankOptions(case, mine), own, reason)
-
-
-def restore_together(
-    name: RestoreStrategyName, offers: AllRankOptions, own: Mapping[int, Offers], reason: Callable[[int], str]
-) -> Alternative | str:
-    """Restore at the newest epoch that all can have, if there is one."""
-    epoch, why_not = _choose(offers, own)
-    return why_not if epoch is None else _evaluate(name, reason(epoch), epoch, offers)
 
 
 def _disagreement(offers: AllRankOptions) -> str:
@@ -124,7 +129,7 @@ def _steps(offers: Offers) -> str:
 def _evaluate(name: RestoreStrategyName, reason: str, epoch: int, offers: AllRankOptions) -> Alternative:
     """Price the chosen epoch."""
     case = offers.case
-    everyone = offers.together(epoch).restores.copy()
+    everyone = offers.survivors.together(epoch).restores.copy()
     for rank, own in offers.failed.items():
         everyone[rank] = own[epoch].restore(rank, case.node[rank])
     restores = tuple(filter(None, everyone)) if case.situation.away else tuple(cast("list[RankRestore]", everyone))
@@ -147,7 +152,8 @@ def _seconds(offers: AllRankOptions, epoch: int, restores: tuple[RankRestore, ..
     """Seconds by phase, one after the other. Within a phase nodes work at the same time: the busiest one counts."""
     case = offers.case
     costs, work = case.situation.costs, _work(offers, epoch, restores)
-    parts = {"fence": costs.fence_s, "spawn": _spawn_seconds(case)} if case.failed else {}
+    spawn_s = costs.spawn_warm_s if case.warm.issuperset(case.failed) else costs.spawn_cold_s
+    parts = {"fence": costs.fence_s, "spawn": spawn_s} if case.failed else {}
     parts |= {
         "fetch": max(_most(work.received), _most(work.sent)) / costs.net_Bps + _most(work.handed) / costs.copy_Bps,
         "decode": _most(work.decoded) / costs.xor_Bps,
@@ -159,24 +165,18 @@ def _seconds(offers: AllRankOptions, epoch: int, restores: tuple[RankRestore, ..
 
 def _work(offers: AllRankOptions, epoch: int, restores: tuple[RankRestore, ...]) -> _Work:
     """What the surviving ranks do together, and each failed one."""
-    case, together = offers.case, offers.together(epoch)
+    case, together = offers.case, offers.survivors.together(epoch)
     work = _Work()
     work.loaded, work.read = together.loaded.copy(), together.read.copy()
-    moved: Iterable[RankRestore] = (
-        [restore for restore in restores if restore.source is not RestoreSource.LIVE] if case.situation.sharded else ()
-    )
     for rank, own in offers.failed.items():
         work.add_restore(own[epoch].restore(rank, case.node[rank]), case.situation.state_bytes[rank])
-    of = {restore.rank: restore for restore in restores} if moved else {}
-    for restore in moved:
-        peers = [peer for peer in case.peers(restore.rank) if peer != restore.rank and peer in of]
-        work.gather(restore, [of[peer] for peer in peers], case)
+    if case.situation.sharded:
+        nodes = {restore.rank: restore.node for restore in restores}
+        for restore in restores:
+            for peer in () if restore.source is RestoreSource.LIVE else case.peers(restore.rank):
+                if peer != restore.rank and peer in nodes:
+                    work.gather(nodes[peer], restore.node, case.situation.state_bytes[peer])
     return work
-
-
-def _spawn_seconds(case: FailureCase) -> float:
-    costs = case.situation.costs
-    return costs.spawn_warm_s if case.warm.issuperset(case.failed) else costs.spawn_cold_s
 
 
 def _most(counter: Counter[str]) -> float:
@@ -196,28 +196,21 @@ class _Work:
         if restore.source is RestoreSource.DISK:
             self.read[restore.node] += nbytes
         elif restore.source is RestoreSource.PEER_COPY:
-            self._copy(restore, nbytes)
+            self._copy(restore.from_nodes[0], restore.node, nbytes)
         elif restore.source is RestoreSource.PARITY:
             self._rebuild(restore, nbytes)
 
-    def gather(self, restore: RankRestore, replicas: Sequence[RankRestore], case: FailureCase) -> None:
-        """The parts of the state that its replicas have saved."""
-        for other in replicas:
-            nbytes = case.situation.state_bytes[other.rank]
-            self.loaded[restore.node] += nbytes
-            if other.node == restore.node:
-                self.handed[restore.node] += nbytes
-            else:
-                self.sent[other.node] += nbytes
-                self.received[restore.node] += nbytes
+    def gather(self, source: str, target: str, nbytes: int) -> None:
+        """The part of the state that a replica on ``source`` has saved."""
+        self.loaded[target] += nbytes
+        self._copy(source, target, nbytes)
 
-    def _copy(self, restore: RankRestore, nbytes: int) -> None:
-        (source,) = restore.from_nodes
-        if source == restore.node:
+    def _copy(self, source: str, target: str, nbytes: int) -> None:
+        if source == target:
             self.handed[source] += nbytes
         else:
             self.sent[source] += nbytes
-            self.received[restore.node] += nbytes
+            self.received[target] += nbytes
 
     def _rebuild(self, restore: RankRestore, nbytes: int) -> None:
         """Each of m - 1 survivors gathers the others' data of one stripe, decodes it and sends it on.

@@ -19,7 +19,7 @@ from mainstay.recovery.cost_inputs import (
     SpareCapacity,
 )
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction
-from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes
+from mainstay.recovery.cost_model.iteration import IterationShape
 from mainstay.recovery.planner_input import MachineCosts
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
 from mainstay.recovery.simulate.traces import TraceChange
@@ -27,7 +27,7 @@ from mainstay.recovery.strategies import WAYS
 from mainstay.recovery.strategies.recovery_strategy import estimate_action
 
 JOB = CostInputs(
-    shape=IterationShape(dp=3, pp=2, micro_batches=6), stage=StageTimes(forward_s=0.1, backward_s=0.1, weight_s=0.1),
+    shape=IterationShape(dp=3, pp=2, micro_batches=6), slot_s=0.3,
     layers=12,
     state_bytes=1e9, fault=FaultKind.NODE, lost=(1, 0), odds=FailureOdds(worker_rate=0.0),
     held=RollbackCosts(local_s=5.0, peer_s=5.0, disk_s=300.0), pool=SpareCapacity(least_stages=2),

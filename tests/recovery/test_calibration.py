@@ -8,9 +8,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from mainstay.recovery.calibration import PROMISED, Calibration, RecoveryOutcome, forecast, record
+from mainstay.recovery.calibration import PROMISED, Calibration, RecoveryOutcome, forecast
 from mainstay.recovery.cost_inputs import CostInputs, FailureOdds, FaultKind, RollbackCosts, SpareCapacity
-from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes
+from mainstay.recovery.cost_model.iteration import IterationShape
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
 from mainstay.recovery.strategy_choice import ExecutionCapabilities, choose_strategy
 
@@ -26,10 +26,9 @@ CARRIED = frozenset(
 
 def lost(**changed: object) -> CostInputs:
     """Three replicas of two stages; a process is gone, and no standby is warm. A step takes a second."""
-    third = 1.0 / 5 / 3
     known = CostInputs(
         shape=IterationShape(dp=3, pp=2, micro_batches=4),
-        stage=StageTimes(forward_s=third, backward_s=third, weight_s=third),
+        slot_s=1.0 / 5.0,
         layers=2,
         state_bytes=1e8,
         fault=FaultKind.PROCESS,
@@ -51,7 +50,7 @@ def seen(
     made = forecast(choose_strategy(cost_inputs, means=ExecutionCapabilities(carried=CARRIED)), cost_inputs, way)
     assert made is not None
     took = made.seconds + (factor - 1.0) * made.acting_s
-    return record(made, f"r-{factor}", took, lost_steps)
+    return RecoveryOutcome(f"r-{factor}", made, took, lost_steps)
 
 
 def test_a_forecast_runs_from_the_failure_to_the_first_step() -> None:
@@ -85,7 +84,7 @@ def test_what_went_as_predicted_costs_what_was_expected() -> None:
         made = forecast(decision, cost_inputs, way)
         assert made is not None
         option = next(each for each in decision.options if each.strategies == (way,))
-        assert record(made, "r", made.seconds, 0).cost_s == pytest.approx(option.expected_s)
+        assert RecoveryOutcome("r", made, made.seconds, 0).cost_s == pytest.approx(option.expected_s)
 
 
 def test_excess_cost_is_what_the_best_alternative_would_have_saved() -> None:
@@ -161,7 +160,7 @@ def test_what_gets_ever_slower_raises_an_alarm() -> None:
         assert made is not None
         plain = seen(1.0).predicted
         took = made.phases["detect"] + made.phases["step"] + plain.acting_s * 3.0**event
-        known = known.learn(record(made, str(event), took, 0), plain)
+        known = known.learn(RecoveryOutcome(str(event), made, took, 0), plain)
     (alarm,) = known.alarms()
     assert alarm.startswith("local_slot: 8 recoveries took longer than predicted")
 
@@ -169,10 +168,10 @@ def test_what_gets_ever_slower_raises_an_alarm() -> None:
 def test_within_the_promise_is_a_quarter_either_way() -> None:
     made = seen(1.0).predicted
     for took, fine in ((1.24, True), (1.26, False), (1 / 1.24, True), (1 / 1.26, False)):
-        assert record(made, "r", made.seconds * took, 0).is_accurate is fine
+        assert RecoveryOutcome("r", made, made.seconds * took, 0).is_accurate is fine
     assert math.exp(PROMISED) == pytest.approx(1.25)
 
 
 def test_times_of_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match=r"recovery r took 0\.0 s"):
-        record(seen(1.0).predicted, "r", 0.0, 0)
+        RecoveryOutcome("r", seen(1.0).predicted, 0.0, 0)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mainstay.recovery.cost_model.iteration import IterationShape as Grid
-from mainstay.recovery.cost_model.iteration import StageTimes, rerouted
+from mainstay.recovery.cost_model.iteration import rerouted
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.pipeline_schedule import PipelinePass, numbered, schedule
 from mainstay.recovery.work_assignment import WorkAssignment
@@ -138,9 +138,7 @@ def test_recycles_talk() -> None:
     """Three pipelines of four stages, six micro-batches each: 27 slots, and 36 by the formula with a worker lost."""
     shape, everybody = MeshShape(dp=3, pp=4), (0, 1, 2)
     assert makespan(shape, 18, WorkAssignment(replicas=everybody)) == 27
-    formula = rerouted(
-        Grid(dp=3, pp=4, micro_batches=6), StageTimes(forward_s=1, backward_s=1, weight_s=1), [0, 0, 1, 0]
-    )
+    formula = rerouted(Grid(dp=3, pp=4, micro_batches=6), 3.0, [0, 0, 1, 0])
     assert formula is not None
     assert formula.coupled_s == 36
     found = [
@@ -158,10 +156,9 @@ def test_recycles_talk() -> None:
 def test_one_loss_costs_about_what_the_formula_says(dp: int, pp: int, of_each: int) -> None:
     """Within a tenth: passes are made in one fixed order, so now and then a rank waits where another pass could go."""
     shape, total, replicas = MeshShape(dp=dp, pp=pp), dp * of_each, tuple(range(dp))
-    third = StageTimes(forward_s=1, backward_s=1, weight_s=1)
     for stage in range(pp):
         lost = [int(at == stage) for at in range(pp)]
-        formula = rerouted(Grid(dp=dp, pp=pp, micro_batches=of_each), third, lost)
+        formula = rerouted(Grid(dp=dp, pp=pp, micro_batches=of_each), 3.0, lost)
         assert formula is not None
         assert (
             makespan(shape, total, WorkAssignment(replicas=replicas, absent_positions=((dp - 1, stage),)))

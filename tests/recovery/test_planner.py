@@ -235,7 +235,7 @@ def test_a_rank_leaves_a_node_that_is_not_trusted_only_for_one_that_is() -> None
     assert (closed.node[3], closed.unplaced) == ("c", None)
     shut = FailureCase(running(**killed_on, cordoned=("b",), standbys={"b": 1}))
     assert shut.unplaced == 3
-    assert shut.slots(3), "its memory still serves"
+    assert shut.slots[3], "its memory still serves"
     (reason,) = {a.reason for a in plan_recovery(shut.situation).alternatives}
     assert reason == "Node b takes no rank and no other node has a free standby or room for rank 3."
 

@@ -114,12 +114,12 @@ def test_a_case_knows_who_holds_what() -> None:
     )
     case = FailureCase(running(lost_nodes=("b",), away=(3,), parity=rows, disk=disk, slots=slots, live={0: 43, 2: 50}))
     assert (case.failed, case.survivors, case.newest) == ((2,), (0, 1), 43)
-    assert [(slot.epoch, slot.node) for slot in case.slots(0)] == [(40, "a"), (41, "a")]
-    assert not case.slots(2)
+    assert [(slot.epoch, slot.node) for slot in case.slots[0]] == [(40, "a"), (41, "a")]
+    assert not case.slots[2]
     assert case.peers(2) == [0, 2]
     assert case.rows(2) == {(0, 2): {40: [rows[0]]}}
     assert case.has_parity
-    assert [(held.epoch, held.node) for held in case.disk(0)] == [(20, None)]
+    assert [(held.epoch, held.node) for held in case.disk[0]] == [(20, None)]
     assert (case.node[2], case.warm, case.unplaced) == ("a", {2}, None)
     assert not FailureCase(running(lost_nodes=("b",), parity=rows[1:])).has_parity
 

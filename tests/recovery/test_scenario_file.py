@@ -80,13 +80,13 @@ def looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dp: int) -> int:
     assert assumptions is not None
     case = FailureCase(situation)
     asked: list[int] = []
-    slots = type(case._slots).__getitem__
+    slots = type(case.slots).__getitem__
 
     def count(self: Any, rank: int) -> Any:
         asked.append(rank)
         return slots(self, rank)
 
-    monkeypatch.setattr(type(case._slots), "__getitem__", count)
+    monkeypatch.setattr(type(case.slots), "__getitem__", count)
     cost_inputs_of(case, assumptions)
     assert PeerCopy().price(case).feasible
     monkeypatch.undo()

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from bench.lib_prepare import prepare
+from mainstay.recovery.calibration import forecast
 from mainstay.recovery.cost_inputs import (
     CostInputs,
     FailureOdds,
@@ -18,9 +19,10 @@ from mainstay.recovery.cost_inputs import (
     SpareCapacity,
 )
 from mainstay.recovery.cost_model.failure_cost import Repair
-from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes
+from mainstay.recovery.cost_model.iteration import IterationShape
 from mainstay.recovery.planner_input import MachineCosts
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
+from mainstay.recovery.strategies.redundant_compute import REDUNDANT_SHARE
 from mainstay.recovery.strategy_choice import StrategyDecision, StrategyOption, choose_strategy
 from tests.recovery.strategies.made_up import cost_inputs
 
@@ -31,7 +33,7 @@ def job(**over: Any) -> CostInputs:
     """Four pipelines of four stages; a node of stage 1 is gone, there is no standby, one node could be started."""
     made: dict[str, Any] = {
         "shape": IterationShape(dp=4, pp=4, micro_batches=16),
-        "stage": StageTimes(forward_s=0.1, backward_s=0.1, weight_s=0.1),
+        "slot_s": 0.3,
         "layers": 8, "state_bytes": 1e9, "fault": FaultKind.NODE, "lost": (0, 1, 0, 0), "gpus": 8,
         "odds": FailureOdds(worker_rate=1e-7, repairs=(Repair(0.5, 600.0), Repair(0.5, 6000.0))),
         "held": RollbackCosts(local_s=3.0, peer_s=3.0, disk_s=900.0), "pool": SpareCapacity(spares=1),
@@ -177,6 +179,17 @@ def test_every_single_failure_is_decided_ahead_by_classes() -> None:
     warm = prepare(job(pool=SpareCapacity(standbys=1)))
     assert warm[FaultKind.PROCESS, 0].chosen == (W.LOCAL_SLOT,)
     assert warm[FaultKind.NODE, 0].chosen == (W.STANDBY_SWAP,)
+
+
+def test_the_price_of_readiness_is_told_by_its_name() -> None:
+    """A redundant computation costs all the time: the forecast of what comes later counts it too."""
+    given = job(able=frozenset({ProgramCapability.REDUNDANT}))
+    made = choose_strategy(given)
+    parts = option(made, W.REDUNDANT_COMPUTE).parts
+    assert parts["readiness"] == pytest.approx(REDUNDANT_SHARE / given.job_rate)
+    told = forecast(made, given, W.REDUNDANT_COMPUTE)
+    assert told is not None
+    assert told.later_s == pytest.approx(sum(parts.values()) - parts["downtime"] - parts.get("repeated", 0.0))
 
 
 def test_a_decision_travels_as_json() -> None:

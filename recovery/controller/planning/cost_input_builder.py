@@ -19,7 +19,6 @@ from mainstay.recovery.cost_inputs import (
     busiest_node_bytes,
 )
 from mainstay.recovery.cost_model.iteration import IterationShape as Grid
-from mainstay.recovery.cost_model.iteration import StageTimes
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.planner_input import MachineCosts
 from mainstay.recovery.recovery_plan import RecoveryStrategyName, RestoreStrategyName
@@ -115,7 +114,7 @@ def cost_inputs_of(known: JobFacts, victims: Collection[int], fault: FaultKind, 
     grid = Grid(dp=shape.dp, pp=shape.pp, micro_batches=max(1, known.micro_batches // shape.dp), tp=shape.tp)
     return CostInputs(
         shape=grid,
-        stage=StageTimes.alike(known.step_s, grid),
+        slot_s=known.step_s / grid.slots,
         layers=shape.pp * (PIECES if ProgramCapability.TEMPLATES in known.able else 1),
         state_bytes=busiest_node_bytes(victims, known.nodes, known.state_bytes),
         fault=fault,

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final
 
-from mainstay.recovery.calibration import CostPrediction, RecoveryOutcome, forecast, record
+from mainstay.recovery.calibration import CostPrediction, RecoveryOutcome, forecast
 from mainstay.recovery.controller.failure import GenerationFailure
 from mainstay.recovery.controller.job import Job, log
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
@@ -228,7 +228,7 @@ class StrategyController:
         if verdict is None or verdict.strategy is None or not seconds["total"] > 0.0:
             return {}
         predicted = predict(verdict, verdict.strategy)
-        made = record(predicted, recovery, seconds["total"], lost)
+        made = RecoveryOutcome(recovery, predicted, seconds["total"], lost)
         self.records = [*self.records[-REMEMBERED + 1 :], made]
         prices = self._job.prices
         prices.learn_first_step(seconds.get("first_step", 0.0), predicted.phases["step"])

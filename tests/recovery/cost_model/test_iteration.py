@@ -9,23 +9,21 @@ import pytest
 from bench.lib_schedule import Work, makespan, period
 from mainstay.recovery.cost_model.iteration import (
     IterationShape,
-    StageTimes,
     dropped_rate,
-    iteration_s,
     rerouted,
     slowed_rate,
     spread_rate,
 )
 from tests.recovery.pricing.greedy import mixed_batches
 
-SLOT = StageTimes(forward_s=1.0, backward_s=1.0, weight_s=1.0)
+SLOT_S = 3.0
 TALK = IterationShape(dp=3, pp=4, micro_batches=6)
 """ReCycle's talk: three pipelines of four stages, six micro-batches, one worker of stage 2 dead."""
 
 
 def test_the_example_of_recycles_talk() -> None:
-    assert iteration_s(TALK, [SLOT]) == 27.0
-    found = rerouted(TALK, SLOT, [0, 0, 1, 0])
+    assert TALK.slots * SLOT_S == 27.0
+    found = rerouted(TALK, SLOT_S, [0, 0, 1, 0])
     assert found is not None
     assert (found.coupled_s, found.decoupled_s, found.staggered_s) == (36.0, 29.0, 27.0)
 
@@ -42,7 +40,7 @@ def test_a_schedule_that_places_each_micro_batch_agrees_with_the_talk(pipeline) 
 )
 def test_schedules_meet_the_decoupled_formulas(dp, pp, m, stage) -> None:
     lost = [int(s == stage) for s in range(pp)]
-    formula = rerouted(IterationShape(dp=dp, pp=pp, micro_batches=m), SLOT, lost)
+    formula = rerouted(IterationShape(dp=dp, pp=pp, micro_batches=m), SLOT_S, lost)
     work = Work(dp=dp, pp=pp, micro_batches=m, dead=frozenset({(1, stage)}))
     assert formula is not None
     assert makespan(work, decoupled=True) == formula.decoupled_s
@@ -53,23 +51,15 @@ def test_schedules_meet_the_decoupled_formulas(dp, pp, m, stage) -> None:
 def test_each_technique_helps_and_none_beats_the_healthy_job(dp, pp, m) -> None:
     shape = IterationShape(dp=dp, pp=pp, micro_batches=m)
     for stage, f in product(range(pp), range(1, dp)):
-        found = rerouted(shape, SLOT, [f if s == stage else 0 for s in range(pp)])
+        found = rerouted(shape, SLOT_S, [f if s == stage else 0 for s in range(pp)])
         assert found is not None
-        assert iteration_s(shape, [SLOT]) <= found.staggered_s <= found.decoupled_s <= found.coupled_s + stage
+        assert shape.slots * SLOT_S <= found.staggered_s <= found.decoupled_s <= found.coupled_s + stage
 
 
 def test_re_routing_needs_a_peer() -> None:
-    assert rerouted(TALK, SLOT, [0, 3, 0, 0]) is None
+    assert rerouted(TALK, SLOT_S, [0, 3, 0, 0]) is None
     with pytest.raises(ValueError, match="stage 1 has no worker left"):
         Work(dp=1, pp=2, micro_batches=2, dead=frozenset({(0, 1)}))
-
-
-def test_unequal_stages_fill_and_drain_at_their_own_pace() -> None:
-    slow = StageTimes(forward_s=2.0, backward_s=2.0, weight_s=2.0)
-    # Five more micro-batches at the slow stage's 6, and one passes all: 6 + 3.
-    assert iteration_s(IterationShape(dp=1, pp=2, micro_batches=6), [slow, SLOT]) == 5 * 6.0 + 9.0
-    with pytest.raises(ValueError, match="2 stages are given for pp 3"):
-        iteration_s(IterationShape(dp=1, pp=3, micro_batches=6), [slow, SLOT])
 
 
 def test_dropping_a_pipeline_gives_its_work_to_the_others() -> None:
@@ -80,9 +70,9 @@ def test_dropping_a_pipeline_gives_its_work_to_the_others() -> None:
 
 
 def test_a_slow_stage_slows_the_pipeline() -> None:
-    assert slowed_rate(TALK, [SLOT], [1.0] * 4) == 1.0
-    assert slowed_rate(TALK, [SLOT], [1.0, 0.5, 1.0, 1.0]) == pytest.approx(27.0 / (5 * 6.0 + 15.0))
-    assert slowed_rate(TALK, [SLOT], [1.0, 0.0, 1.0, 1.0]) == 0.0
+    assert slowed_rate(TALK, [1.0] * 4) == 1.0
+    assert slowed_rate(TALK, [1.0, 0.5, 1.0, 1.0]) == pytest.approx(27.0 / (5 * 6.0 + 15.0))
+    assert slowed_rate(TALK, [1.0, 0.0, 1.0, 1.0]) == 0.0
 
 
 @pytest.mark.parametrize("pipelines", [((2, 1.0), (3, 0.7)), ((1, 2.0), (2, 1.0), (4, 0.5)), ((3, 1.0), (3, 1.0))])

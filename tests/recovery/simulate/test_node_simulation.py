@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bench.lib_monte_carlo import Kind, ettr
 from mainstay.recovery.cost_model.iteration import IterationShape, dropped_rate, spread_rate
 from mainstay.recovery.simulate import node_simulation
-from mainstay.recovery.simulate.node_simulation import broken_pipelines, follow_places
+from mainstay.recovery.simulate.node_simulation import follow_places, pipelines_on
 from mainstay.recovery.simulate.scenario import HOUR, POLICIES, PolicyName, Scenario, SimulatedPolicy
 
 DISK = POLICIES[PolicyName.DISK_RESTART]
@@ -91,10 +91,9 @@ def test_a_job_that_lost_every_replica_stands() -> None:
 
 
 def test_a_node_breaks_every_pipeline_that_it_has_a_rank_of() -> None:
-    assert broken_pipelines(JOB, [0, 1]) == {0}
-    assert broken_pipelines(JOB, [1, 2]) == {0, 1}
+    assert [[*pipelines_on(JOB, place)] for place in range(3)] == [[0], [0], [1]]
     wide = Scenario(nodes=2, gpus_per_node=6, dp=3, pp=2, tp=2)
-    assert [broken_pipelines(wide, [place]) for place in (0, 1)] == [{0, 1}, {1, 2}]
+    assert [[*pipelines_on(wide, place)] for place in (0, 1)] == [[0, 1], [1, 2]]
 
 
 def test_with_spares_enough_it_is_the_closed_forms_run() -> None:
@@ -136,11 +135,11 @@ def test_a_run_counts_the_pipelines_of_each_place_and_not_of_all_that_are_missin
 ) -> None:
     counted: list[int] = []
 
-    def count(scenario: Scenario, missing: list[int]) -> set[int]:
-        counted.extend(missing)
-        return broken_pipelines(scenario, missing)
+    def count(scenario: Scenario, place: int) -> range:
+        counted.append(place)
+        return pipelines_on(scenario, place)
 
-    monkeypatch.setattr(node_simulation, "broken_pipelines", count)
+    monkeypatch.setattr(node_simulation, "pipelines_on", count)
     large = Scenario(nodes=4096, gpus_per_node=8, dp=256, spares=0)
     failures = [(float(i), i) for i in range(1000)]
     assert follow_places(large, POLICIES[PolicyName.DROP_REPLICA], failures, 1e7).waits == 1000

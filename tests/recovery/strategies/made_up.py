@@ -14,7 +14,7 @@ from mainstay.recovery.cost_inputs import (
 )
 from mainstay.recovery.cost_model.allocation import Tenant
 from mainstay.recovery.cost_model.failure_cost import Repair
-from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes
+from mainstay.recovery.cost_model.iteration import IterationShape
 from mainstay.recovery.cost_model.redundancy import RedundancyScheme
 from mainstay.recovery.cost_model.resources import ScalingSample
 from mainstay.recovery.planner_input import MachineCosts
@@ -29,9 +29,7 @@ def cost_inputs(seed: int) -> CostInputs:
         lost[rng.randrange(pp)] += 1
     return CostInputs(
         shape=IterationShape(dp=dp, pp=pp, micro_batches=rng.randint(1, 32)),
-        stage=StageTimes(
-            forward_s=rng.uniform(0.01, 1.0), backward_s=rng.uniform(0.01, 1.0), weight_s=rng.uniform(0.01, 1.0)
-        ),
+        slot_s=rng.uniform(0.03, 3.0),
         layers=pp * rng.randint(1, 4) + rng.randint(0, 2),
         state_bytes=10 ** rng.uniform(6, 11),
         fault=fault,

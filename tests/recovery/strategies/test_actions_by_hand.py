@@ -12,7 +12,7 @@ from mainstay.recovery.cost_inputs import FailureOdds, FaultKind, RollbackCosts,
 from mainstay.recovery.cost_model.allocation import Tenant
 from mainstay.recovery.cost_model.ettr import SaveSchedule, exact_ettr
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction, Repair, last_copy_risk, price_over
-from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes, rerouted, slowed_rate, spread_rate
+from mainstay.recovery.cost_model.iteration import IterationShape, rerouted, spread_rate
 from mainstay.recovery.cost_model.redundancy import RedundancyScheme, group_loss, torn_rate
 from mainstay.recovery.cost_model.resources import ScalingSample
 from mainstay.recovery.recovery_plan import RecoveryStrategyName
@@ -213,11 +213,9 @@ def test_formulas_at_their_edges() -> None:
         3 * (1.0 - math.exp(-0.25)) ** 2 / 0.5
     )
     assert exact_ettr(SaveSchedule(interval_s=1.0, save_s=0.0, restart_s=1000.0), 1.0) == 0.0
-    shape, slot = IterationShape(dp=3, pp=4, micro_batches=6), StageTimes(forward_s=2.0, backward_s=1.0, weight_s=1.0)
-    found = rerouted(shape, slot, [0, 0, 0, 2])  # 18 slots of the one that is left, begun by the forwards of three
+    shape = IterationShape(dp=3, pp=4, micro_batches=6)
+    found = rerouted(shape, 6.0, [0, 0, 0, 2])  # 18 slots of the one that is left, begun by the forwards of three
     assert found is not None
-    assert (found.coupled_s, found.decoupled_s, found.staggered_s) == (36.0 + 48.0, 72.0 + 6.0, 72.0)
-    assert rerouted(shape, slot, [4, 0, 0, 0]) is None
+    assert (found.coupled_s, found.decoupled_s, found.staggered_s) == (54.0 + 72.0, 108.0 + 6.0, 108.0)
+    assert rerouted(shape, 6.0, [4, 0, 0, 0]) is None
     assert spread_rate(shape, 8) == pytest.approx(9 / 18)
-    with pytest.raises(ValueError, match="argument 2 is shorter"):
-        slowed_rate(shape, [slot], [1.0])

@@ -17,7 +17,7 @@ from mainstay.recovery.cost_inputs import (
 )
 from mainstay.recovery.cost_model.allocation import Tenant
 from mainstay.recovery.cost_model.failure_cost import RecoveryAction, Repair
-from mainstay.recovery.cost_model.iteration import IterationShape, StageTimes
+from mainstay.recovery.cost_model.iteration import IterationShape
 from mainstay.recovery.cost_model.redundancy import RedundancyScheme
 from mainstay.recovery.cost_model.resources import ScalingSample
 from mainstay.recovery.planner_input import MachineCosts
@@ -37,7 +37,7 @@ def job(**over: Any) -> CostInputs:
     """
     made: dict[str, Any] = {
         "shape": IterationShape(dp=3, pp=4, micro_batches=6),
-        "stage": StageTimes(forward_s=1.0, backward_s=1.0, weight_s=1.0),
+        "slot_s": 3.0,
         "layers": 8, "state_bytes": 100.0, "fault": FaultKind.NODE, "lost": (0, 0, 1, 0),
         "odds": FailureOdds(worker_rate=0.0, repairs=(Repair(1.0, 900.0),)),
         "held": RollbackCosts(local_s=4.0, peer_s=6.0, parity_s=8.0, disk_s=600.0), "costs": COSTS,
