@@ -38,11 +38,14 @@ def write_durably(path: Path, content: bytes, *, mode: int = 0o666) -> None:
 
 @contextmanager
 def new_file(path: Path, mode: int = 0o666) -> Iterator[IO[bytes]]:
-    """A file that takes the place of ``path``, durably as ``write_durably``, unless its writer raises an error."""
+    """A file that takes the place of ``path``, durably as ``write_durably``, unless its writer raises an error.
+
+    Until then it can be read under its ``name``.
+    """
     scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.new")
     scratch.unlink(missing_ok=True)  # of a process that had this number and was killed
     try:
-        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        with open(scratch, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

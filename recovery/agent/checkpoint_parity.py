@@ -169,12 +169,12 @@ def _are_whole(run: RunDirectory, some: list[PartFile]) -> bool:
 
 
 def _described(run: RunDirectory, epoch: int, rank: int, generation: int) -> ParityFile:
-    part = run.parity_part(epoch, rank, generation)
+    part = run.part(epoch, rank, generation, parity=True)
     (entry,) = (entry for entry in part.tensors if entry.name == META)
     raw = np.empty(entry.nbytes, np.uint8)
     with part_file(run, part) as read:
         read(entry, raw)
     description = read_description(raw)
     geometry = Geometry(len(description.parts), description.parity)
-    ranks, nbytes = tuple(member.rank for member in description.parts), file_bytes(run.step(epoch) / part.file)
+    ranks, nbytes = tuple(member.rank for member in description.parts), file_bytes(run.data_file(part))
     return ParityFile(rank, epoch, ranks, geometry.parity, nbytes)

@@ -173,7 +173,7 @@ def _read_rows(run: RunDirectory, request: LoadForRebuild) -> dict[str, Bytes]:
     for rank, generation in reversed(run.parity_files(request.epoch)):
         if rank == request.rank:
             try:
-                tensors = read_tensors(run, run.parity_part(request.epoch, rank, generation))
+                tensors = read_tensors(run, run.part(request.epoch, rank, generation, parity=True))
                 if tuple(member.rank for member in read_description(tensors[META]).parts) == request.ranks:
                     return tensors
             except CheckpointError as error:

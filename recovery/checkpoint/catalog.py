@@ -11,13 +11,12 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
+from mainstay.probes.decoding import read_if_whole
 from mainstay.probes.durable_files import sync_directory
 from mainstay.recovery.checkpoint.file_errors import refusal
 from mainstay.recovery.checkpoint.listed_files import PartFile, file_bytes
@@ -47,6 +46,8 @@ _PART: Final = re.compile(r"^rank-(\d{1,9})\.g(\d{1,18})\.json$")
 _PARITY: Final = re.compile(r"^parity-(\d{1,9})\.g(\d{1,18})\.json$")
 _DATA: Final = re.compile(r"^__(\d{1,9})_(\d{1,18})\.(?:distcp|encoded)$")
 _RUN: Final = re.compile(r"^run\.g(\d{1,18})\.json$")
+PartName = tuple[int, int]
+"""Rank and generation of a part."""
 LATEST: Final = "latest"
 DOWNLOADS: Final = ".download"
 """Beside the runs: a directory of steps from the upload level, of which only the parts are here that were needed."""
@@ -98,6 +99,9 @@ class RunDirectory:
                 raise
             return ()
 
+    def data_file(self, part: CheckpointPart) -> Path:
+        return self.step(part.epoch) / part.file
+
     def steps(self) -> list[int]:
         """Epochs that have a directory, complete or not, in order."""
         return [epoch for epoch, _ in sorted(_numbered(self.path, _STEP))]
@@ -107,16 +111,10 @@ class RunDirectory:
 
     def parts(self, epoch: int) -> list[PartFile]:
         """Durable parts of ``epoch``, by rank and generation."""
-        directory = self.step(epoch)
-        sizes = {}
-        found = []
-        for path in _entries(directory):
-            data, part = _DATA.match(path.name), _PART.match(path.name)
-            if data:
-                sizes[int(data[1]), int(data[2])] = file_bytes(path)
-            elif part:
-                found.append((int(part[1]), int(part[2])))
-        return [PartFile(key[0], epoch, sizes[key], key[1]) for key in sorted(found) if key in sizes]
+        entries = _entries(self.step(epoch))
+        data, described = _named_parts(entries, _DATA), _named_parts(entries, _PART)
+        names = sorted(data.keys() & described.keys())
+        return [PartFile(rank, epoch, file_bytes(data[rank, generation]), generation) for rank, generation in names]
 
     def manifest(self, epoch: int) -> Manifest:
         """The manifest of ``epoch``.
@@ -141,6 +139,12 @@ class RunDirectory:
             raise IncompleteStepError(f"{path.parent} is not complete: it refers to step {lost}, which is not complete")
         return manifest
 
+    def named_parts(self, epoch: int) -> set[PartName]:
+        """Parts that the manifest of ``epoch`` names, even if it does not hold any more; none: it cannot be read."""
+        with contextlib.suppress(CheckpointError):
+            return set(read_checked(self.step(epoch) / MANIFEST, Manifest).checks)
+        return set()
+
     def _missing(self, epoch: int) -> str:
         try:
             size = self.info().shape.world_size
@@ -149,13 +153,13 @@ class RunDirectory:
         missing = sorted(set(range(size)) - {part.rank for part in self.parts(epoch)})
         return f"parts of ranks {missing[:8]} are missing" if missing else "its manifest was not written"
 
-    def part(self, epoch: int, rank: int, generation: int) -> CheckpointPart:
-        """The part of ``rank``.
+    def part(self, epoch: int, rank: int, generation: int, *, parity: bool = False) -> CheckpointPart:
+        """The part of ``rank``, or the description of the parity rows that it keeps.
 
         Raises:
             CheckpointError: missing, damaged, or another rank's.
         """
-        path = self.step(epoch) / part_name(rank, generation)
+        path = self.step(epoch) / (parity_names(rank, generation)[1] if parity else part_name(rank, generation))
         part = read_checked(path, CheckpointPart)
         if (part.run, part.rank, part.epoch, part.generation) != (self.id, rank, epoch, generation):
             raise CheckpointError(f"{path} holds rank {part.rank} step {part.epoch} of run {part.run}")
@@ -165,24 +169,11 @@ class RunDirectory:
         """Parity of ``epoch``, as far as its descriptions are whole."""
         for rank, generation in self.parity_files(epoch):
             with contextlib.suppress(CheckpointError):
-                yield self.parity_part(epoch, rank, generation)
+                yield self.part(epoch, rank, generation, parity=True)
 
-    def parity_part(self, epoch: int, rank: int, generation: int) -> CheckpointPart:
-        """The description of the rows that ``rank`` keeps.
-
-        Raises:
-            CheckpointError: missing, damaged, or of another step.
-        """
-        path = self.step(epoch) / parity_names(rank, generation)[1]
-        part = read_checked(path, CheckpointPart)
-        if (part.run, part.epoch) != (self.id, epoch):
-            raise CheckpointError(f"{path} holds step {part.epoch} of run {part.run}")
-        return part
-
-    def parity_files(self, epoch: int) -> list[tuple[int, int]]:
-        """(rank, generation) of the parity of ``epoch``, as the names of its descriptions say."""
-        found = (_PARITY.match(path.name) for path in _entries(self.step(epoch)))
-        return sorted((int(match[1]), int(match[2])) for match in found if match)
+    def parity_files(self, epoch: int) -> list[PartName]:
+        """Names of the parity of ``epoch``, as the names of its descriptions say."""
+        return sorted(_named_parts(_entries(self.step(epoch)), _PARITY))
 
     def parity_bytes(self, epoch: int) -> int:
         """Size of the files that hold parity of ``epoch``."""
@@ -241,12 +232,7 @@ class RunDirectory:
         """What is older than a step that is complete at the upload level waits for no upload any more."""
         states = {epoch: self.upload_state(epoch) for epoch in steps if self.parts(epoch)}
         done = max((epoch for epoch, state in states.items() if state is not None and state.check), default=-1)
-        return [
-            msgspec.structs.replace(
-                self._unknown_step(epoch), uploaded=epoch <= done, uploading=epoch > done and self.is_uploading(epoch)
-            )
-            for epoch in states
-        ]
+        return [self._counted(epoch, uploaded=epoch <= done) for epoch in states]
 
     def complete_step(self, epoch: int) -> CompleteStep | None:
         """``epoch`` as retention sees it; None: it is not complete.
@@ -260,24 +246,22 @@ class RunDirectory:
             if cause := refusal(error):
                 raise cause from error
             return None
-        state = self.upload_state(epoch)
-        done = state is not None and state.check == manifest.check
-        return msgspec.structs.replace(
-            self._unknown_step(epoch),
-            time=manifest.time,
-            bases=frozenset(bases_of(manifest)),
-            uploaded=done,
-            uploading=not done and self.is_uploading(epoch),
-        )
+        return self._counted(epoch, manifest.time, bases_of(manifest), uploaded=self.is_uploaded(manifest))
 
-    def _unknown_step(self, epoch: int) -> CompleteStep:
-        return CompleteStep(epoch=epoch, time=0.0, pinned=(self.step(epoch) / PINNED).exists())
+    def _counted(self, epoch: int, at: float = 0.0, bases: Iterable[int] = (), *, uploaded: bool) -> CompleteStep:
+        pinned, uploading = (self.step(epoch) / PINNED).exists(), not uploaded and self.is_uploading(epoch)
+        return CompleteStep(
+            epoch=epoch, time=at, bases=frozenset(bases), pinned=pinned, uploaded=uploaded, uploading=uploading
+        )
 
     def upload_state(self, epoch: int) -> UploadState | None:
         """Where ``epoch`` has been uploaded to; None: nowhere."""
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
-            return msgspec.json.decode((self.step(epoch) / UPLOAD).read_bytes(), type=UploadState)
-        return None
+        return read_if_whole(self.step(epoch) / UPLOAD, UploadState)
+
+    def is_uploaded(self, manifest: Manifest) -> bool:
+        """Whether the upload level holds the step that ``manifest`` makes whole."""
+        state = self.upload_state(manifest.epoch)
+        return state is not None and state.check == manifest.check
 
     def is_uploading(self, epoch: int) -> bool:
         """Whether a process has touched the state of the upload lately."""
@@ -290,23 +274,17 @@ class RunDirectory:
         for epoch in self.steps():
             parts = self.parts(epoch)
             gone = [part for part in parts if not holds(returns, epoch, part.generation)]
-            if gone and len(gone) == len(parts):
+            if not gone:
+                continue
+            if len(gone) == len(parts):
                 remove_step(self.step(epoch))
-            if gone and not self._is_of_parts(epoch, [part for part in parts if part not in gone]):
+            named, kept = self.named_parts(epoch), {(p.rank, p.generation) for p in parts if p not in gone}
+            if not (named and named <= kept):
                 remove_file(self.step(epoch) / MANIFEST)  # whoever completes the step writes another
                 remove_file(self.step(epoch) / UPLOAD)
             for part in gone:
-                remove_file(self.step(epoch) / part_name(part.rank, part.generation))
-                remove_file(self.step(epoch) / data_name(part.rank, part.generation))
-                remove_file(self.step(epoch) / encoded_name(part.rank, part.generation))
-
-    def _is_of_parts(self, epoch: int, parts: list[PartFile]) -> bool:
-        """Whether the manifest is about such parts alone."""
-        try:
-            named = read_checked(self.step(epoch) / MANIFEST, Manifest).parts
-        except CheckpointError:
-            return False
-        return {(part.rank, part.generation) for part in named} <= {(part.rank, part.generation) for part in parts}
+                for name in (part_name, data_name, encoded_name):
+                    remove_file(self.step(epoch) / name(part.rank, part.generation))
 
 
 def bases_of(manifest: Manifest) -> list[int]:
@@ -382,10 +360,12 @@ def find(directory: Path, run: str = LATEST, step: int | None = None) -> ResumeS
 
 
 def _numbered(directory: Path, pattern: re.Pattern[str], *, strict: bool = False) -> Iterator[tuple[int, Path]]:
-    for path in _entries(directory, strict=strict):
-        match = pattern.match(path.name)
-        if match:
-            yield int(match[1]), path
+    paths = _entries(directory, strict=strict)
+    return ((int(match[1]), path) for path in paths if (match := pattern.match(path.name)))
+
+
+def _named_parts(entries: Iterable[Path], pattern: re.Pattern[str]) -> dict[PartName, Path]:
+    return {(int(match[1]), int(match[2])): path for path in entries if (match := pattern.match(path.name))}
 
 
 def _entries(directory: Path, *, strict: bool = False) -> list[Path]:

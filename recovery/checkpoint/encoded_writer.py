@@ -153,7 +153,7 @@ class EncodedWriter:
             manifest = self._run.manifest(base.epoch)
         except CheckpointError:
             return False
-        return (base.rank, base.generation) in {(part.rank, part.generation) for part in manifest.parts}
+        return (base.rank, base.generation) in manifest.checks
 
     def _choose(self, data: Bytes, digests: SlotDigests, read_rate: float, opened: ExitStack) -> _Choice:
         """How to write the next step; files that this needs are open until ``opened`` ends."""

@@ -74,9 +74,6 @@ class _Parts:
         homes = tuple(home[rank] for rank in range(job.world_size))
         return max(fewest, _least_loss(homes, tuple(job.replicas), tuple(whole), max(whole.values())))
 
-    def all_nodes(self) -> list[str]:
-        return sorted(set().union(*self.nodes.values()))
-
 
 @functools.lru_cache(maxsize=8)  # most steps lie alike
 def _least_loss(
@@ -124,7 +121,8 @@ def _on_nodes(step: CheckpointStep, parts: _Parts, job: JobFacts) -> CheckpointS
 
 
 def _with_job(step: CheckpointStep, parts: _Parts, job: JobFacts, *, shared: bool) -> CheckpointStep:
-    nodes, usable, local = parts.all_nodes(), step.state in USABLE, CheckpointLevel.LOCAL in step.levels
+    nodes, usable = sorted(set().union(*parts.nodes.values())), step.state in USABLE
+    local = CheckpointLevel.LOCAL in step.levels
     if usable and local and (shared or len(job.held) == 1):  # agents may not have seen the newest step yet
         nodes = sorted(job.held)
     steps_lost = step.step - (step.previous or 0) if usable else 0

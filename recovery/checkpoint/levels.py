@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import logging
 import os
 import re
-import secrets
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -22,12 +22,14 @@ from typing import Final
 import msgspec
 import xxhash
 
-from mainstay.probes.durable_files import sync_directory, write_durably
+from mainstay.probes.decoding import UNREADABLE
+from mainstay.probes.durable_files import new_file, write_durably
 from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.catalog import (
     DOWNLOADS,
     LATEST,
     PINNED,
+    PartName,
     ResumeSource,
     RunDirectory,
     bases_of,
@@ -59,9 +61,6 @@ _FILES: Final = msgspec.json.Decoder(dict[str, StoredFile])
 _NAME: Final = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}$")
 
 _PART_FILES: Final = re.compile(r"^files-(\d{1,9})\.g(\d{1,18})\.([0-9a-f]{16})\.json$")
-
-PartName = tuple[int, int]
-"""Rank and generation of a part; generation 0: the one that the manifest names."""
 
 
 def files_name(rank: int, generation: int, check: str) -> str:
@@ -193,7 +192,7 @@ class UploadLevel:
         path = f"{place}/{files_name(entry.rank, entry.generation, entry.check)}"
         try:
             files = _FILES.decode(self.storage.read(path))
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise CheckpointError(f"{self.storage.url}: {path} is damaged: {error}") from error
         bad = [name for name in files if not _NAME.match(name)]
         if bad:
@@ -205,28 +204,21 @@ class UploadLevel:
         with contextlib.suppress(OSError):
             if target.stat().st_size == stored.nbytes and digest_of(target) == stored.digest:
                 return 0
-        new = target.with_name(f".{target.name}.{secrets.token_hex(4)}.new")
-        try:
-            with new.open("wb+", buffering=0) as file:
-                descriptor = file.fileno()
-                if stored.nbytes:
-                    os.posix_fallocate(descriptor, 0, stored.nbytes)
+        with new_file(target) as file:
+            descriptor = file.fileno()
+            if stored.nbytes:
+                os.posix_fallocate(descriptor, 0, stored.nbytes)
 
-                def copy(start: int) -> None:
-                    data = self.storage.read_range(path, start, min(PART_BYTES, stored.nbytes - start))
-                    while data:
-                        count = os.pwrite(descriptor, data, start)
-                        data, start = data[count:], start + count
+            def copy(start: int) -> None:
+                data = self.storage.read_range(path, start, min(PART_BYTES, stored.nbytes - start))
+                while data:
+                    count = os.pwrite(descriptor, data, start)
+                    data, start = data[count:], start + count
 
-                with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
-                    list(pool.map(copy, range(0, stored.nbytes, PART_BYTES)))
-                if digest_of(new) != stored.digest:
-                    raise CheckpointError(f"{self.storage.url}: {path} does not hold the bytes that were uploaded")
-                os.fsync(descriptor)
-            new.replace(target)
-        finally:
-            remove_file(new)
-        sync_directory(target.parent)
+            with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
+                list(pool.map(copy, range(0, stored.nbytes, PART_BYTES)))
+            if digest_of(Path(file.name)) != stored.digest:
+                raise CheckpointError(f"{self.storage.url}: {path} does not hold the bytes that were uploaded")
         return stored.nbytes
 
     # To there
@@ -321,11 +313,8 @@ def part_files(epoch: int, parts: Collection[PartName]) -> list[PartFile]:
 
 def digest_of(path: Path) -> str:
     """xxh3_64 of a file."""
-    digest = xxhash.xxh3_64()
     with path.open("rb", buffering=0) as file:
-        while piece := file.read(PART_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()
 
 
 def find_nearest(directory: Path, url: str | None, run: str = LATEST, step: int | None = None) -> ResumeSource:
@@ -358,6 +347,8 @@ def find_nearest(directory: Path, url: str | None, run: str = LATEST, step: int 
 
 def fetch_parts(directory: Path, url: str, run: str, epoch: int, parts: Collection[PartName]) -> int:
     """Download parts of a step (see ``UploadLevel.fetch``); bytes read.
+
+    Of a part whose generation is 0, the manifest says which one it is.
 
     Raises:
         CheckpointError: the upload level does not have them, or they are damaged.

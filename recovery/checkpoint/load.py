@@ -38,7 +38,7 @@ def part_file(run: RunDirectory, part: CheckpointPart) -> Iterator[ReadTensor]:
     if part.is_encoded:
         yield encoded_part(run, part)
         return
-    path = run.step(part.epoch) / part.file
+    path = run.data_file(part)
     with full_part(run, part) as read_bytes:
         yield lambda entry, out: _read_tensor(read_bytes, entry, out, path)
 
@@ -50,7 +50,7 @@ def full_part(run: RunDirectory, part: CheckpointPart) -> Iterator[ReadBytes]:
     Raises:
         CheckpointError: the file is missing or short.
     """
-    path = run.step(part.epoch) / part.file
+    path = run.data_file(part)
     with file_errors(path):
         file = path.open("rb", buffering=0)
     with file:  # errors of who reads are not of this file
@@ -88,7 +88,7 @@ def encoded_part(run: RunDirectory, part: CheckpointPart) -> ReadTensor:
     """
     from mainstay.recovery.checkpoint.encoding.slot_chain import SlotChain  # noqa: PLC0415 - few need zstd
 
-    path = run.step(part.epoch) / part.file
+    path = run.data_file(part)
     chain = SlotChain.open(path, lambda slot: _base(run, slot), exact=part.quantized is msgspec.UNSET)
 
     def read(entry: TensorEntry, out: Bytes) -> None:
@@ -104,7 +104,7 @@ def _base(run: RunDirectory, slot: SlotId) -> Path | FullSlot:
     if slot.run != run.id:
         raise CheckpointError(f"{run.path} refers to run {slot.run}")
     part = run.part(slot.epoch, slot.rank, slot.generation)
-    return run.step(slot.epoch) / part.file if part.is_encoded else full_slot(run, part)
+    return run.data_file(part) if part.is_encoded else full_slot(run, part)
 
 
 def full_slot(run: RunDirectory, part: CheckpointPart) -> FullSlot:
@@ -155,7 +155,7 @@ def needed_steps(run: RunDirectory, parts: Sequence[CheckpointPart]) -> tuple[st
         except CheckpointError:
             return None
         needed = {(rank, generation) for rank, base, generation in based if base == epoch}
-        if not needed <= {(part.rank, part.generation) for part in below.parts}:
+        if not needed <= below.checks.keys():
             return None
         found |= {step_name(epoch), *(below.bases or ())}
     return tuple(sorted(found))

@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -101,21 +102,16 @@ class LogicalTensor:
         """
         wanted = region_of(self.shape) if region is None else region
         sizes = lengths(wanted)
-        out: Array | None = None
-        found = 0
-        for box in self.boxes if math.prod(sizes) else ():
-            found_at = overlap(box.offsets, box.sizes, wanted)
-            if found_at is None:
-                continue
-            part = box.read(found_at[0])
-            if part.shape == sizes:
-                return part
-            out = np.empty(sizes, self.numpy_dtype) if out is None else out
-            out[found_at[1]] = part
-            found += part.size
-        if found != math.prod(sizes):
+        met = [(box, where) for box in self.boxes if (where := overlap(box.offsets, box.sizes, wanted))]
+        for box, (inner, _) in met:
+            if lengths(inner) == sizes:
+                return box.read(inner)
+        if sum(math.prod(lengths(inner)) for _, (inner, _) in met) != math.prod(sizes):
             raise CheckpointError(f"tensor {self.name!r} {list(self.shape)}: the checkpoint lacks some of its elements")
-        return np.empty(sizes, self.numpy_dtype) if out is None else out
+        out = np.empty(sizes, self.numpy_dtype)
+        for box, (inner, outer) in met:
+            out[outer] = box.read(inner)
+        return out
 
     def pieces(self, start: int = 0, stop: int | None = None, limit: int = PIECE) -> Iterator[Array]:
         """Elements ``[start, stop)`` in row-major order, as arrays [n] of at most ``limit`` bytes."""
@@ -275,19 +271,16 @@ def joined(dtype: str, parts: Iterable[tuple[LogicalTensor, int, int]]) -> Logic
     """A flat tensor [n] of elements ``[start, stop)`` of tensors of ``dtype``; a tensor without boxes is zeros."""
     boxes, at = [], 0
     for tensor, start, stop in parts:
-        boxes.append(Box((at,), (stop - start,), _flat_reader(tensor, start)))
+        boxes.append(Box((at,), (stop - start,), partial(_read_flat, tensor, start)))
         at += stop - start
     return LogicalTensor("", dtype, (at,), tuple(box for box in boxes if box.sizes[0]))
 
 
-def _flat_reader(tensor: LogicalTensor, start: int) -> Callable[[Region], Array]:
-    def read(region: Region) -> Array:
-        first, last = start + region[0].start, start + region[0].stop
-        if not tensor.boxes:
-            return np.zeros(last - first, tensor.numpy_dtype)
-        return np.concatenate([*tensor.pieces(first, last)])
-
-    return read
+def _read_flat(tensor: LogicalTensor, start: int, region: Region) -> Array:
+    first, last = start + region[0].start, start + region[0].stop
+    if not tensor.boxes:
+        return np.zeros(last - first, tensor.numpy_dtype)
+    return np.concatenate([*tensor.pieces(first, last)])
 
 
 def flat_boxes(shape: Shape, position: int, flat: LogicalTensor, start: int, count: int) -> Iterator[Box]:
@@ -295,18 +288,15 @@ def flat_boxes(shape: Shape, position: int, flat: LogicalTensor, start: int, cou
     (source,) = flat.boxes
     at = start
     for offsets, sizes in boxes_of_range(shape, position, position + count):
-        yield Box(offsets, sizes, _view_reader(flat, at, sizes), source.place, source.verify)
+        yield Box(offsets, sizes, partial(_read_view, flat, at, sizes), source.place, source.verify)
         at += math.prod(sizes)
 
 
-def _view_reader(flat: LogicalTensor, start: int, sizes: Shape) -> Callable[[Region], Array]:
-    def read(region: Region) -> Array:
-        out = np.empty(lengths(region), flat.numpy_dtype)
-        for row, at in _runs(out, sizes, region):
-            row[:] = flat.read((slice(start + at, start + at + len(row)),))
-        return out
-
-    return read
+def _read_view(flat: LogicalTensor, start: int, sizes: Shape, region: Region) -> Array:
+    out = np.empty(lengths(region), flat.numpy_dtype)
+    for row, at in _runs(out, sizes, region):
+        row[:] = flat.read((slice(start + at, start + at + len(row)),))
+    return out
 
 
 def _runs(out: Array, sizes: Shape, region: Region) -> Iterator[tuple[Array, int]]:
@@ -342,23 +332,22 @@ def file_reader(
     rows = tuple(math.prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
     strides = rows if strides is None or not math.prod(sizes) else strides
 
-    def read_rows(region: Region) -> Array:
-        out = np.empty(lengths(region), kind)
-        with file_errors(path), path.open("rb", buffering=0) as file:
-            for row, first in _runs(out, sizes, region):
-                read_at(file.fileno(), row.view(np.uint8), at + first * kind.itemsize, path)
-        return out
+    contiguous = all(size == 1 or a == b for size, a, b in zip(sizes, strides, rows, strict=True))
 
-    def read_strided(region: Region) -> Array:
-        span = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1
-        raw = np.empty(span, kind)
+    def read(region: Region) -> Array:
         with file_errors(path), path.open("rb", buffering=0) as file:
+            if contiguous:
+                out = np.empty(lengths(region), kind)
+                for row, first in _runs(out, sizes, region):
+                    read_at(file.fileno(), row.view(np.uint8), at + first * kind.itemsize, path)
+                return out
+            span = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) + 1
+            raw = np.empty(span, kind)
             read_at(file.fileno(), raw.view(np.uint8), at, path)
         steps = tuple(stride * kind.itemsize for stride in strides)
         return np.lib.stride_tricks.as_strided(raw, sizes, steps)[region].copy()
 
-    contiguous = all(size == 1 or a == b for size, a, b in zip(sizes, strides, rows, strict=True))
-    return read_rows if contiguous else read_strided
+    return read
 
 
 def read_at(fd: int, out: npt.NDArray[np.uint8], at: int, path: Path) -> None:

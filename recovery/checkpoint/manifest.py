@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 
+from mainstay.probes.decoding import UNREADABLE
 from mainstay.probes.durable_files import write_durably
 from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 from mainstay.recovery.memory.digest import digest
@@ -282,6 +283,11 @@ class Manifest(_Checked, frozen=True, kw_only=True):
         return MeshShape(dp=self.dp, pp=self.pp, tp=self.tp, depths=self.depths or ())
 
     @property
+    def checks(self) -> dict[tuple[int, int], str]:
+        """(rank, generation) of each part -> its checksum."""
+        return {(part.rank, part.generation): part.check for part in self.parts}
+
+    @property
     def has_model_names(self) -> bool:
         return self.pp == 1 or self.model_names is True
 
@@ -344,9 +350,6 @@ def holds(returns: tuple[Return, ...], epoch: int, generation: int) -> bool:
     return all(epoch <= to or generation >= since for to, since in returns)
 
 
-# Reading and writing
-
-
 def write_checked(path: Path, content: T) -> T:
     """Write durably, in one instant as others see it; what was written, with its checksum.
 
@@ -367,12 +370,10 @@ def read_checked(path: Path, kind: type[T]) -> T:
     try:
         if path.stat().st_size > MAX_JSON_BYTES:
             raise CheckpointError(f"{path} is longer than {MAX_JSON_BYTES} bytes")
-        raw = path.read_bytes()
+        content: T = _DECODERS[kind].decode(path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}") from error
-    try:
-        content: T = _DECODERS[kind].decode(raw)
-    except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
+    except UNREADABLE as error:
         raise CheckpointError(f"{path} is damaged: {error}") from error
     if content.version != VERSION:
         raise CheckpointError(f"{path} has format version {content.version}, this program reads {VERSION}")

@@ -79,48 +79,14 @@ def encode(term: Any) -> bytes:
 
 
 def _emit(term: Any) -> bytes:
-    match term:
-        case tuple():
-            found = b"(" + _emit_all(term) + b"t"
-        case list():
-            found = b"](" + _emit_all(term) + b"e"
-        case dict():
-            found = _emit(PickledDict([*term.items()]))
-        case PickledDict():
-            found = b"}(" + _emit_all(part for pair in term.items for part in pair) + b"u"
-        case PickledCall():
-            found = _emit(term.function) + _emit(term.arguments) + b"R"
-        case PickledObject():
-            found = _emit(term.kind) + b")\x81" + (b"" if term.state is None else _emit(term.state) + b"b")
-        case Persistent():
-            found = _emit(term.key) + b"Q"
-        case _:
-            found = _emit_value(term)
-    return found
+    kind = next((kind for kind in type(term).__mro__ if kind in _EMITTERS), None)
+    if kind is None:
+        raise TypeError(f"{type(term).__name__} is no term of a pickle stream")
+    return _EMITTERS[kind](term)
 
 
 def _emit_all(terms: Iterable[Any]) -> bytes:
     return b"".join(map(_emit, terms))
-
-
-def _emit_value(term: Any) -> bytes:
-    match term:
-        case None:
-            found = b"N"
-        case bool():
-            found = b"\x88" if term else b"\x89"
-        case int():
-            found = _integer(term)
-        case float():
-            found = b"G" + struct.pack(">d", term)
-        case str():
-            raw = term.encode()
-            found = b"X" + struct.pack("<I", len(raw)) + raw
-        case Name():
-            found = f"c{term.module}\n{term.name}\n".encode()
-        case _:
-            raise TypeError(f"{type(term).__name__} is no term of a pickle stream")
-    return found
 
 
 def _integer(value: int) -> bytes:
@@ -130,6 +96,32 @@ def _integer(value: int) -> bytes:
         return b"J" + struct.pack("<i", value)
     raw = value.to_bytes((value.bit_length() + 8) // 8, "little", signed=True)
     return b"\x8a" + bytes([len(raw)]) + raw
+
+
+def _text(value: str) -> bytes:
+    raw = value.encode()
+    return b"X" + struct.pack("<I", len(raw)) + raw
+
+
+def _object(term: PickledObject) -> bytes:
+    return _emit(term.kind) + b")\x81" + (b"" if term.state is None else _emit(term.state) + b"b")
+
+
+_EMITTERS: Final[dict[type, Callable[[Any], bytes]]] = {
+    type(None): lambda _: b"N",
+    bool: lambda value: b"\x88" if value else b"\x89",
+    int: _integer,
+    float: lambda value: b"G" + struct.pack(">d", value),
+    str: _text,
+    tuple: lambda term: b"(" + _emit_all(term) + b"t",
+    list: lambda term: b"](" + _emit_all(term) + b"e",
+    dict: lambda term: _emit(PickledDict([*term.items()])),
+    PickledDict: lambda term: b"}(" + _emit_all(part for pair in term.items for part in pair) + b"u",
+    Name: lambda term: f"c{term.module}\n{term.name}\n".encode(),
+    PickledCall: lambda term: _emit(term.function) + _emit(term.arguments) + b"R",
+    PickledObject: _object,
+    Persistent: lambda term: _emit(term.key) + b"Q",
+}
 
 
 # Reading

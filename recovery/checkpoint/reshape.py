@@ -168,7 +168,7 @@ class GatherReader(SlotReader):
             CheckpointError: a tensor is missing, has another shape, differs between stages or does not match its
                 digest; so does ``read``.
         """
-        self._step = run.step(epoch)
+        self._step, self._where = run.step(epoch), run.data_file
         if stages > 1 and MARK not in layout.specs():
             raise CheckpointError(
                 f"{self._step} was saved with other pipeline stages, and this script's names are each stage's own: "
@@ -186,9 +186,6 @@ class GatherReader(SlotReader):
             yield
         except CheckpointError as error:
             raise CheckpointError(f"{self._step}: {error}") from error
-
-    def _where(self, part: CheckpointPart) -> str:
-        return str(self._step / part.file)
 
     def _make(self) -> Iterator[tuple[str, Bytes]]:
         """What is in no part as this rank needs it; checks the names of the rest."""

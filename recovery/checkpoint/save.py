@@ -80,11 +80,13 @@ def target_of(run: RunDirectory) -> WriteTarget:
         CheckpointError: the run does not say it.
     """
     info = run.info()
-    config = DiskConfig(
-        run=info.run, generation=info.generation, every=0, dp=info.dp, pp=info.pp, tp=info.tp,
-        depths=info.depths or (), returns=info.returns, away=info.away or (), replicated=info.replicated is True,
-    )  # fmt: skip
-    return WriteTarget(run.path.parent, info.job, config)
+    return WriteTarget(run.path.parent, info.job, DiskConfig(every=0, **_shared(info, DiskConfig)))
+
+
+def _shared(record: msgspec.Struct, kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """Fields that records of ``kind`` have too; what is empty is left out."""
+    fields = msgspec.structs.asdict(record)
+    return {name: fields[name] for name in kind.__struct_fields__ if fields.get(name)}
 
 
 def begin_step(target: WriteTarget) -> None:
@@ -95,22 +97,7 @@ def begin_step(target: WriteTarget) -> None:
     """
     config, path = target.config, target.run.path
     path.mkdir(parents=True, exist_ok=True)
-    info = RunInfo(
-        run=config.run,
-        job=target.job,
-        generation=config.generation,
-        dp=config.dp,
-        pp=config.pp,
-        tp=config.tp,
-        depths=config.depths or msgspec.UNSET,
-        returns=config.returns,
-        resumed=config.resumed,
-        upload_every=config.upload_every or msgspec.UNSET,
-        upload_without=config.upload_without or msgspec.UNSET,
-        away=config.away or msgspec.UNSET,
-        replicated=config.replicated or msgspec.UNSET,
-    )
-    write_checked(path / run_name(config.generation), info)
+    write_checked(path / run_name(config.generation), RunInfo(job=target.job, **_shared(config, RunInfo)))
     for generation in range(max(1, config.generation - 8), config.generation - 1):  # one before this stays, in case
         remove_file(path / run_name(generation))
 
@@ -256,7 +243,8 @@ def commit(target: WriteTarget, epoch: int, *, partial: bool = False) -> Manifes
     chosen = complete_parts(target.config, run.parts(epoch), partial=partial)
     if chosen is None:
         return None
-    if not (partial and target.config.encoding in QUANTIZED) and _committed(run, epoch, chosen):
+    names = {(part.rank, part.generation) for part in chosen.values()}
+    if not (partial and target.config.encoding in QUANTIZED) and run.named_parts(epoch) == names:
         return run.manifest(epoch)
     complete = target.config.writers() <= chosen.keys()
     parts = [run.part(epoch, part.rank, part.generation) for part in chosen.values()]
@@ -336,18 +324,5 @@ def leave_upload(step: Path, rank: int, generation: int) -> None:
 
 
 def newest_parts(parts: list[PartFile], returns: tuple[Return, ...]) -> dict[int, PartFile]:
-    """Rank -> its part that counts."""
-    chosen: dict[int, PartFile] = {}
-    for part in parts:  # in order of generation within a rank
-        if holds(returns, part.epoch, part.generation):
-            chosen[part.rank] = part
-    return dict(sorted(chosen.items()))
-
-
-def _committed(run: RunDirectory, epoch: int, chosen: dict[int, PartFile]) -> bool:
-    """Whether a manifest of just these parts is there."""
-    try:
-        there = read_checked(run.step(epoch) / MANIFEST, Manifest)
-    except CheckpointError:
-        return False
-    return {(p.rank, p.generation) for p in there.parts} == {(p.rank, p.generation) for p in chosen.values()}
+    """Rank -> its part that counts, of ``parts`` in the order of ``RunDirectory.parts``."""
+    return {part.rank: part for part in parts if holds(returns, part.epoch, part.generation)}

@@ -63,14 +63,10 @@ def check_storage_url(url: str) -> str:
         ValueError: it names none, or obstore is not installed.
     """
     parts = urllib.parse.urlsplit(url)
-    unknown = (
-        set(urllib.parse.parse_qs(parts.query)) - {"endpoint", "endpoint_override", "region"}
-        if parts.scheme == "s3"
-        else set()
-    )
-    if parts.scheme not in {"", "file", "s3"} or not (parts.netloc if parts.scheme == "s3" else parts.path):
+    is_s3 = parts.scheme == "s3"
+    if parts.scheme not in {"", "file", "s3"} or not (parts.netloc if is_s3 else parts.path):
         raise ValueError(f"{url!r} must be s3://BUCKET/PREFIX or a directory")
-    if unknown:
+    if is_s3 and (unknown := urllib.parse.parse_qs(parts.query).keys() - {"endpoint", "endpoint_override", "region"}):
         raise ValueError(f"{url!r} must not have {sorted(unknown)}: only endpoint and region can follow the ?")
     if importlib.util.find_spec("obstore") is None:
         raise ValueError(_EXTRA)
@@ -109,7 +105,7 @@ class CheckpointStorage:
             client_options={"allow_http": bool(endpoint and endpoint.startswith("http://"))},
             retry_config={"max_retries": 10, "retry_timeout": timedelta(seconds=retry_seconds)},
             **query,
-            **({"endpoint": endpoint} if endpoint else {}),
+            **({"aws_endpoint_url_s3": endpoint} if endpoint else {}),  # before the environment's own
         )
 
     # Reading
@@ -120,11 +116,6 @@ class CheckpointStorage:
             found = self._client.list_with_delimiter(self._store, prefix or None)
         sizes = {entry["path"].rpartition("/")[2]: int(entry["size"]) for entry in found["objects"]}
         return [path.rpartition("/")[2] for path in found["common_prefixes"]], sizes
-
-    def size(self, path: str) -> int:
-        """Bytes of an object."""
-        with self._errors("look up", path):
-            return int(self._client.head(self._store, path)["size"])
 
     def read(self, path: str) -> bytes:
         """All bytes of a small object."""
@@ -157,7 +148,7 @@ class CheckpointStorage:
         """
         nbytes = file.stat().st_size
         with contextlib.suppress(MissingObjectError):
-            if self.size(path) == nbytes:  # of a process that was killed
+            if int(self._head(path)["size"]) == nbytes:  # of a process that was killed
                 sums = self._sums(nbytes)
                 for _ in sums.observe(_pieces(file)):
                     pass
@@ -189,9 +180,12 @@ class CheckpointStorage:
     def _sums(self, nbytes: int) -> _Sums:
         return _Sums(nbytes, tagged=self._directory is None)
 
-    def _holds(self, path: str, sums: _Sums) -> bool:
+    def _head(self, path: str) -> Any:
         with self._errors("look up", path):
-            found = self._client.head(self._store, path)
+            return self._client.head(self._store, path)
+
+    def _holds(self, path: str, sums: _Sums) -> bool:
+        found = self._head(path)
         if int(found["size"]) != sums.nbytes:
             return False
         if str(found["e_tag"]).strip('"') == sums.tag:
@@ -234,24 +228,18 @@ class _Sums:
         self.multipart = expected_bytes > self.part_bytes
         self.nbytes = 0
         self._digest = xxhash.xxh3_64()
-        self._parts: list[bytes] = []
-        self._part, self._in_part = hashlib.md5(usedforsecurity=False), 0
+        self._parts = [hashlib.md5(usedforsecurity=False)]
 
     def observe(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """Pass on ``pieces``, none of which lies across two parts."""
         for piece in pieces:
+            if self.multipart and self.nbytes >= len(self._parts) * self.part_bytes:
+                self._parts.append(hashlib.md5(usedforsecurity=False))
             self.nbytes += len(piece)
             self._digest.update(piece)
             if self._tagged:
-                self._part.update(piece)
-            self._in_part += len(piece)
-            if self.multipart and self._in_part >= self.part_bytes:
-                self._end_part()
+                self._parts[-1].update(piece)
             yield piece
-
-    def _end_part(self) -> None:
-        self._parts.append(self._part.digest())
-        self._part, self._in_part = hashlib.md5(usedforsecurity=False), 0
 
     @property
     def stored(self) -> StoredFile:
@@ -259,12 +247,10 @@ class _Sums:
 
     @property
     def tag(self) -> str:
-        """Asked for once, at the end."""
         if not self.multipart:
-            return self._part.hexdigest()
-        if self._in_part:
-            self._end_part()
-        return f"{hashlib.md5(b''.join(self._parts), usedforsecurity=False).hexdigest()}-{len(self._parts)}"
+            return self._parts[0].hexdigest()
+        sums = b"".join(part.digest() for part in self._parts)
+        return f"{hashlib.md5(sums, usedforsecurity=False).hexdigest()}-{len(self._parts)}"
 
 
 def _pieces(file: Path, progress: Callable[[int], None] = lambda _: None) -> Iterator[bytes]:

@@ -6,7 +6,6 @@ manifests are read: ``mainstay checkpoint verify`` reads the tensors.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from mainstay.probes.decoding import read_if_whole
 from mainstay.probes.durable_files import write_durably
 from mainstay.recovery.checkpoint.catalog import (
     PINNED,
@@ -117,11 +117,8 @@ def read_step(run: RunDirectory, epoch: int) -> CheckpointStep:
     try:
         return _completed(run, found, parts, run.manifest(epoch))
     except CheckpointError as error:
-        state = StepState.DAMAGED
-        if isinstance(error, IncompleteStepError):
-            state = StepState.INCOMPLETE
-        elif isinstance(error, GivenUpStepError):
-            state = StepState.GIVEN_UP
+        states = {IncompleteStepError: StepState.INCOMPLETE, GivenUpStepError: StepState.GIVEN_UP}
+        state = states.get(type(error), StepState.DAMAGED)
         problem = str(error).removeprefix(f"{run.step(epoch)} ")[:_PROBLEM_CHARACTERS]
         return msgspec.structs.replace(found, state=state, problem=problem)
 
@@ -133,10 +130,8 @@ def _completed(
     missing = [part.rank for part in manifest.parts if (part.rank, part.generation) not in sizes]
     if missing:
         raise CheckpointError(f"{run.step(found.step)} has lost the files of ranks {missing[:8]}")
-    upload = run.upload_state(found.step)
     made = from_manifest(manifest, {part.rank: sizes[part.rank, part.generation] for part in manifest.parts})
-    uploaded = upload is not None and upload.check == manifest.check
-    levels = (*found.levels, CheckpointLevel.UPLOAD) if uploaded else found.levels
+    levels = (*found.levels, CheckpointLevel.UPLOAD) if run.is_uploaded(manifest) else found.levels
     parity, size = found.parity_bytes, made.disk_bytes + found.parity_bytes
     return msgspec.structs.replace(made, pinned=found.pinned, levels=levels, parity_bytes=parity, disk_bytes=size)
 
@@ -150,8 +145,7 @@ def from_manifest(manifest: Manifest, sizes: Mapping[int, int]) -> CheckpointSte
     """
     read = sizes
     if manifest.shares is True:  # a rank also reads what its replicas have written for it
-        peers = {rank: tuple(manifest.shape.dp_peers(rank)) for rank in sizes}
-        read = {rank: sum(sizes.get(peer, 0) for peer in peers[rank]) for rank in sizes}
+        read = {rank: sum(sizes.get(peer, 0) for peer in manifest.shape.dp_peers(rank)) for rank in sizes}
     return CheckpointStep(
         step=manifest.epoch,
         state=StepState.COMPLETE,
@@ -181,12 +175,6 @@ def uploaded_step(manifest: Manifest, *, pinned: bool) -> CheckpointStep:
     return msgspec.structs.replace(step, levels=(CheckpointLevel.UPLOAD,), pinned=pinned)
 
 
-def _uploaded(run: RunDirectory) -> list[CheckpointStep]:
-    with contextlib.suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode((run.path / UPLOADED).read_bytes(), type=list[CheckpointStep])
-    return []
-
-
 def link(steps: Iterable[CheckpointStep], begun_at: int = 0) -> tuple[CheckpointStep, ...]:
     """Relate steps to one another: chains, and what a deletion costs.
 
@@ -194,28 +182,24 @@ def link(steps: Iterable[CheckpointStep], begun_at: int = 0) -> tuple[Checkpoint
         steps: of one run.
         begun_at: the step that the run continued from; 0: none.
     """
-    known = {step.step: step for step in sorted(steps, key=lambda step: step.step)}
-    needed_by: defaultdict[int, set[int]] = defaultdict(set)
+    needed_by: defaultdict[int, list[int]] = defaultdict(list)
     read: dict[int, int] = {}
-    previous, linked = begun_at or None, dict[int, CheckpointStep]()
-    for epoch, step in known.items():  # a step is newer than those that it is built on
-        if step.state not in USABLE:
-            linked[epoch] = step
-            continue
+    previous, linked = begun_at or None, list[CheckpointStep]()
+    for step in sorted(steps, key=lambda step: step.step):  # a step is newer than those that it is built on
         missing = [base for base in step.bases if base not in read]
-        if missing:
+        if step.state not in USABLE:
+            linked.append(step)
+        elif missing:
             problem = f"step {missing[0]}, which it is built on, is not complete"
-            linked[epoch] = msgspec.structs.replace(step, state=StepState.INCOMPLETE, problem=problem, read_bytes=None)
-            continue
-        for base in step.bases:
-            needed_by[base].add(epoch)
-        read[epoch] = step.read_bytes or 0
-        total = read[epoch] + sum(read[base] for base in step.bases)
-        linked[epoch] = msgspec.structs.replace(step, previous=previous, read_bytes=total or None)
-        previous = epoch
-    return tuple(
-        msgspec.structs.replace(step, unreadable=tuple(sorted(needed_by[epoch]))) for epoch, step in linked.items()
-    )
+            linked.append(msgspec.structs.replace(step, state=StepState.INCOMPLETE, problem=problem, read_bytes=None))
+        else:
+            for base in step.bases:
+                needed_by[base].append(step.step)
+            read[step.step] = step.read_bytes or 0
+            total = read[step.step] + sum(read[base] for base in step.bases)
+            linked.append(msgspec.structs.replace(step, previous=previous, read_bytes=total or None))
+            previous = step.step
+    return tuple(msgspec.structs.replace(step, unreadable=tuple(needed_by[step.step])) for step in linked)
 
 
 class RunReader:
@@ -223,25 +207,19 @@ class RunReader:
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
-        self._read: dict[int, tuple[tuple[int, object], CheckpointStep]] = {}
+        self._read: dict[tuple[int, int, object], CheckpointStep] = {}
+        """By its number, when it changed, and what the run had gone back from."""
 
     def read(self) -> list[CheckpointStep]:
-        """All steps; what refers to other steps is still to come: ``link``."""
-        returns, found = self._run.returns(), dict[int, tuple[tuple[int, object], CheckpointStep]]()
-        steps = []
-        for epoch in self._run.steps():
-            changed = _changed_at(self._run.step(epoch))
-            key = (changed, returns)
-            known = self._read.get(epoch)
-            step = known[1] if known is not None and known[0] == key else read_step(self._run, epoch)
-            steps.append(step)
-            if changed < time.time_ns() - int(SETTLED_SECONDS * 1e9):
-                found[epoch] = (key, step)
-        self._read = found
-        there = {step.step: step for step in _uploaded(self._run)}
-        steps = [there[step.step] if step.step in there and self._is_only_there(step) else step for step in steps]
-        here = {step.step for step in steps}
-        return [*steps, *(step for step in there.values() if step.step not in here)]
+        """All steps, in order; what refers to other steps is still to come: ``link``."""
+        returns, settled = self._run.returns(), time.time_ns() - int(SETTLED_SECONDS * 1e9)
+        keys = [(epoch, _changed_at(self._run.step(epoch)), returns) for epoch in self._run.steps()]
+        steps = {key: self._read.get(key) or read_step(self._run, key[0]) for key in keys}
+        self._read = {key: step for key, step in steps.items() if key[1] < settled}
+        uploaded = read_if_whole(self._run.path / UPLOADED, list[CheckpointStep]) or ()
+        there = {step.step: step for step in uploaded}
+        here = (step for step in steps.values() if step.step not in there or not self._is_only_there(step))
+        return sorted((there | {step.step: step for step in here}).values(), key=lambda step: step.step)
 
     def _is_only_there(self, step: CheckpointStep) -> bool:
         """Whether the upload level alone holds all of the step: nodes have directories of their own."""

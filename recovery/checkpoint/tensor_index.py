@@ -46,10 +46,8 @@ class TensorIndex:
         there, known = pieces.setdefault((entry.slice, entry.shape), (part, entry))
         # Buffers may differ between replicas; tied parameters are in several stages, and unlike ones have no place.
         if known.digest != entry.digest and not (entry.name.startswith("buffer.") and _peers(part, there)):
-            raise CheckpointError(f"{self._where(part)} and {self._where(there)} differ in {entry.name!r}")
-
-    def _where(self, part: CheckpointPart) -> str:
-        return str(self._run.step(part.epoch) / part.file)
+            where = self._run.data_file
+            raise CheckpointError(f"{where(part)} and {where(there)} differ in {entry.name!r}")
 
     def read(self, name: str, dtype: str, wanted: GlobalSlice, out: npt.NDArray[np.generic]) -> int:
         """Fill ``out`` (numpy's type of ``dtype``, contiguous) with the box of ``name`` at ``wanted`` that is as large.
@@ -71,11 +69,11 @@ class TensorIndex:
                 "here. Give mainstay.attach sharding= where the script cuts tensors itself"
             )
         region = tuple(slice(at, at + size) for at, size in zip(wanted.offsets, out.shape, strict=True))
-        found = [(part, entry, overlap(entry.slice.offsets, entry.shape, region)) for part, entry in pieces]
+        found = ((part, entry, overlap(entry.slice.offsets, entry.shape, region)) for part, entry in pieces)
         met = [(part, entry, boxes) for part, entry, boxes in found if boxes]
         # A piece that has everything spares the others: replicas may be cut in more than one way.
         single = next((one for one in met if lengths(one[2][1]) == out.shape), None)
-        filled = np.zeros(out.shape, bool) if single is None and len(met) > 1 else None
+        filled = None if single else np.zeros(out.shape, bool)
         for part, entry, (source, target) in [single] if single else met:
             box = out[target] if target else out
             if box.shape == entry.shape and box.flags.c_contiguous:
@@ -86,7 +84,7 @@ class TensorIndex:
                 box[...] = self.array(part, entry)[source]
             if filled is not None:
                 filled[target] = True
-        if not (single or out.size == 0 or (filled is not None and filled.all())):
+        if filled is not None and not filled.all():
             raise CheckpointError(f"the step lacks pieces of {name!r}, which this rank needs")
         return digest(_raw(out))
 

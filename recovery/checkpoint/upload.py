@@ -17,23 +17,25 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from mainstay.probes.decoding import UNREADABLE
 from mainstay.probes.durable_files import write_durably
 from mainstay.recovery.checkpoint.catalog import (
     PINNED,
     GivenUpStepError,
     IncompleteStepError,
+    PartName,
     RunDirectory,
     bases_of,
     runs,
 )
-from mainstay.recovery.checkpoint.levels import PartName, UploadLevel, files_name, object_name, open_level, part_files
+from mainstay.recovery.checkpoint.levels import UploadLevel, files_name, object_name, open_level, part_files
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointError,
@@ -152,19 +154,16 @@ class Uploader:
                 yield run, epoch, ended
             self._looked[run.id] = (look, time.monotonic())
 
-    def _waiting_steps(
-        self, offered: Sequence[CompleteStep], states: Sequence[CompleteStep], every: int
-    ) -> Iterator[int]:
+    def _waiting_steps(self, offered: Sequence[CompleteStep], states: Sequence[CompleteStep], every: int) -> list[int]:
         """Of ``offered``, complete steps that the policy keeps, are due, and are not there, the newest first."""
         policy = self._request.policy
         keep = steps_to_keep(states, policy) if policy else {state.epoch for state in states}
-        for state in reversed(offered):
-            if state.epoch in keep and not state.uploaded and _is_due(state, states, every):
-                yield state.epoch
+        waiting = (state for state in reversed(offered) if state.epoch in keep and not state.uploaded)
+        return [state.epoch for state in waiting if _is_due(state, states, every)]
 
     def _waiting_parts(
         self, run: RunDirectory, states: Sequence[CompleteStep], every: int, info: RunInfo | None
-    ) -> Iterator[int]:
+    ) -> Iterable[int]:
         """Steps of a directory in which none is complete, as on a disk of the node's own.
 
         A step is complete there when all nodes have sent their parts of it, so all nodes take the same: a node follows
@@ -268,9 +267,9 @@ class Uploader:
         """Write the manifest if all parts are there; see ``upload_step``. One that lacks parts of this node goes."""
         there, named = self._level.parts(run.id, epoch)
         path, made, mine = f"{run.id}/{step_name(epoch)}/{MANIFEST}", None, False
-        with contextlib.suppress(msgspec.MsgspecError):  # a damaged one is replaced
+        with contextlib.suppress(*UNREADABLE):  # a damaged one is replaced
             made = msgspec.json.decode(self._storage.read(path), type=Manifest) if named else None
-        if made is None or not {*own} <= {(part.rank, part.generation) for part in made.parts}:
+        if made is None or not made.checks.keys() >= {*own}:
             raw = self._make_manifest(run, epoch, there, partial=ended and not named)
             if raw is None:
                 return None
@@ -278,7 +277,7 @@ class Uploader:
             self._storage.put_bytes(path, raw)
             if (run.step(epoch) / PINNED).exists():
                 self._storage.put_bytes(path.replace(MANIFEST, PINNED), b"")
-            if not _checks(made).items() <= self._level.parts(run.id, epoch)[0].items():
+            if not made.checks.items() <= self._level.parts(run.id, epoch)[0].items():
                 self._storage.delete([path])  # other nodes were faster by several steps, and removed this one
                 return None
         self._note(run.step(epoch), (_manifest(run, epoch) or made).check)
@@ -292,7 +291,7 @@ class Uploader:
         Nodes with directories of their own have none, or one each, as at the end with replicas: then of all parts.
         """
         manifest, raw = _manifest(run, epoch), None
-        checks = _checks(manifest) if manifest else {}
+        checks = manifest.checks if manifest else {}
         same, partial = bool(checks) and checks.items() <= there.items(), partial and manifest is None
         others = not same or {rank for rank, _ in there} > {rank for rank, _ in checks}
         if others and complete_parts(target_of(run).config, part_files(epoch, there), partial=partial) is not None:
@@ -323,10 +322,6 @@ def _manifest(run: RunDirectory, epoch: int) -> Manifest | None:
     with contextlib.suppress(IncompleteStepError):
         return run.manifest(epoch)
     return None
-
-
-def _checks(manifest: Manifest) -> dict[PartName, str]:
-    return {(part.rank, part.generation): part.check for part in manifest.parts}
 
 
 def _is_due(state: CompleteStep, states: Sequence[CompleteStep], every: int) -> bool:

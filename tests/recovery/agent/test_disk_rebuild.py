@@ -123,7 +123,7 @@ def test_too_much_damage_is_an_error_that_names_the_file(nodes: Callable[..., An
 
     def spoil(disks: Disks) -> None:
         run, path = disks.runs()[1], files_of(disks, 1)[which]
-        described = [run.part(EPOCH, 1, 1), run.parity_part(EPOCH, 1, 1)][which]
+        described = [run.part(EPOCH, 1, 1), run.part(EPOCH, 1, 1, parity=True)][which]
         raw = bytearray(path.read_bytes())
         raw[described.tensors[0].at] ^= 4
         path.write_bytes(raw)

@@ -53,7 +53,7 @@ def test_a_file_is_there_as_it_was(storage: CheckpointStorage, tmp_path: Path, n
         assert storage.read(place) == other.read_bytes()
     storage.delete([place, place])
     with pytest.raises(MissingObjectError, match="has no run-"):
-        storage.size(place)
+        storage.read(place)
 
 
 def test_what_was_stored_otherwise_is_refused_and_deleted(proxy: FaultProxy, tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_what_was_stored_otherwise_is_refused_and_deleted(proxy: FaultProxy, tmp
         with pytest.raises(StorageError, match="the store does not hold the bytes that were sent"):
             storage.put_file(f"flip-{nbytes}", data_file(tmp_path, nbytes))
         with pytest.raises(MissingObjectError):
-            storage.size(f"flip-{nbytes}")
+            storage.read(f"flip-{nbytes}")
 
 
 @pytest.mark.parametrize("fault", ["500", "503", "reset", "reset_after", "torn_request"])
@@ -86,7 +86,7 @@ def test_a_part_whose_upload_was_torn_makes_no_object(proxy: FaultProxy, tmp_pat
     assert "\n" not in str(caught.value)
     proxy.work_again()
     with pytest.raises(MissingObjectError):
-        storage.size("torn")
+        storage.read("torn")
 
 
 def test_a_store_that_throttles_for_long_is_one_clear_line(proxy: FaultProxy, tmp_path: Path) -> None:
@@ -105,6 +105,21 @@ def test_a_store_that_throttles_for_long_is_one_clear_line(proxy: FaultProxy, tm
 def test_a_url_that_names_no_place_is_refused(url: str, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         check_storage_url(url)
+
+
+def test_the_endpoint_of_the_url_counts_before_those_of_the_environment(
+    proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:2")
+    CheckpointStorage(proxy.url, retry_seconds=1.0).children()
+
+
+def test_an_endpoint_comes_from_the_environment(proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, _, endpoint = proxy.url.partition("?endpoint=")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", endpoint)
+    CheckpointStorage(url, retry_seconds=1.0).children()
 
 
 def test_without_obstore_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

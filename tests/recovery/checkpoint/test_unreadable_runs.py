@@ -15,8 +15,10 @@ from mainstay.recovery.checkpoint.catalog import find
 from mainstay.recovery.checkpoint.file_errors import refusal
 from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError, run_name
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
-from mainstay.recovery.checkpoint.summary import RunReader
+from mainstay.recovery.checkpoint.summary import UPLOADED, CheckpointLevel, RunReader
+from mainstay.recovery.checkpoint.upload_state import UPLOAD
 from tests.recovery.checkpoint.commands import call
+from tests.recovery.checkpoint.upload_place import Place
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, call_name: str, refused: Path, code: int = errno.EIO) -> None:
@@ -73,3 +75,15 @@ def test_what_is_missing_or_damaged_is_no_refusal(ranks: Callable[..., Any]) -> 
     with pytest.raises(CheckpointError) as found:
         job.run.manifest(10)
     assert refusal(found.value) is None
+
+
+def test_an_upload_that_is_noted_in_no_text_is_made_again(place: Place, tmp_path: Path) -> None:
+    run, name = place.job.run, f"{place.job.run_id}/step-00000010/{MANIFEST}"
+    place.job.whole(10)
+    place.upload()
+    (Path(place.url) / name).write_bytes(b'{"run": "\xff"}')
+    (run.step(10) / UPLOAD).write_bytes(b'{"url": "\xff", "node": ""}')
+    (run.path / UPLOADED).write_bytes(b'[{"problem": "\xff"}]')
+    assert [step.levels for step in RunReader(run).read()] == [(CheckpointLevel.LOCAL,)]
+    assert place.upload() == [10]
+    place.check(tmp_path / "back", 10)

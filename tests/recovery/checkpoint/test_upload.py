@@ -389,6 +389,7 @@ def test_a_list_of_files_that_leads_elsewhere_is_refused(place: Place, tmp_path:
     files = msgspec.json.decode(path.read_bytes())
     for content, words in (
         (b"{", "is damaged"),
+        (b'{"\xff": {"nbytes": 1, "digest": ""}}', "is damaged"),
         (msgspec.json.encode(files | {"../x": files["__0_1.distcp"]}), "is no file"),
     ):
         path.write_bytes(content)
