@@ -37,11 +37,21 @@ def _fio(path: Path, nbytes: int) -> float:
     return float(json.loads(told)["jobs"][0]["write"]["bw_bytes"])
 
 
-def dd_rate(path: Path, nbytes: int, environment: dict[str, str] | None = None) -> float:
-    """The same by ``dd``, in ``environment``."""
-    command = ["dd", "if=/dev/zero", f"of={path}", f"bs={BLOCK}", f"count={nbytes // BLOCK}", "oflag=direct"]
+def dd_rate(path: Path, nbytes: int, environment: dict[str, str] | None = None, *, nice: int = 0) -> float:
+    """The same by ``dd``, in ``environment``; ``nice`` behind others."""
+    command = [
+        "nice",
+        f"-n{nice}",
+        "dd",
+        "if=/dev/zero",
+        f"of={path}",
+        f"bs={BLOCK}",
+        f"count={nbytes // BLOCK}",
+        "oflag=direct",
+    ]
     begun = time.perf_counter()
-    subprocess.run([*command, "conv=fsync"], capture_output=True, check=True, env=environment)
+    first = ["nice", f"-n{nice}"] if nice else []
+    subprocess.run([*first, *command, "conv=fsync"], capture_output=True, check=True, env=environment)
     return nbytes / (time.perf_counter() - begun)
 
 
