@@ -89,8 +89,8 @@ class CheckpointExchange:
                 tasks = [pool.submit(self._fetch, member, share) for member, share in others]
                 list(read(mine))
                 list(read([spec for task in tasks for spec in task.result()]))
-            except BaseException:
-                self._ready.finish()  # else those who fetch would go on
+            except BaseException:  # boundary: after any failure, those who fetch must stop
+                self._ready.finish()
                 raise
 
     def _tensor(self, name: str) -> Bytes:

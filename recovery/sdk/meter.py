@@ -147,7 +147,7 @@ class StepMeter:
         self._inside = True
         self._waited = dict(self.traffic.waited)
         self._waited_total = self.traffic.waited_total
-        self._begun, self._delay = self.clock.read()
+        self._begun, self._delay = time.perf_counter(), self.clock.read()[1]
         if self._last_commit is None:
             self._last_delay, self._last_gc = self._delay, self.collections.seconds
         if self._device is not None:

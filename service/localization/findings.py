@@ -17,8 +17,8 @@ from mainstay.probes.core_types import Verdict as Status
 from mainstay.service.common.db import WriteSession
 from mainstay.service.incidents.finding_retry import of_node, over, store_with_retry
 from mainstay.service.incidents.models import FindingRow
+from mainstay.service.localization.document import DOCUMENT
 from mainstay.service.localization.models import LocalizationRow, LocalizationRunState
-from mainstay.service.localization.service import DOCUMENT
 from mainstay.service.settings import Settings
 from mainstay.service.validation.models import NodeVerdictRow, ValidationRow
 from mainstay.service.validation.suites import require_suite

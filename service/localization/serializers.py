@@ -8,6 +8,7 @@ from typing import Literal, cast
 
 from mainstay.detectors.localize.model import PairResult
 from mainstay.service.common.db import AnySession
+from mainstay.service.localization.document import DOCUMENT
 from mainstay.service.localization.models import LocalizationRow, LocalizationRunState, LocalizationTaskRow, SideState
 from mainstay.service.localization.schemas import (
     LocalizationRead,
@@ -17,7 +18,7 @@ from mainstay.service.localization.schemas import (
     RoundRead,
     VerdictRead,
 )
-from mainstay.service.localization.service import DOCUMENT, by_position, sides_of
+from mainstay.service.localization.service import by_position, sides_of
 
 
 def read(session: AnySession, row: LocalizationRow) -> LocalizationRead:

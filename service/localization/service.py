@@ -18,7 +18,6 @@ from sqlalchemy import or_, select, update
 from mainstay.detectors.finding import join_names
 from mainstay.detectors.localize import plan
 from mainstay.detectors.localize.model import (
-    LocalizationState,
     LocalizationVerdict,
     NodePair,
     PairOutcome,
@@ -39,6 +38,7 @@ from mainstay.service.fleet.models import NodeRow
 from mainstay.service.fleet.service import require_node
 from mainstay.service.jobs import repository as jobs
 from mainstay.service.jobs.occupancy import occupied_reason, require_idle
+from mainstay.service.localization.document import DOCUMENT, Document
 from mainstay.service.localization.models import LocalizationRow, LocalizationRunState, LocalizationTaskRow, SideState
 from mainstay.service.localization.schemas import LocalizationCreate, PairReportIn
 from mainstay.service.stream.changes import Topic, record_change
@@ -59,19 +59,6 @@ PORTS: Final = 1_000
 REDELIVER_SECONDS: Final = 30.0
 """A node that asks again so long after an order never got it."""
 _OPEN: Final = (SideState.QUEUED.value, SideState.TAKEN.value)
-
-
-class Document(msgspec.Struct, frozen=True):
-    """What ``LocalizationRow.document`` holds."""
-
-    state: LocalizationState
-    asked: tuple[NodePair, ...]
-    """The round whose orders are out: another version of the planner would ask for others."""
-    benchmark: str = PAIR
-
-
-DOCUMENT: Final = msgspec.json.Decoder(Document)
-"""Made at import: msgspec crashes where several threads are the first to decode a type."""
 
 
 class UnknownLocalizationError(NotFoundError):

@@ -14,7 +14,7 @@ MODULES = ("planner_input", "strategy_choice", "recovery_plan", "cost_inputs")
 PACKAGES = ("memory", "cost_model", "strategies")
 BY_PLACE = {
     "CopyBatch", "CostEstimate", "Cut", "DeviceCopier", "Fit", "FreeMemory",
-    "Layout", "OptionStep", "Pins", "RecordDamage", "Repair", "Rerouted", "Rows", "ScalingSample",
+    "Layout", "OptionStep", "Pins", "RecordDamage", "Rerouted", "Rows", "ScalingSample",
     "SlotChoice", "StridedCopier", "TensorSpec", "_Chunk",
 }  # fmt: skip
 

@@ -171,4 +171,4 @@ def test_a_snapshot_waits_for_nobody(seconds: float) -> None:
         choose=lambda: choice, require_live=lambda _g: None, agent_alive=lambda: True, header=SimpleNamespace(rank=0)
     )
     writer: Any = SimpleNamespace(arena=arena, _pin_seconds=seconds - 1e-9)
-    assert SnapshotWriter._take_slot(writer, SimpleNamespace(generation=1, epoch=1)) is choice  # type: ignore[arg-type,comparison-overlap]
+    assert SnapshotWriter._take_slot(writer, 1, 1) is choice  # type: ignore[comparison-overlap]

@@ -54,7 +54,7 @@ def older(name: str, one: CostInputs) -> CostInputs:
 
 
 def longer(one: CostInputs) -> CostInputs:
-    repairs = tuple(replace(each, seconds=2.0 * each.seconds) for each in one.odds.repairs)
+    repairs = tuple(each._replace(seconds=2.0 * each.seconds) for each in one.odds.repairs)
     return replace(one, odds=replace(one.odds, repairs=repairs))
 
 
