@@ -49,7 +49,7 @@ from mainstay.recovery.checkpoint.manifest import (
 )
 from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 from mainstay.recovery.checkpoint.slot_tensors import write_tensors
-from mainstay.recovery.checkpoint.upload_state import CLAIM
+from mainstay.recovery.checkpoint.upload_state import CLAIM, LEFT
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.layout import Layout
@@ -320,7 +320,7 @@ def leave_upload(step: Path, rank: int, generation: int) -> None:
         OSError: the disk refused.
     """
     step.mkdir(parents=True, exist_ok=True)
-    (step / CLAIM.format(rank, generation)).touch()
+    (step / CLAIM.format(rank, generation)).write_text(LEFT)
 
 
 def newest_parts(parts: list[PartFile], returns: tuple[Return, ...]) -> dict[int, PartFile]:

@@ -48,7 +48,14 @@ from mainstay.recovery.checkpoint.manifest import (
 from mainstay.recovery.checkpoint.retention import CompleteStep, RetentionPolicy, steps_to_keep
 from mainstay.recovery.checkpoint.save import complete_parts, newest_parts, target_of
 from mainstay.recovery.checkpoint.summary import note_uploaded
-from mainstay.recovery.checkpoint.upload_state import CLAIM, UPLOAD, UPLOAD_STALE_SECONDS, UploadProgress, UploadState
+from mainstay.recovery.checkpoint.upload_state import (
+    CLAIM,
+    LEFT,
+    UPLOAD,
+    UPLOAD_STALE_SECONDS,
+    UploadProgress,
+    UploadState,
+)
 
 FILES_AT_ONCE: Final = 4
 """With 4 parts of 8 MiB each under way, that is 128 MiB of memory."""
@@ -258,7 +265,7 @@ class Uploader:
             file.write(self._request.node)
             return True
         whose, fresh = path.read_text(), time.time() - path.stat().st_mtime < UPLOAD_STALE_SECONDS
-        if fresh and whose != self._request.node and (whose or rank not in self._without):
+        if fresh and whose not in {"", self._request.node} and not (whose == LEFT and rank in self._without):
             return False
         path.write_text(self._request.node)
         return True

@@ -9,8 +9,10 @@ import msgspec
 UPLOAD: Final = ".upload.json"
 """In a step: its ``UploadState``. Who uploads the step touches it at least each minute."""
 CLAIM: Final = ".upload-{}.g{}"
-"""In a step: the node that uploads the part of a rank and a generation, which touches it likewise. Empty: another one,
-which has the part in a directory of its own."""
+"""In a step: the node that uploads the part of a rank and a generation, which touches it likewise. Empty: the disk
+refused the name."""
+LEFT: Final = "another node"
+"""In the place of that name: the one that has the part in a directory of its own."""
 UPLOAD_STALE_SECONDS: Final = 600.0
 """Without a touch, whoever uploaded was killed: a request gives up much earlier."""
 

@@ -269,6 +269,12 @@ def test_nodes_that_share_a_directory_divide_a_step(place: Place, tmp_path: Path
     place.check(tmp_path / "back", 20)
 
 
+def test_a_claim_without_a_name_holds_up_nobody(place: Place) -> None:
+    place.job.whole(10)
+    (place.job.run.step(10) / CLAIM.format(1, 1)).touch()  # the disk refused the name
+    assert place.upload() == [10]
+
+
 def test_removal_there_spares_what_is_pinned_or_on_its_way(place: Place) -> None:
     job = place.job
     for epoch in (10, 20, 30, 40):
