@@ -263,7 +263,7 @@ def test_nodes_that_share_a_directory_divide_a_step(place: Place, tmp_path: Path
         place.job.whole(epoch)
     claim = place.job.run.step(20) / CLAIM.format(1, 1)
     claim.write_text("other")  # it began just now
-    (place.job.run.step(10) / CLAIM.format(1, 1)).touch()  # the disk refused the name: that holds up nobody
+    (place.job.run.step(10) / CLAIM.format(1, 1)).touch()  # the disk refused the name: that holds up no node
     assert place.upload() == [10]
     os.utime(claim, (0, 0))  # it was killed long ago
     assert place.upload() == [20]
