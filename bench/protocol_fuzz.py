@@ -36,7 +36,6 @@ from mainstay.recovery.agent.messages import (
     Hello,
     LoadDisk,
     OpenArena,
-    Ping,
     Rebuild,
     SaveCheckpoint,
 )
@@ -68,7 +67,7 @@ def corpus(place: Path) -> list[bytes]:
     """Every request but Drop and Fence, right as it stands."""
     config = DiskConfig(run="run-1", generation=1, every=1, dp=1, pp=1, tp=1)
     messages = [
-        Hello(job="bench", generation=1), Ping(), GetInventory(),
+        Hello(job="bench", generation=1), GetInventory(),
         Committed(rank=0, epoch=1, generation=1, slot=0), OpenArena(rank=0, layout=b"[]"),
         Fetch(rank=0, epoch=1, from_rank=1, endpoint=NOWHERE), Rebuild(rank=0, epoch=1, group=()),
         LoadDisk(rank=0, epoch=1, directory=str(place / "none"), run="run-1"), ConfigureDisk(config=config),

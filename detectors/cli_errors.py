@@ -122,6 +122,11 @@ def parse_since(text: str, now: float) -> float:
         raise InputError(f"--since {text!r} must be Unix seconds or a time like 90s, 10m, 2h, or 30d") from error
 
 
+def print_json(content: object, *, indent: int = -1) -> None:
+    """Print ``content`` as JSON, on one line unless ``indent`` says otherwise."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(content), indent=indent).decode() + "\n")
+
+
 def print_unfolded(*parts: RenderableType, width: int = 200) -> None:
     """Print what rich renders; without a terminal lines are folded at ``width``, not at 80 columns."""
     from rich.console import Console  # noqa: PLC0415 - a pipeline that asks for JSON does not pay for it

@@ -8,12 +8,15 @@ from typing import TypeVar
 
 import msgspec
 
-from mainstay.probes.decoding import read_if_whole
+from mainstay.probes.decoding import build_decoders, read_if_whole
 from mainstay.probes.durable_files import write_durably
 from mainstay.probes.signals import Catalog
 from mainstay.probes.transport import RejectedError, RetryableError
 
 T = TypeVar("T")
+
+
+build_decoders(Catalog)
 
 
 class CatalogStore:

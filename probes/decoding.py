@@ -16,6 +16,11 @@ UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Truncated, of another shape, not UTF-8, or nested deeper than the stack."""
 
 
+def build_decoders(shape: type) -> None:
+    """Have msgspec 0.22 examine a type while there is one thread: it crashes where several first decode it at once."""
+    msgspec.json.Decoder(shape)
+
+
 def read_if_whole(path: Path, shape: type[T]) -> T | None:
     """The content of a JSON file; None when it is missing, damaged, or of another shape."""
     try:

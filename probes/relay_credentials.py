@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from mainstay.probes.decoding import UNREADABLE, build_decoders
 from mainstay.probes.relay_problem import RelayProblemError, unavailable
 from mainstay.probes.transport import RetryableError, Transport, TransportError
 
@@ -31,6 +32,9 @@ class _Subject(msgspec.Struct):
     subject: str
     kind: str
     racks: tuple[str, ...] | None = None
+
+
+build_decoders(_Subject)
 
 
 @dataclass(slots=True)
@@ -127,7 +131,7 @@ class NodeCredentials:
         answer = self._transport.request("GET", "/auth/me", headers={"Authorization": f"Bearer {token}"})
         try:
             return msgspec.json.decode(answer.data, type=_Subject)
-        except msgspec.MsgspecError as error:
+        except UNREADABLE as error:
             raise RetryableError(f"GET /auth/me: the answer is not that of a service: {error}") from error
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mainstay.probes.decoding import UNREADABLE, read_if_whole
+from mainstay.probes.decoding import UNREADABLE, build_decoders, read_if_whole
 from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.state_files import write_json
 
@@ -153,6 +153,9 @@ class JobRequestResult(msgspec.Struct, frozen=True, kw_only=True):
     """Committed steps that are repeated."""
     step: int | None = None
     """Training continued after this one, or this one is on disk."""
+
+
+build_decoders(JobRequest)
 
 
 def read(answer: Any) -> list[JobRequest]:

@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from mainstay.detectors.cli_errors import AsJson, Flag, InputError, one_line
+from mainstay.detectors.cli_errors import AsJson, Flag, InputError, one_line, print_json
 from mainstay.recovery.cost_inputs import CostInputs
 from mainstay.recovery.planner import plan_case
 from mainstay.recovery.planner_input import FailureCase, PlannerInput
@@ -69,7 +69,7 @@ def run_plan(path: Path, as_json: bool = False, *, console: Console | None = Non
         made, decision = plan_case(case), None if cost_inputs is None else choose_strategy(cost_inputs)
         made, decision = _agreed(made, decision)
     if as_json:
-        _print_json(msgspec.to_builtins(made) | ({} if decision is None else {"decision": decision}))
+        print_json(msgspec.to_builtins(made) | ({} if decision is None else {"decision": decision}), indent=2)
     else:
         console = console or Console()
         _show(made, console)
@@ -96,7 +96,7 @@ def run_tiers(
         raise InputError(f"{path}: step_seconds: saves are counted in steps, which must take time")
     made = tiers_of(situation, mtbf_hours, upload_rate)
     if as_json:
-        _print_json(made)
+        print_json(made, indent=2)
     else:
         _show_tiers(made, situation, console or Console())
     return 0
@@ -113,10 +113,6 @@ def _agreed(plan: RecoveryPlan, decision: StrategyDecision | None) -> tuple[Reco
         return replace(plan, explanation=told), decision
     found = f"Counted by workers, no strategy is certain to be possible. Rank by rank, {plan.chosen} is."
     return plan, replace(decision, explanation=found)
-
-
-def _print_json(content: object) -> None:
-    print(msgspec.json.format(msgspec.json.encode(content), indent=2).decode())  # noqa: T201 - a command prints
 
 
 def tiers_of(situation: PlannerInput, mtbf_hours: float, upload_rate: float) -> tuple[ProtectionTier, ...]:

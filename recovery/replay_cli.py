@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line, print_json
 from mainstay.recovery.controller.event_recording import RecordingError
 from mainstay.recovery.controller.replay import ReplayedJob, replay
 
@@ -31,7 +30,7 @@ def replay_job(file: Path, /, *, until: int | None = None, as_json: AsJson = Fal
     begun = time.perf_counter()
     found = replay(file, until)
     if as_json:
-        print(msgspec.json.encode(_data(found)).decode())  # noqa: T201 - a command prints
+        print_json(_data(found))
     else:
         _show(found, time.perf_counter() - begun)
     return 1 if found.problems else 0

@@ -9,16 +9,13 @@ from __future__ import annotations
 import gzip
 import math
 import re
-import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
-
-from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line, print_json
 from mainstay.detectors.finding import FindingKind, join_names
 from mainstay.detectors.hang.analysis import HangDiagnosis, diagnose
 from mainstay.detectors.hang.dump_checks import LISTED
@@ -68,7 +65,7 @@ def analyze_hang(path: Path, /, *, as_json: AsJson = False) -> int:
     read = _read(path)
     found = diagnose(read.dumps)
     if as_json:
-        sys.stdout.write(msgspec.json.encode(_as_data(found, read)).decode() + "\n")
+        print_json(_as_data(found, read))
     else:
         _show(found, read)
     return NOTHING if found.kind is None else NAMED

@@ -7,7 +7,6 @@ This module reads the files; ``plan`` is the pure layer. Exit codes: 0 all parts
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Final
@@ -15,7 +14,7 @@ from typing import Annotated, Final
 import msgspec
 from cyclopts import Parameter
 
-from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line, read_json
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line, print_json, read_json
 from mainstay.detectors.finding import join_names
 from mainstay.detectors.localize import plan
 from mainstay.detectors.localize.model import (
@@ -90,7 +89,7 @@ def localize(
     step = plan.next_round(state)
     if as_json:
         further = step.pairs if isinstance(step, Round) else ()
-        sys.stdout.write(msgspec.json.encode({"verdict": verdict, "next": further}).decode() + "\n")
+        print_json({"verdict": verdict, "next": further})
     else:
         _show(state, verdict, step)
     if verdict.culprits:

@@ -23,6 +23,7 @@ from mainstay.detectors.cli_errors import (
     open_transport,
     parse_since,
     plain_table,
+    print_json,
     print_unfolded,
 )
 from mainstay.detectors.policy.comparison import Comparison, compare
@@ -61,7 +62,7 @@ def show(file: Path | None = None, /, *, code: str | None = None, as_json: AsJso
     """
     rules = _chosen(_read_policy(file), code)
     if as_json:
-        print(msgspec.json.encode([_as_dict(rule) for rule in rules]).decode())
+        print_json([_as_dict(rule) for rule in rules])
         return 0
     print_unfolded(_rule_table(rules))
     return 0
@@ -134,7 +135,7 @@ def evaluate_overrides(
     else:
         raise InputError("give --events FILE, or --service URL with a token")
     if as_json:
-        print(msgspec.json.encode(told).decode())
+        print_json(told)
     else:
         _show_changes(told)
     return 0

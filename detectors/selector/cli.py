@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 from cyclopts import App, Parameter
 
-from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line, read_json
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line, print_json, read_json
 from mainstay.detectors.finding import join_names
 
 if TYPE_CHECKING:  # commands import what they need when they run
@@ -85,7 +84,7 @@ def plan(
     occasion = ValidationOpportunity(at=start, nodes=names, job_hours=hours)
     decision = decide(so_far, learn_from(so_far), occasion, wanted)
     if as_json:
-        print(msgspec.json.encode(decision).decode())
+        print_json(decision)
     else:
         _show(decision)
     return 0
@@ -115,7 +114,10 @@ def backtest(
     if not past.occasions:
         raise InputError(f"{history}: no occasion to decide again")
     outcome = replay(past, wanted)
-    print(msgspec.json.encode(outcome).decode() if as_json else _summary(outcome))
+    if as_json:
+        print_json(outcome)
+    else:
+        print(_summary(outcome))
     return 0
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 import msgspec
 from cyclopts import App, Parameter
 
-from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, Flag, InputError, naming, one_line
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, Flag, InputError, naming, one_line, print_json
 from mainstay.detectors.superbench.baseline import (
     Generated,
     generate_fixed,
@@ -94,7 +94,7 @@ def diagnose(
     if output is not None and form is not None:
         output.write_text(write(diagnosis, form, everything=everything, compat=compat, digits=digits), encoding="utf-8")
     if as_json:
-        print(msgspec.json.encode(as_data(diagnosis, findings)).decode())
+        print_json(as_data(diagnosis, findings))
     else:
         _print(render(diagnosis, findings))
     return EXIT_CODES[verdict_of(diagnosis)]
@@ -121,7 +121,7 @@ def lint(*, results: Path, rules: Path, baseline: Path | None = None, as_json: A
     rule_file = _parsed(rules, lambda file: read_rules(_text(file)))
     findings = check(rule_file, _judged(results, rules, rule_file, _baseline(baseline)))
     if as_json:
-        print(msgspec.json.encode(findings).decode())
+        print_json(findings)
     elif findings:
         _print(render_findings(findings))
     else:

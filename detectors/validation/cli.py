@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 from cyclopts import App, Parameter
 
-from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line, print_unfolded, read_json
+from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, InputError, one_line, print_json, print_unfolded, read_json
 from mainstay.detectors.superbench.conversion import read_runs, unread_metrics
 from mainstay.detectors.validation.criteria import judge_suite, worst
 from mainstay.detectors.validation.criterion_learning import FALSE_ALARMS, learn_criteria, samples_of
@@ -199,7 +199,7 @@ def fit(
         raise InputError(f"no criterion can be learned from {len(files)} files: {reason}")
     _write(output, learned)
     if as_json:
-        print(msgspec.json.encode(learned).decode())
+        print_json(learned)
     else:
         _show_learned(learned, output, results)
     return 0
@@ -324,7 +324,7 @@ def _digits(value: float | None) -> str:
 
 def _report(names: Sequence[str], rows: Sequence[Sequence[str]], document: object, *, as_json: bool) -> None:
     if as_json:
-        print(msgspec.json.encode(document).decode())
+        print_json(document)
         return
     from mainstay.detectors.validation.report import rows_table
 
@@ -348,7 +348,7 @@ def _write(output: Path, document: object) -> None:
 
 def _show(judged: list[SuiteVerdict], *, as_json: bool, document: object) -> None:
     if as_json:
-        print(msgspec.json.encode(document).decode())
+        print_json(document)
         return
     from mainstay.detectors.validation.report import render
 

@@ -12,6 +12,8 @@ from typing import Final
 
 import msgspec
 
+from mainstay.probes.decoding import build_decoders
+
 RAW: Final = "raw"
 """The unit of a value from another program that does not state one."""
 
@@ -63,6 +65,8 @@ class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
     remeasured: int = 0
     """How often it was measured again because it had failed; what stands here passed at last, or failed every time."""
 
+
+build_decoders(BenchmarkResult)
 
 _DISTURBED = "disturbed: "
 

@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from mainstay.probes.core_types import validate_name
+from mainstay.probes.decoding import UNREADABLE
 from mainstay.probes.durable_files import write_durably
 from mainstay.recovery.agent.checkpoint_parity import CheckpointParity, not_written
 from mainstay.recovery.agent.errors import NoSuchSlotError
@@ -74,7 +75,7 @@ class WriterProcess:
             self.busy_since, self.slots = time.monotonic(), len(order.slots)
             try:
                 return self._converse(order)
-            except (OSError, msgspec.MsgspecError) as error:
+            except (OSError, *UNREADABLE) as error:
                 self._end()
                 raise WriterGoneError(f"the process that writes checkpoints ended: {error}") from error
             finally:
@@ -146,7 +147,7 @@ class CheckpointWriter(PeriodicThread):
             return msgspec.json.decode(self._remembered.read_bytes(), type=DiskConfig)
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.MsgspecError, ValueError) as error:
+        except (OSError, *UNREADABLE) as error:
             self._store.degraded["disk level"] = f"the run was forgotten: {error}"
             return None
 

@@ -36,7 +36,6 @@ from mainstay.recovery.agent.messages import (
     Inventory,
     LoadDisk,
     OpenArena,
-    Ping,
     Rebuild,
     SaveCheckpoint,
     Welcome,
@@ -167,10 +166,6 @@ class AgentClient:
     def drop(self) -> None:
         """Remove the job's arenas on this node."""
         self._call(Drop(), Done)
-
-    def ping(self) -> None:
-        """Raise ``AgentGoneError`` unless the agent answers."""
-        self._call(Ping(), Done)
 
     def close(self) -> None:
         with self._lock:

@@ -97,10 +97,6 @@ class Hello(WireMessage, frozen=True):
     generation: int
 
 
-class Ping(WireMessage, frozen=True):
-    pass
-
-
 class OpenArena(WireMessage, frozen=True):
     rank: int
     layout: bytes
@@ -208,7 +204,7 @@ class Drop(WireMessage, frozen=True):
     """Remove this node's arenas of the job."""
 
 
-PeerRequest = Hello | Ping | GetInventory | PeerQuestion
+PeerRequest = Hello | GetInventory | PeerQuestion
 """What other nodes may ask: nothing that changes snapshots of a rank that trains."""
 Request = (
     PeerRequest

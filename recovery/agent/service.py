@@ -45,7 +45,6 @@ from mainstay.recovery.agent.messages import (
     Inventory,
     LoadDisk,
     OpenArena,
-    Ping,
     Rebuild,
     SaveCheckpoint,
 )
@@ -131,7 +130,6 @@ class AgentService:
         self._drop_lock = threading.Lock()
         self._answers: dict[type[WireMessage], Callable[[Any, AgentConnection], WireMessage | None]] = {
             Hello: _hello_again,
-            Ping: _done(lambda _m, _c: None),
             OpenArena: self._open_arena,
             Committed: self._committed,
             GetInventory: lambda _m, _c: self.inventory(),

@@ -21,6 +21,7 @@ import msgspec
 
 from mainstay.probes.core_types import validate_name
 from mainstay.probes.data_dir import require_private
+from mainstay.probes.decoding import UNREADABLE
 
 GRACE_SECONDS: Final = 300.0
 """A launcher that is started again finds its memory if it comes back within this time."""
@@ -165,7 +166,7 @@ def _is_garbage(owner_file: Path, grace: float) -> bool:
     try:
         owner = msgspec.json.decode(owner_file.read_bytes(), type=OwnerRecord)
         age = time.time() - owner_file.stat().st_mtime
-    except (OSError, ValueError, msgspec.MsgspecError):
+    except (OSError, *UNREADABLE):
         return False
     if owner.boot != boot_id():
         return True

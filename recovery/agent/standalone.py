@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from mainstay.probes.decoding import UNREADABLE
 from mainstay.recovery.agent.client import greet
 from mainstay.recovery.agent.errors import ProtocolError
 from mainstay.recovery.agent.messages import Hello
@@ -78,7 +79,7 @@ def find_agent(environ: Mapping[str, str] = os.environ) -> AgentAddress | None:
         return msgspec.json.decode(path.read_bytes(), type=AgentAddress)
     except OSError:
         return None
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ProtocolError(f"{path} is damaged: {error}") from error
 
 

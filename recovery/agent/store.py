@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mainstay.probes.decoding import UNREADABLE
 from mainstay.recovery.agent.arena_files import commit_checked
 from mainstay.recovery.agent.degraded import Degradations
 from mainstay.recovery.agent.errors import CorruptError, NoSuchSlotError
@@ -265,7 +266,7 @@ class ArenaStore:
             return msgspec.json.decode((self.directory / "agent.json").read_bytes(), type=ArenaStoreState)
         except FileNotFoundError:
             return ArenaStoreState()
-        except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
+        except UNREADABLE as error:
             self.degraded["agent.json"] = f"the fence and the parity group were forgotten: {error}"
             return ArenaStoreState()
 

@@ -17,7 +17,7 @@ MOST_PARTS: Final = 200_000
 """Parts in the directories of nodes that are looked at: a fraction of a second."""
 
 
-class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
+class CheckpointFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What only the job knows of its checkpoints."""
 
     begun_at: int = 0
@@ -56,7 +56,7 @@ class _Parts:
         self.groups[row.ranks, row.parity].add((row.rank, node))
         self.parity_bytes += row.nbytes
 
-    def fewest(self, job: JobFacts) -> int:
+    def fewest(self, job: CheckpointFacts) -> int:
         """Fewest nodes whose loss takes a rank's part, and those of its replicas; 0: a rank has none."""
         if not self.nodes:
             return 0
@@ -64,7 +64,7 @@ class _Parts:
         held = [[self.nodes.get(r, set()) for r in twins.get(rank, (rank,))] for rank in range(job.world_size)]
         return min((len(set().union(*nodes)) for nodes in held), default=0)
 
-    def least(self, job: JobFacts) -> int:
+    def least(self, job: CheckpointFacts) -> int:
         """The same, where what is lost is decoded from parity; a group counts if rows lie beside each of its parts."""
         fewest = self.fewest(job)
         home = {rank: min(nodes) for rank, nodes in self.nodes.items() if rank < job.world_size}
@@ -86,7 +86,7 @@ def _least_loss(
     return least_loss(HeldSnapshots(loss=loss, home=home, replicas=replicas, scheme=scheme, groups=groups))
 
 
-def with_job(steps: Iterable[CheckpointStep], job: JobFacts) -> tuple[CheckpointStep, ...]:
+def with_job(steps: Iterable[CheckpointStep], job: CheckpointFacts) -> tuple[CheckpointStep, ...]:
     """Relate steps (see ``link``), and add what the job knows: durability, and the times of a restore and of a loss."""
     parts, nodes, count = defaultdict[int, _Parts](_Parts), 0, 0
     for node, seen in job.held.items():
@@ -106,7 +106,7 @@ def with_job(steps: Iterable[CheckpointStep], job: JobFacts) -> tuple[Checkpoint
     return tuple(_with_job(step, parts[step.step], job, shared=shared) for step in known)
 
 
-def _on_nodes(step: CheckpointStep, parts: _Parts, job: JobFacts) -> CheckpointStep:
+def _on_nodes(step: CheckpointStep, parts: _Parts, job: CheckpointFacts) -> CheckpointStep:
     """A step that is not complete here is usable where the directories of all nodes together have every part."""
     if step.state is not StepState.INCOMPLETE or len(parts.nodes) <= step.ranks or not parts.fewest(job):
         return step
@@ -120,7 +120,7 @@ def _on_nodes(step: CheckpointStep, parts: _Parts, job: JobFacts) -> CheckpointS
     )  # fmt: skip
 
 
-def _with_job(step: CheckpointStep, parts: _Parts, job: JobFacts, *, shared: bool) -> CheckpointStep:
+def _with_job(step: CheckpointStep, parts: _Parts, job: CheckpointFacts, *, shared: bool) -> CheckpointStep:
     nodes, usable = sorted(set().union(*parts.nodes.values())), step.state in USABLE
     local = CheckpointLevel.LOCAL in step.levels
     if usable and local and (shared or len(job.held) == 1):  # agents may not have seen the newest step yet
@@ -138,7 +138,7 @@ def _with_job(step: CheckpointStep, parts: _Parts, job: JobFacts, *, shared: boo
     )
 
 
-def _survives(step: CheckpointStep, parts: _Parts, job: JobFacts, nodes: Sequence[str], *, shared: bool) -> str:
+def _survives(step: CheckpointStep, parts: _Parts, job: CheckpointFacts, nodes: Sequence[str], *, shared: bool) -> str:
     if CheckpointLevel.UPLOAD in step.levels:
         return "any loss of nodes and of the local directory: it is uploaded"
     if shared:

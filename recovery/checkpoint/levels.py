@@ -317,7 +317,7 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()
 
 
-def find_nearest(directory: Path, url: str | None, run: str = LATEST, step: int | None = None) -> ResumeSource:
+def find_nearest(directory: Path, url: str | None, run: str = LATEST) -> ResumeSource:
     """The newest complete step of both levels; the local copy of one that is at both. See ``catalog.find``.
 
     The manifest is all that is read of a step at the upload level. Its source is ``directory / DOWNLOADS``, to which
@@ -328,13 +328,13 @@ def find_nearest(directory: Path, url: str | None, run: str = LATEST, step: int 
         StorageError: there is none here, and the upload level does not answer.
     """
     if url is None:
-        return find(directory, run, step)
+        return find(directory, run)
     local: ResumeSource | None = None
     with contextlib.suppress(CheckpointError):
-        local = find(directory, run, step)
+        local = find(directory, run)
     try:
         with open_level(url) as level:
-            there = replace(level.find(run, step), directory=directory / DOWNLOADS)
+            there = replace(level.find(run), directory=directory / DOWNLOADS)
     except (CheckpointError, StorageError) as error:
         if local is None:
             raise

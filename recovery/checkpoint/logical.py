@@ -113,9 +113,9 @@ class LogicalTensor:
             out[outer] = box.read(inner)
         return out
 
-    def pieces(self, start: int = 0, stop: int | None = None, limit: int = PIECE) -> Iterator[Array]:
-        """Elements ``[start, stop)`` in row-major order, as arrays [n] of at most ``limit`` bytes."""
-        end, step = self.numel if stop is None else stop, max(1, limit // self.numpy_dtype.itemsize)
+    def pieces(self, start: int = 0, stop: int | None = None) -> Iterator[Array]:
+        """Elements ``[start, stop)`` in row-major order, as arrays [n] of at most ``PIECE`` bytes."""
+        end, step = self.numel if stop is None else stop, max(1, PIECE // self.numpy_dtype.itemsize)
         for first in range(start, end, step):
             for offsets, sizes in boxes_of_range(self.shape, first, min(first + step, end)):
                 region = tuple(slice(at, at + size) for at, size in zip(offsets, sizes, strict=True))

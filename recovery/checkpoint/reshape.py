@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from mainstay.probes.decoding import UNREADABLE
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.dcp import BLOB
 from mainstay.recovery.checkpoint.manifest import CheckpointError, CheckpointPart, Manifest
@@ -230,7 +231,7 @@ class GatherReader(SlotReader):
         try:
             raw = self._index.array(part, entry).view(np.uint8)
             return msgspec.msgpack.decode(varlen_buffer.read_bytes(raw), type=dict[str, Any])
-        except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
+        except UNREADABLE as error:
             raise CheckpointError(f"{self._where(part)}: the scalars are damaged: {error}") from error
 
     def _alike(self, said: Sequence[tuple[CheckpointPart, Mapping[str, Any]]], key: str, what: str) -> Any:

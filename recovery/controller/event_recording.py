@@ -13,6 +13,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
+from mainstay.probes.decoding import UNREADABLE
 from mainstay.probes.ids import uuid7
 from mainstay.recovery.controller.state.effects import Effect
 from mainstay.recovery.controller.state.events import JobEvent
@@ -116,7 +117,7 @@ def read_recording(path: Path) -> tuple[RecordingHeader, Iterator[RecordedEvent]
         first = file.readline()
     try:
         header = msgspec.json.decode(first, type=RecordingHeader)
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise RecordingError(f"{path} is no recording of a job: {error}") from error
     if header.format != FORMAT:
         raise RecordingError(f"{path} has format {header.format}; this version of Mainstay reads format {FORMAT}")
@@ -132,5 +133,5 @@ def _events(path: Path) -> Iterator[RecordedEvent]:
                 return
             try:
                 yield decoder.decode(line)
-            except msgspec.DecodeError as error:
+            except UNREADABLE as error:
                 raise RecordingError(f"{path}, line {number}: {error}") from error

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import torch
 
+from mainstay.probes.decoding import UNREADABLE
 from mainstay.recovery.memory import varlen_buffer
 from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.errors import CorruptArenaError
@@ -76,6 +77,6 @@ def read(raw: Bytes) -> dict[str, Any]:
     """
     try:
         data: dict[str, Any] = msgspec.msgpack.decode(varlen_buffer.read_bytes(raw), type=dict[str, Any])
-    except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
+    except UNREADABLE as error:
         raise CorruptArenaError(f"the scalars of the snapshot are damaged: {error}") from error
     return {name: _revive(item) for name, item in data.items()}

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from mainstay.probes.decoding import UNREADABLE
 from mainstay.recovery.memory.digest import Bytes
 
 SLICES: Final = "mainstay.slices"
@@ -61,7 +62,7 @@ def decode(data: Bytes) -> dict[str, GlobalSlice]:
     """
     try:
         return _SLICES.decode(data.tobytes())
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ValueError(f"{SLICES} is damaged: {error}") from error
 
 

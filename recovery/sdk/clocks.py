@@ -60,11 +60,6 @@ class ThreadClock:
             now = time.perf_counter()  # the thread may have lost its core since the last look: then look again
         return now, self._delay
 
-    def close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
 
 class Collections:
     """Seconds of Python garbage collection. It stops every thread, so it counts whichever thread set it off."""

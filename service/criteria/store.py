@@ -14,6 +14,7 @@ from mainstay.detectors.validation.validator import BestLimits
 from mainstay.detectors.validation.verdict import Criterion
 from mainstay.probes.benchmarks.result import Better
 from mainstay.probes.core_types import Verdict
+from mainstay.probes.decoding import build_decoders
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.problem import NotFoundError
 from mainstay.service.common.rows import insert_into, require_row
@@ -36,6 +37,9 @@ class UnknownCriterionError(NotFoundError):
 
 class NotMeasuredError(NotFoundError):
     slug, title = "not-measured", "Not measured in that validation"
+
+
+build_decoders(Criterion)
 
 
 def of_cohort(session: AnySession, cohort: str) -> list[Criterion]:

@@ -9,6 +9,7 @@ import msgspec
 from sqlalchemy import Select, select, update
 
 from mainstay.probes.core_types import Event, EventKind
+from mainstay.probes.decoding import build_decoders
 from mainstay.service.common.db import AnySession, WriteSession
 from mainstay.service.common.rows import equal_to, insert_into
 from mainstay.service.events.models import EventRow
@@ -55,6 +56,9 @@ def judged_since(session: AnySession, since: float, limit: int) -> list[EventRow
         .limit(limit)
     )
     return list(session.scalars(statement))[::-1]
+
+
+build_decoders(Event)
 
 
 def to_event(row: EventRow) -> Event:

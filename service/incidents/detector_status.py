@@ -11,6 +11,7 @@ import msgspec
 
 from mainstay.detectors.base import DetectorStatus
 from mainstay.detectors.hang.detector import JobActivity
+from mainstay.probes.decoding import build_decoders
 from mainstay.service.cluster.leases import Leases
 from mainstay.service.incidents.detection_shards import WHOLE, DetectionShard
 
@@ -59,6 +60,9 @@ class DetectorStatusCache:
     def job_account(self, job: str) -> JobAccount:
         """Empty for a job without detection: it does not run, or the loop has not processed it yet."""
         return self._jobs.get(job, _EMPTY)
+
+
+build_decoders(JobAccount)
 
 
 @dataclass

@@ -7,7 +7,10 @@ from typing import Any
 import msgspec
 
 from mainstay.probes.core_types import validate_name
+from mainstay.probes.decoding import build_decoders
 from mainstay.recovery.recovery_plan import RecoveryPlan
+
+build_decoders(RecoveryPlan)
 
 
 class PlanError(ValueError):

@@ -14,6 +14,7 @@ from mainstay.detectors.localize import findings as pure
 from mainstay.detectors.localize.model import LocalizationVerdict
 from mainstay.detectors.validation.verdict import RunVerdict
 from mainstay.probes.core_types import Verdict as Status
+from mainstay.probes.decoding import build_decoders
 from mainstay.service.common.db import WriteSession
 from mainstay.service.incidents.finding_retry import of_node, over, store_with_retry
 from mainstay.service.incidents.models import FindingRow
@@ -22,6 +23,8 @@ from mainstay.service.localization.models import LocalizationRow, LocalizationRu
 from mainstay.service.settings import Settings
 from mainstay.service.validation.models import NodeVerdictRow, ValidationRow
 from mainstay.service.validation.suites import require_suite
+
+build_decoders(LocalizationVerdict)
 
 
 def ended(session: WriteSession, row: LocalizationRow | None, *, now: float, settings: Settings) -> None:

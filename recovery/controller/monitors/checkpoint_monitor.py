@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from mainstay.recovery.checkpoint.catalog import RunDirectory
-from mainstay.recovery.checkpoint.job_summary import JobFacts, with_job
+from mainstay.recovery.checkpoint.job_summary import CheckpointFacts, with_job
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.checkpoint.summary import NAMED, CheckpointStep, RunReader, newest
 from mainstay.recovery.checkpoint.upload_state import UploadProgress
@@ -95,10 +95,10 @@ class CheckpointMonitor:
             self._checkpoints.upload_without = without
             self._checkpoints.configure()
 
-    def _facts(self) -> JobFacts:
+    def _facts(self) -> CheckpointFacts:
         inventories = self._durability.inventories
         rates = [known.rates.disk_read for known in inventories.values() if known.rates.disk_read]
-        return JobFacts(
+        return CheckpointFacts(
             begun_at=self._job.begun_at,
             held={node: known.disk for node, known in inventories.items()},
             parity={node: known.disk_parity for node, known in inventories.items()},

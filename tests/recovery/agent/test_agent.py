@@ -61,7 +61,7 @@ def test_an_agent_that_is_killed_finds_its_arenas_again(agents, ranks, contents)
     assert again == rank.info
     _same(read_slot(Arena.attach(Path(again.path)), 3), contents(0, 3, rank.sizes))
     with pytest.raises(StaleGenerationError):  # the fence was not forgotten
-        agent.client(1).ping()
+        agent.client(1).inventory()
     rank.step(4)
     rank.client.generation = 2
     assert {s.epoch for s in rank.client.inventory().slots} == {3, 4}
@@ -70,13 +70,13 @@ def test_an_agent_that_is_killed_finds_its_arenas_again(agents, ranks, contents)
 def test_a_client_outlives_its_agent(agents, ranks):
     agent = agents()
     rank = ranks(0, agent)
-    rank.client.ping()
+    rank.client.inventory()
     agent.kill()
     with pytest.raises(AgentGoneError, match="no agent answers"):
-        rank.client.ping()
+        rank.client.inventory()
     rank.client.committed(0, 1, 1, 0)  # one-way: never fatal
     agent.start()
-    rank.client.ping()
+    rank.client.inventory()
 
 
 def test_a_fence_stops_old_generations_on_the_wire_and_in_memory(agents, ranks):
@@ -84,12 +84,12 @@ def test_a_fence_stops_old_generations_on_the_wire_and_in_memory(agents, ranks):
     rank = ranks(0, agent)
     rank.step(1)
     old, new = agent.client(1), agent.client(1)
-    old.ping()
+    old.inventory()
     new.fence(5)
     assert new.generation == 5
-    new.ping()
+    new.inventory()
     with pytest.raises(StaleGenerationError, match="generation 1"):
-        old.ping()
+        old.inventory()
     with pytest.raises(StaleGenerationError):
         agent.client(4).inventory()
     with pytest.raises(FencedError, match="generation 1"):
@@ -99,7 +99,7 @@ def test_a_fence_stops_old_generations_on_the_wire_and_in_memory(agents, ranks):
     rank.step(2)
     new.fence(3)  # never back
     with pytest.raises(StaleGenerationError):
-        agent.client(4).ping()
+        agent.client(4).inventory()
 
 
 def test_another_layout_replaces_the_arena(agents, ranks):
@@ -116,7 +116,7 @@ def test_memory_that_is_too_small_is_refused_in_bytes(agents):
     huge = Layout.build({"weights": ("float32", (1 << 44,))})
     with pytest.raises(NoMemoryError, match=rf"{2 * huge.nbytes + 8192} bytes"):
         agent.client().open_arena(0, huge)
-    agent.client().ping()
+    agent.client().inventory()
     assert not list(agent.directory.glob("*.arena"))
     assert not list(agent.directory.glob(".*"))
 
@@ -166,7 +166,7 @@ def test_only_one_agent_serves_a_node(agents):
     agent = agents()
     with pytest.raises(AssertionError, match="another agent serves"):
         agents("node-0")
-    agent.client().ping()
+    agent.client().inventory()
 
 
 def test_an_agent_ends_on_request_and_keeps_the_files(agents, ranks):

@@ -18,7 +18,7 @@ from mainstay.recovery.agent import checkpoint_parity
 from mainstay.recovery.agent.checkpoint_parity import TRIES, CheckpointParity
 from mainstay.recovery.agent.messages import Inventory
 from mainstay.recovery.checkpoint.catalog import RunDirectory
-from mainstay.recovery.checkpoint.job_summary import JobFacts, with_job
+from mainstay.recovery.checkpoint.job_summary import CheckpointFacts, with_job
 from mainstay.recovery.checkpoint.manifest import (
     CheckpointError,
     DiskConfig,
@@ -280,7 +280,7 @@ def test_a_write_that_always_fails_is_given_up_and_stays_reported(
 
 def find_step(run: RunDirectory, inventories: dict[str, Inventory]) -> CheckpointStep:
     """The only step, as the coordinator reports it."""
-    job = JobFacts(
+    job = CheckpointFacts(
         held={node: one.disk for node, one in inventories.items()},
         parity={node: one.disk_parity for node, one in inventories.items()},
         world_size=NODES,

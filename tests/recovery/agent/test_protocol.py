@@ -19,11 +19,11 @@ from mainstay.recovery.agent.messages import (
     Drop,
     Fence,
     Fetch,
+    GetInventory,
     GroupMember,
     Hello,
     Inventory,
     OpenArena,
-    Ping,
     Reply,
     Request,
     Welcome,
@@ -76,7 +76,7 @@ def test_an_agent_takes_the_groups_of_a_job_of_sixteen_thousand_ranks(agents):
     groups = tuple(tuple(members[first::2048]) for first in range(2048))
     assert len(msgspec.msgpack.encode(groups)) > MAX_MESSAGE_BYTES
     client.configure_parity(groups, 1)
-    client.ping()
+    client.inventory()
 
 
 STRANGERS = [
@@ -88,7 +88,7 @@ STRANGERS = [
     struct.pack("<I", 0),
     struct.pack("<I", 1000) + b"short",
     struct.pack("<I", 4) + b"\xc1\xc1\xc1\xc1",
-    _framed(Ping()),
+    _framed(GetInventory()),
     _framed(Fence(generation=99)),
     _framed(Hello(job="job-2", generation=1)),
     _framed({"type": "Hello", "job": "job-1", "generation": 1, "extra": 1}),
@@ -100,7 +100,7 @@ def test_without_a_proper_hello_the_endpoint_is_closed_without_a_word(agents):
     agent = agents()
     for data in STRANGERS:
         assert _closed_after(agent, data) == b"", data
-    agent.client().ping()
+    agent.client().inventory()
     assert agent.client(1).inventory().degraded == ()
 
 
@@ -114,7 +114,7 @@ def test_after_hello_a_broken_message_closes_the_connection(agents):
         _framed({"type": "Nope"}),
     ):
         assert _closed_after(agent, _framed(HELLO) + data) == welcome
-    agent.client().ping()
+    agent.client().inventory()
 
 
 def test_a_second_hello_is_refused_and_a_slow_one_is_not_waited_for(agents):
@@ -152,7 +152,7 @@ def test_hundreds_that_say_nothing_do_not_keep_a_member_out(agents):
         with _connect(agent, MEMBER) as sock:
             send(sock, HELLO)
             assert isinstance(receive(sock, DECODER), Welcome)
-        agent.client().ping()
+        agent.client().inventory()
     finally:
         for sock in crowd:
             sock.close()
@@ -186,7 +186,7 @@ def _turned_away(crowd) -> int:
 
 def _answers(agent) -> bool:
     try:
-        agent.client().ping()
+        agent.client().inventory()
     except AgentGoneError:
         return False
     return True
@@ -217,7 +217,6 @@ def test_fuzz(agents):
 
     attack()
     client = agent.client()
-    client.ping()
     assert isinstance(client.inventory(), Inventory)
     assert agent.process.poll() is None
     agent.process.send_signal(15)
@@ -242,7 +241,8 @@ def test_the_client_does_not_believe_everything(tmp_path):
     listener.listen()
 
     def impostor() -> None:
-        for answer in (b"\xff\xff\xff\xff", _framed(Ping()), _framed(Welcome(node="x", generation=0)) + b"\x01"):
+        welcome = _framed(Welcome(node="x", generation=0))
+        for answer in (b"\xff\xff\xff\xff", _framed(GetInventory()), welcome + b"\x01"):
             sock, _ = listener.accept()
             sock.recv(65536)
             sock.sendall(answer)
@@ -252,10 +252,10 @@ def test_the_client_does_not_believe_everything(tmp_path):
     thread.start()
     client = AgentClient(path, job="job-1", generation=1)
     with pytest.raises(ProtocolError, match="4294967295"):
-        client.ping()
+        client.inventory()
     with pytest.raises(ProtocolError, match="not a message"):
-        client.ping()
+        client.inventory()
     with pytest.raises(AgentGoneError):
-        client.ping()
+        client.inventory()
     thread.join()
     listener.close()

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from mainstay.recovery.checkpoint import save
-from mainstay.recovery.checkpoint.job_summary import JobFacts, with_job
+from mainstay.recovery.checkpoint.job_summary import CheckpointFacts, with_job
 from mainstay.recovery.checkpoint.listed_files import ParityFile, PartFile
 from mainstay.recovery.checkpoint.manifest import MANIFEST, data_name
 from mainstay.recovery.checkpoint.summary import (
@@ -82,7 +82,7 @@ def test_a_step_that_only_the_upload_level_still_holds_is_listed(place: Place) -
         job.whole(epoch)
         place.upload()
     shutil.rmtree(job.run.step(10))
-    first, second = with_job(RunReader(job.run).read(), JobFacts(held={"a": ()}, world_size=2, read_rate=1.0))
+    first, second = with_job(RunReader(job.run).read(), CheckpointFacts(held={"a": ()}, world_size=2, read_rate=1.0))
     assert (first.levels, first.nodes, first.restore_seconds) == (("upload",), (), None)
     assert (second.levels, second.previous) == (("local", "upload"), 10)
     for epoch in (30, 40):  # two stay at the upload level
@@ -152,7 +152,7 @@ def test_durability_follows_from_who_sees_which_part(
     if state == "incomplete":  # in the directory of the coordinator
         step = CheckpointStep(step=10, state=StepState.INCOMPLETE, ranks=1, disk_bytes=100)
     seen = {node: parts(10, *of) for node, of in held.items()}
-    (found,) = with_job([step], JobFacts(held=seen, replicas=replicas, world_size=2))
+    (found,) = with_job([step], CheckpointFacts(held=seen, replicas=replicas, world_size=2))
     assert found.survives == survives
     everywhere = state == "incomplete" and survives
     assert found.state == ("on_nodes" if everywhere else state)
@@ -187,7 +187,7 @@ def test_parity_beside_the_parts_outlives_what_its_groups_bear(
 
     def find_survived(rows: list[tuple[str, ParityFile]]) -> str:
         here = {node: [row for at, row in rows if at == node] for node in on}
-        return with_job([step], JobFacts(held=held, parity=here, replicas=replicas, world_size=4))[0].survives
+        return with_job([step], CheckpointFacts(held=held, parity=here, replicas=replicas, world_size=4))[0].survives
 
     assert find_survived(rows) == survives
     elsewhere = [("a" if node == "b" else "b", row) for node, row in rows[:1]]  # one moved away from its part
@@ -198,14 +198,14 @@ def test_parity_of_ranks_that_the_job_no_longer_has_counts_for_nothing() -> None
     step = CheckpointStep(step=10, state=StepState.INCOMPLETE, ranks=1, disk_bytes=100)
     held = {node: parts(10, rank) for rank, node in enumerate("abcd")}
     rows = {node: [ParityFile(rank, 10, (0, 1, 2, 3), 1)] for rank, node in enumerate("abcd")}
-    (found,) = with_job([step], JobFacts(held=held, parity=rows, world_size=3))
+    (found,) = with_job([step], CheckpointFacts(held=held, parity=rows, world_size=3))
     assert found.survives == "not the loss of any one of its 4 nodes"
 
 
 def test_a_job_goes_back_to_a_step_on_the_disks_of_its_nodes() -> None:
     steps = [CheckpointStep(step=n, state=StepState.INCOMPLETE, ranks=1, disk_bytes=100) for n in (10, 20)]
     held = {node: (*parts(10, rank), *parts(20, rank)) for rank, node in enumerate("ab")}
-    found = with_job(steps, JobFacts(held=held, world_size=2, step_seconds=1.0, read_rate=50.0))
+    found = with_job(steps, CheckpointFacts(held=held, world_size=2, step_seconds=1.0, read_rate=50.0))
     assert [(step.previous, step.seconds_lost, step.restore_seconds) for step in found] == [
         (None, 10.0, 2.0),
         (10, 10.0, 2.0),
@@ -218,11 +218,11 @@ def test_a_recovery_uses_no_step_of_a_quantized_run_but_the_one_that_it_continue
     far = msgspec.structs.replace(complete(15), levels=("upload",))
 
     def find_served(**facts: Any) -> list[tuple[str, bool | None]]:
-        steps = with_job([here, far, complete(20)], JobFacts(held=held, world_size=2, **facts))
+        steps = with_job([here, far, complete(20)], CheckpointFacts(held=held, world_size=2, **facts))
         return [(step.state, step.serves_recovery) for step in steps]
 
     assert find_served() == [("on_nodes", True), ("complete", False), ("complete", True)]
-    (zeroth,) = with_job([complete(0)], JobFacts(held=held, world_size=2, recovers_from_disk=False))
+    (zeroth,) = with_job([complete(0)], CheckpointFacts(held=held, world_size=2, recovers_from_disk=False))
     assert not zeroth.serves_recovery, "a job that begins at 0 has continued from no step"
     quantized = [("incomplete", False), ("complete", False), ("complete", False)]
     assert find_served(recovers_from_disk=False) == quantized
@@ -231,7 +231,7 @@ def test_a_recovery_uses_no_step_of_a_quantized_run_but_the_one_that_it_continue
 
 def test_a_step_that_agents_have_not_seen_yet_is_in_the_same_directory() -> None:
     held = {"a": parts(10, 0, 1), "b": parts(10, 0, 1)}
-    found = with_job([complete(10), complete(20)], JobFacts(held=held, world_size=2))
+    found = with_job([complete(10), complete(20)], CheckpointFacts(held=held, world_size=2))
     assert [(step.survives, step.nodes) for step in found] == [
         ("the loss of any nodes: they share the directory", ("a", "b"))
     ] * 2
@@ -239,9 +239,9 @@ def test_a_step_that_agents_have_not_seen_yet_is_in_the_same_directory() -> None
 
 def test_times_are_known_or_said_to_be_unknown() -> None:
     steps = [complete(10), complete(30, 10)]
-    measured = with_job(steps, JobFacts(step_seconds=0.5, read_rate=50.0))
+    measured = with_job(steps, CheckpointFacts(step_seconds=0.5, read_rate=50.0))
     assert [(step.seconds_lost, step.restore_seconds) for step in measured] == [(5.0, 2.0), (10.0, 4.0)]
-    assert {(step.seconds_lost, step.restore_seconds) for step in with_job(steps, JobFacts())} == {(None, None)}
+    assert {(step.seconds_lost, step.restore_seconds) for step in with_job(steps, CheckpointFacts())} == {(None, None)}
 
 
 def test_an_empty_directory_has_no_steps(tmp_path: Path, ranks: Callable[..., Any]) -> None:

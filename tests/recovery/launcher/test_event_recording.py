@@ -113,12 +113,16 @@ def test_a_recording_whose_last_line_is_cut_short_is_replayed_up_to_there(record
 def test_what_is_no_recording_is_refused_in_one_line(recorded: tuple[Path, Any], tmp_path: Path) -> None:
     path, _ = recorded
     lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([*lines[:5], "{}\n", *lines[5:]]))
-    answer = run_here("replay-job", path)
-    assert (answer.returncode, answer.stdout) == (2, "")
-    assert f"{path}, line 6: " in answer.stderr
-    with pytest.raises(RecordingError, match="is no recording of a job"):
-        replay(Path(__file__))
+    for damaged in (b"{}\n", b'{"event": {"type": "\xff"}}\n'):
+        path.write_bytes(b"".join([*map(str.encode, lines[:5]), damaged, *map(str.encode, lines[5:])]))
+        answer = run_here("replay-job", path)
+        assert (answer.returncode, answer.stdout) == (2, "")
+        assert f"{path}, line 6: " in answer.stderr
+    latin = tmp_path / "latin"
+    latin.write_bytes(b'{"job": "\xff"}\n')
+    for other in (Path(__file__), latin):
+        with pytest.raises(RecordingError, match="is no recording of a job"):
+            replay(other)
     newer = tmp_path / "newer"
     newer.write_text(lines[0].replace(f'"format":{FORMAT}', f'"format":{FORMAT + 1}'))
     with pytest.raises(RecordingError, match=rf"has format {FORMAT + 1}; this version .* reads format {FORMAT}$"):

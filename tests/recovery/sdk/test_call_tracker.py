@@ -35,7 +35,6 @@ def traffic() -> Iterator[CallTracker]:
     yield found
     collective_hooks.watch(None)
     collective_hooks.uninstall()
-    found.clock.close()
 
 
 class FakeWork:

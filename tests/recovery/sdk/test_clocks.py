@@ -89,4 +89,3 @@ def test_any_thread_may_ask_for_the_one_that_made_it() -> None:
     asker.start()
     asker.join()
     assert before <= found[0] <= time.thread_time()
-    clock.close()

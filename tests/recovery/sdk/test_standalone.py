@@ -46,15 +46,16 @@ def test_a_job_is_named_by_the_user_or_by_torchrun_and_a_run_without_name_has_no
     assert standalone.find_agent({}) is None
 
 
+@pytest.mark.parametrize("content", [b'{"job": "llm"', b'{"job": "\xff"}', b'{"x": ' + b"[" * 100_000])
 def test_a_damaged_announcement_is_said_and_training_goes_on_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
     monkeypatch.setenv("MAINSTAY_SHM_DIR", str(tmp_path))
     monkeypatch.setenv("MAINSTAY_JOB", "llm")
     monkeypatch.setenv("MAINSTAY_NODE", "a")
     folder = node_directory(tmp_path, "llm", "a")
     folder.mkdir(parents=True)
-    (folder / "standalone.json").write_text('{"job": "llm"')
+    (folder / "standalone.json").write_bytes(content)
     with pytest.raises(ProtocolError, match=r"standalone\.json is damaged"):
         standalone.find_agent()
     session = StandaloneSession()

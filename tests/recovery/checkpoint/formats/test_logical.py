@@ -49,14 +49,15 @@ def _stored(path: Path, array: np.ndarray, rows: int) -> LogicalTensor:
     return LogicalTensor("w", "float32", array.shape, tuple(boxes))
 
 
-def test_any_region_is_read_across_boxes(tmp_path: Path) -> None:
+def test_any_region_is_read_across_boxes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array = np.random.default_rng(1).standard_normal((9, 5)).astype(np.float32)
     tensor = _stored(tmp_path / "w", array, 4)
     chance = np.random.default_rng(2)
     for _ in range(200):
         (a, b), (c, d) = np.sort(chance.integers(0, 10, 2)), np.sort(chance.integers(0, 6, 2))
         assert np.array_equal(tensor.read((slice(int(a), int(b)), slice(int(c), int(d)))), array[a:b, c:d])
-    assert np.array_equal(np.concatenate([*tensor.pieces(7, 40, 12)]), array.reshape(-1)[7:40])
+    monkeypatch.setattr(logical, "PIECE", 12)
+    assert np.array_equal(np.concatenate([*tensor.pieces(7, 40)]), array.reshape(-1)[7:40])
     assert torch.equal(tensor.torch(), torch.from_numpy(array))
 
 
@@ -78,10 +79,11 @@ def test_a_part_is_read_without_the_rest(tmp_path: Path, monkeypatch: pytest.Mon
     assert sum(counted) == 8040
 
 
-def test_pieces_are_never_larger_than_their_limit(tmp_path: Path) -> None:
+def test_pieces_are_never_larger_than_their_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array = np.zeros((64, 1000), np.float32)
     tensor = _stored(tmp_path / "w", array, 10)
-    assert max(piece.nbytes for piece in tensor.pieces(limit=10_000)) <= 10_000
+    monkeypatch.setattr(logical, "PIECE", 10_000)
+    assert max(piece.nbytes for piece in tensor.pieces()) <= 10_000
 
 
 def test_missing_and_overlapping_boxes_are_named(tmp_path: Path) -> None:
