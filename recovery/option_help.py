@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any, Final
 
-SHAPE: Final = "for mainstay.init() where the script names none; mainstay job reshape can change it later"
+SHAPE: Final = "where mainstay.init() in the script gives none; mainstay job reshape can change it later"
 HELP: Final = {
     "--nnodes": "Set the number of nodes. With MIN:MAX, ranks run on MIN nodes. More nodes, up to MAX, may join at "
     "any time and wait as spare nodes, which take the ranks of lost nodes.",

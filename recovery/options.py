@@ -242,9 +242,9 @@ def _job_options(parser: argparse.ArgumentParser) -> None:
     add("--job-id", help="Name the job; use the same name on all nodes.")
     add("--node-name", dest="node", metavar="NAME", help="Name this node; the default is its host name.")
     add("--preload", action="append", default=[], metavar="MODULE", help="Import a module before any rank; repeatable.")
-    add("--dp", type=int, default=0, help=f"Set the data-parallel size {SHAPE}.")
-    add("--pp", type=int, default=0, help=f"Set the number of pipeline stages {SHAPE}.")
-    add("--tp", type=int, default=0, help="Set the number of tensor-parallel ranks, instead of mainstay.init(tp=).")
+    add("--dp", type=int, default=0, help=f"Set the data-parallel size {SHAPE}. 0: what the other sizes leave.")
+    add("--pp", type=int, default=0, help=f"Set the number of pipeline stages {SHAPE}. 0: one.")
+    add("--tp", type=int, default=0, help="Set the number of tensor-parallel ranks. 0: that of mainstay.init(tp=).")
     add("--token-file", type=Path, help=f"Read the job's secret from a file instead of {TOKEN_VARIABLE}.")
     add("--service", type=parse_service, metavar="URL")
     add("--service-token-file", type=Path, help="Read the token for --service from a file.")
@@ -329,6 +329,12 @@ def _checked(found: argparse.Namespace) -> RunOptions:
     return options
 
 
+def _unformed(options: RunOptions) -> bool:
+    """Whether the ranks cannot form the shape, of which the script may give the part that is left out."""
+    told = max(1, options.dp) * max(1, options.pp) * max(1, options.tp)
+    return told != options.world_size if options.dp and options.tp else options.world_size % told > 0
+
+
 def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
     encoding = f"--checkpoint-encoding {options.checkpoint_encoding}"
     problems = {  # one line an option, so that each message stands beside its condition
@@ -347,13 +353,9 @@ def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
         "--shard-snapshots leaves no complete replica: use it with --on-loss wait": (
             options.shard_snapshots and options.on_loss is not LossPolicy.WAIT
         ),
-        f"--dp and --pp go together, and their product divides the {options.world_size} ranks": (
-            (options.dp, options.pp) != (0, 0)
-            and (min(options.dp, options.pp) < 1 or options.world_size % (options.dp * options.pp) != 0)
-        ),
-        f"--tp needs --dp and --pp, and their product must be the {options.world_size} ranks": (
-            options.tp != 0 and options.dp * options.pp * options.tp != options.world_size
-        ),
+        "--dp, --pp and --tp must not be negative": min(options.dp, options.pp, options.tp) < 0,
+        f"the product of --dp, --pp and --tp must {'be' if options.dp and options.tp else 'divide'} the "
+        f"{options.world_size} ranks": _unformed(options),
         f"--quorum must be from 1 to {options.max_nodes}": not 1 <= options.quorum <= options.max_nodes,
         "--step-replay-every must not be negative": options.step_replay_every < 0,
         "--checkpoint-interval needs --checkpoint-dir": options.disk_every > 0 and options.checkpoint_dir is None,

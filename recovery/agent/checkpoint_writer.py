@@ -264,7 +264,8 @@ class CheckpointWriter(PeriodicThread):
 
     def _begin(self, config: DiskConfig) -> None:
         problem = self._ask(self._order(config)).problem
-        self._store.degraded.report("disk level", problem)
+        if not self._writer_process.ended:
+            self._store.degraded.report("disk level", problem)
         if not problem:
             self._begun = config
 

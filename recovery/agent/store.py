@@ -99,7 +99,7 @@ class ArenaStore:
         return ArenaInfo(path=str(arena.path), slots=arena.header.slots, slot_bytes=arena.header.slot_bytes)
 
     def _create(self, rank: int, layout: Layout, old: Arena | None) -> Arena:
-        if old is not None:
+        if old is not None and old.newest() is not None:
             logger.warning("rank %d has another layout now: its arena is replaced and its slots are gone", rank)
         arena = Arena.create(arena_path(self.directory, rank), rank=rank, layout=layout, slots=self.slots)
         self._adopt(rank, arena)

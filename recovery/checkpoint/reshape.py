@@ -228,8 +228,8 @@ class GatherReader(SlotReader):
         entry = next((tensor for tensor in part.tensors if tensor.name == BLOB), None)
         if entry is None:
             raise CheckpointError(f"{self._where(part)} has no {BLOB}: it is no rank's state")
+        raw = self._index.array(part, entry).view(np.uint8)
         try:
-            raw = self._index.array(part, entry).view(np.uint8)
             return msgspec.msgpack.decode(varlen_buffer.read_bytes(raw), type=dict[str, Any])
         except UNREADABLE as error:
             raise CheckpointError(f"{self._where(part)}: the scalars are damaged: {error}") from error

@@ -66,7 +66,7 @@ class TensorIndex:
         if there is not None:
             raise CheckpointError(
                 f"{name!r} is {there.dtype}{list(there.slice.global_shape)} there, {dtype}{list(wanted.global_shape)} "
-                "here. Give mainstay.attach sharding= where the script cuts tensors itself"
+                "here. Take the model that was saved, or give mainstay.attach sharding= if the script cuts tensors"
             )
         region = tuple(slice(at, at + size) for at, size in zip(wanted.offsets, out.shape, strict=True))
         found = ((part, entry, overlap(entry.slice.offsets, entry.shape, region)) for part, entry in pieces)

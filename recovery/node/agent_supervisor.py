@@ -164,12 +164,13 @@ class AgentSupervisor:
             self._up.set()
             self._changed(self.endpoint)
         else:
-            ready.cancel()
             self._child.signal(9)
+        late = ready.cancel() and not self._child.exit.done()
         status = await asyncio.shield(self._child.exit)
         self._up.clear()
         self.endpoint = ""
-        self.problem = f"the snapshot agent ended ({status}): {' '.join(list(tail.lines)[-2:])}"
+        why = f"did not start within {_START_SECONDS:.0f} s" if late else f"ended ({status})"
+        self.problem = f"the snapshot agent {why}: {' '.join(list(tail.lines)[-2:])}"
         if not self._stopping:
             log.error("node %s: %s", self._options.node, self.problem)
 

@@ -53,10 +53,8 @@ def rank_environment(
     }
     if start.store_host in {"127.0.0.1", "localhost"} and "GLOO_SOCKET_IFNAME" not in os.environ:
         values["GLOO_SOCKET_IFNAME"] = "lo"
-    if start.dp:
-        values |= {"MAINSTAY_DP": start.dp, "MAINSTAY_PP": start.pp}
-    if start.tp:
-        values["MAINSTAY_TP"] = start.tp
+    sizes = {"MAINSTAY_DP": start.dp, "MAINSTAY_PP": start.pp, "MAINSTAY_TP": start.tp}
+    values |= {name: size for name, size in sizes.items() if size}
     if start.depths:
         values["MAINSTAY_STAGES"] = ",".join(map(str, start.depths))
     return {name: str(value) for name, value in values.items()}

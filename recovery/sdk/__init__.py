@@ -63,10 +63,11 @@ def init(
     Args:
         dp: data-parallel replicas; 1 where only ``pp`` is given. With neither, both are what the launcher was told
             (``mainstay run --dp D --pp P``, later ``mainstay job reshape``, or what is left after a loss): read them
-            from ``mesh.shape``, and the stages of this rank's own pipeline from ``mesh.stages``.
+            from ``mesh.shape``, and the stages of this rank's own pipeline from ``mesh.stages``. If it was told
+            nothing, there is one stage, and as many replicas as the ranks allow.
         pp: pipeline stages, likewise.
-        tp: tensor-parallel ranks. Where the launcher gives ``dp`` and ``pp`` it may give these too (``mainstay run
-            --tp T``, ``mainstay job reshape --tp T``), and then its number counts: read it from ``mesh.shape``.
+        tp: tensor-parallel ranks. Where this gives neither ``dp`` nor ``pp``, the launcher's number counts if it has
+            one (``mainstay run --tp T``, ``mainstay job reshape --tp T``): read it from ``mesh.shape``.
         ep: how many consecutive data-parallel ranks divide the experts of a mixture among themselves: for ``mesh.ep``
             and ``mesh.expert_dp``. It must divide ``dp``.
         backend: of ``torch.distributed``; by default NCCL where there are GPUs, else gloo.

@@ -237,7 +237,7 @@ _PATIENCE_SECONDS = 30.0
 
 
 def told_shape(tp: int) -> MeshShape:
-    """What the launcher was told, or has chosen since; ``tp`` where it was told of no tensor-parallel ranks.
+    """What the launcher was told, or has chosen since; where it was not: ``tp``, one stage, the rest are replicas.
 
     Raises:
         ValueError: pipelines are of unlike depth, and ``tp`` is not 1.
@@ -246,7 +246,9 @@ def told_shape(tp: int) -> MeshShape:
     stages = os.environ.get("MAINSTAY_STAGES")
     if stages:
         return MeshShape.from_stages([int(number) for number in stages.split(",")], tp)
-    return MeshShape(dp=int(os.environ.get("MAINSTAY_DP", "1")), pp=int(os.environ.get("MAINSTAY_PP", "1")), tp=tp)
+    pp = int(os.environ.get("MAINSTAY_PP", "1"))
+    replicas = max(1, int(os.environ.get("WORLD_SIZE", "1")) // max(1, pp * tp))
+    return MeshShape(dp=int(os.environ.get("MAINSTAY_DP", replicas)), pp=pp, tp=tp)
 
 
 def _asked(group: dist.ProcessGroup | None) -> dist.ProcessGroup:

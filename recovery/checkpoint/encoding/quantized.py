@@ -1,7 +1,8 @@
 """Tensors in 8, 4, or 2 bits a value, by groups of a row each (Check-N-Run, NSDI'22, section 4.2).
 
 ``uniform``      codes between a least and a greatest value of each group; with fewer than 8 bits these are searched
-                 greedily for the least squared error ("adaptive asymmetric" there)
+                 greedily for the least squared error ("adaptive asymmetric" there); zero is a code where it is near,
+                 so no value more than doubles: Adam divides small first moments by small second ones
 ``logarithmic``  codes of the logarithm, where no value is negative: a uniform code would make zeros of small second
                  moments of Adam, and then steps without a limit
 
@@ -176,8 +177,11 @@ def _encode_uniform(values: Floats, bits: int) -> tuple[Codes, Codes]:
     low, high = values.min(axis=1), values.max(axis=1)
     with np.errstate(over="ignore", invalid="ignore"):
         if bits < BITS[0]:
-            low, high = _search_ends(values, low, high, bits)
-        step = _rounded_up((high - low) / (2**bits - 1))
+            ends = _search_ends(values, low, high, bits)
+            low, high = np.minimum(ends[0], np.maximum(2 * low, 0)), np.maximum(ends[1], np.minimum(2 * high, 0))
+        step = _rounded_up((high - low) / (2**bits - 2))
+        whole = np.floor(np.divide(low, step, out=np.zeros_like(low), where=step > 0))
+        low = np.where((step > 0) & (np.abs(whole) < 2**bits), whole * step, low)
         codes = np.nan_to_num(_uniform_codes(values, low, step, bits)).astype(np.uint8)
     return codes, np.hstack([low[:, None].view(np.uint8), step[:, None].view(np.uint8)[:, 2:]])
 

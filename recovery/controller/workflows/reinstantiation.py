@@ -52,8 +52,10 @@ class PipelineReinstantiation:
         """A coordinator that took over knows only what the job was started with."""
         options, shape = self._job.options, self._job.members.shape
         if self._reshaping.home is None and shape is not None:
-            started = MeshShape(dp=options.dp, pp=options.pp, tp=options.tp or shape.tp)
-            self._reshaping.home = started if options.dp and started.world_size == options.world_size else shape
+            pp, tp = options.pp or 1, options.tp or shape.tp
+            started = MeshShape(dp=options.dp or options.world_size // (pp * tp), pp=pp, tp=tp)
+            told = (options.dp or options.pp) and started.world_size == options.world_size
+            self._reshaping.home = started if told else shape
         return self._reshaping.home
 
     def _best(self, places: int) -> MeshShape | None:

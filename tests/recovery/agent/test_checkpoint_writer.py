@@ -359,3 +359,22 @@ def test_an_arena_that_is_made_later_knows_of_it(bench: Bench) -> None:
     bench.writer.configure(ConfigureDisk(config=msgspec.structs.replace(config(), once=7)))
     bench.store.open(1, ArraySource({"t": np.zeros(10, np.uint8)}).layout)
     assert bench.store.arena(1).word(Word.DISK_ONCE) == 7
+
+
+def test_the_end_of_the_agent_is_no_failure_of_the_disk(bench: Bench) -> None:
+    """A job that has nothing left to do ends before its run has begun on disk."""
+    bench.writer._writer_process.stop()
+    bench.writer._begin(config())
+    assert bench.store.degraded == {}
+
+
+def test_only_slots_that_were_there_are_said_to_be_gone(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A rank that resumes in another shape changes its layout before it has a slot."""
+    for value in (1, 2):
+        bench.store.open(0, ArraySource({"t": np.zeros(value, np.uint8)}).layout)
+    assert "another layout" not in caplog.text
+    bench.store.open(0, ArraySource({"t": bench.array}).layout)
+    bench.snapshots = SnapshotWriter(bench.store.arena(0), ArraySource({"t": bench.array}))
+    bench.step(1, 1, 1)
+    bench.store.open(0, ArraySource({"t": np.zeros(3, np.uint8)}).layout)
+    assert "another layout" in caplog.text

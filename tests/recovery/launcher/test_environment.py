@@ -11,6 +11,7 @@ from mainstay.recovery.node import environment
 from mainstay.recovery.node.environment import rank_environment, spare_places
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.messages import LauncherWelcome, StartRank
+from mainstay.recovery.sdk.mesh import told_shape
 
 
 @pytest.mark.parametrize(
@@ -58,3 +59,27 @@ def test_a_script_learns_the_shape(options: RunOptions) -> None:
     start = StartRank(rank=3, generation=2, store_host="head", store_port=1, dp=2, pp=1, tp=2)
     found = rank_environment(options, LauncherWelcome(world_size=4), start, local_rank=1, generation=2)
     assert [found[f"MAINSTAY_{name}"] for name in ("DP", "PP", "TP")] == ["2", "1", "2"]
+
+
+def test_a_size_that_was_not_told_is_left_to_the_script(options: RunOptions) -> None:
+    start = StartRank(rank=3, generation=2, store_host="head", store_port=1, tp=2)
+    found = rank_environment(options, LauncherWelcome(world_size=4), start, local_rank=1, generation=2)
+    assert found["MAINSTAY_TP"] == "2"
+    assert not {"MAINSTAY_DP", "MAINSTAY_PP"} & found.keys()
+
+
+@pytest.mark.parametrize(
+    ("told", "shape"),
+    [
+        ({}, "dp=4 pp=1 tp=2"),
+        ({"PP": "2"}, "dp=2 pp=2 tp=2"),
+        ({"TP": "4"}, "dp=2 pp=1 tp=4"),
+        ({"DP": "2", "PP": "2"}, "dp=2 pp=2 tp=2"),
+    ],
+)
+def test_ranks_that_are_left_are_replicas(told: dict[str, str], shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DP", "PP", "TP", "STAGES"):
+        monkeypatch.delenv(f"MAINSTAY_{name}", raising=False)
+    for name, size in {"WORLD_SIZE": "8", **{f"MAINSTAY_{name}": size for name, size in told.items()}}.items():
+        monkeypatch.setenv(name, size)
+    assert str(told_shape(2)) == shape

@@ -251,15 +251,31 @@ def test_tensor_parallel_ranks_at_the_start(tp: list[str], fits: bool, tmp_path:
     if fits:
         assert parse(["--dp", "2", "--pp", "1", *words]).tp == 2
     else:
-        with pytest.raises(OptionsError, match="--tp needs --dp and --pp, and their product must be the 4 ranks"):
+        with pytest.raises(OptionsError, match="--dp, --pp and --tp must"):
             parse(["--dp", "2", "--pp", "1", *words])
-    with pytest.raises(OptionsError, match="--tp needs --dp and --pp"):
-        parse(words)
 
 
-@pytest.mark.parametrize("words", [["--dp", "2"], ["--dp", "2", "--pp", "3"], ["--dp", "-2", "--pp", "-2"]])
-def test_a_shape_that_ranks_cannot_form_is_refused_at_the_start(words: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--dp", "3"], "the product of --dp, --pp and --tp must divide the 4 ranks"),
+        (["--dp", "2", "--pp", "3"], "the product of --dp, --pp and --tp must divide the 4 ranks"),
+        (["--pp", "2", "--tp", "4"], "the product of --dp, --pp and --tp must divide the 4 ranks"),
+        (["--dp", "2", "--tp", "1"], "the product of --dp, --pp and --tp must be the 4 ranks"),
+        (["--dp", "-2", "--pp", "-2"], "--dp, --pp and --tp must not be negative"),
+    ],
+)
+def test_a_shape_that_ranks_cannot_form_is_refused_at_the_start(words: list[str], problem: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("")
-    with pytest.raises(OptionsError, match="--dp and --pp go together, and their product divides the 4 ranks"):
+    with pytest.raises(OptionsError, match=problem):
         parse(["--nproc-per-node", "4", *words, str(script)])
+
+
+@pytest.mark.parametrize(
+    "words", [["--dp", "4"], ["--dp", "2"], ["--pp", "2"], ["--tp", "2"], ["--pp", "2", "--tp", "2"], []]
+)
+def test_a_size_of_the_shape_may_be_left_out(words: list[str], tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("")
+    parse(["--nproc-per-node", "4", *words, str(script)])

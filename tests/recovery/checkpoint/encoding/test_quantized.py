@@ -76,6 +76,24 @@ def test_second_moments_keep_their_size_and_zeros_stay_zero(bits: int) -> None:
     assert bound.max() < {8: 0.1, 4: 1.5, 2: 1e9}[bits]
 
 
+@pytest.mark.parametrize("bits", BITS)
+def test_no_first_moment_more_than_doubles(bits: int) -> None:
+    """Adam divides it by the root of a second moment, which keeps its size: a small one may not become large."""
+    random = np.random.default_rng(8)
+    values = random.normal(0, 1, (96, 128)) * 10.0 ** random.uniform(-9, 0, (96, 128))
+    values[::6], values[1::6] = np.abs(values[::6]), -np.abs(values[1::6])
+    values[2::6, ::3] = 0
+    values[3::6, 1:] += 5
+    values[4::6, 1:] -= 5
+    values = values.astype(np.float32)
+    spec = spec_of(values)
+    blob = encode_quantized(spec, raw(values), bits)
+    assert blob is not None
+    decoded, _, header = decode(spec, blob)
+    assert header.kind == "uniform"
+    assert (np.abs(decoded) <= np.abs(values.reshape(-1)) * 2.001).all()
+
+
 @pytest.mark.parametrize(("bits", "smaller"), [(8, 3.5), (4, 6), (2, 10)])
 def test_sizes(bits: int, smaller: float) -> None:
     for values in (table(1, rows=4096), np.square(table(2, rows=4096, width=256))):
