@@ -20,7 +20,7 @@ from mainstay.recovery.agent.parity_store import META, ParityMember, RowDescript
 from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.catalog import LATEST, RunDirectory, runs
 from mainstay.recovery.checkpoint.listed_files import PartFile
-from mainstay.recovery.checkpoint.load import read_tensors
+from mainstay.recovery.checkpoint.load import needed_steps, read_tensors
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointError,
@@ -102,6 +102,7 @@ class _StepRebuild:
             remove_file(self.run.step(self.epoch) / MANIFEST)
         if self.files.keys() <= self.parts.keys():
             try:  # where replicas are equal, one of them is enough
+                self._write_full()
                 manifest = save.commit(self.target, self.epoch, partial=True)
             except CheckpointError as error:
                 problems = problems or [str(error)]
@@ -119,6 +120,21 @@ class _StepRebuild:
                 self.parts[rank] = part
             except (CheckpointError, ArenaError) as error:
                 log.warning("rank %d has no part: %s", rank, error)
+
+    def _write_full(self) -> None:
+        """If the step has enough parts, write those in full whose bases are in no complete step: other disks lost them.
+
+        Raises:
+            CheckpointError: a part changed.
+        """
+        if save.complete_parts(self.target.config, self.run.parts(self.epoch), partial=True) is None:
+            return
+        for rank, part in self.parts.items():
+            if needed_steps(self.run, [part]) is None:
+                slot = self._read_slot(part)[0]
+                remove_file(self.run.step(self.epoch) / MANIFEST)  # of the part as it was; without its bases it is void
+                place = (self.epoch, rank, part.generation)
+                self.parts[rank] = save.write_image(self.target, place, part.layout(), slot, replaces=True)
 
     def _read_slot(self, part: CheckpointPart) -> tuple[Bytes, int]:
         layout = part.layout()

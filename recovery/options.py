@@ -335,8 +335,24 @@ def _unformed(options: RunOptions) -> bool:
     return told != options.world_size if options.dp and options.tp else options.world_size % told > 0
 
 
+def _parity_problems(options: RunOptions) -> dict[str, bool]:
+    """Of ``--checkpoint-parity``."""
+    encoding, scheme = options.checkpoint_encoding, options.protection.kind
+    return {
+        "--checkpoint-parity needs --protection, and no --checkpoint-replicas": scheme is SchemeKind.NONE
+        or options.checkpoint_replicas > 0,
+        "--checkpoint-parity needs a --checkpoint-interval that is a multiple of --parity-interval, neither of them "
+        "auto": (options.disk_auto or options.parity_auto)
+        or not 0 < options.parity_every <= options.disk_every
+        or options.disk_every % options.parity_every > 0,
+        f"--checkpoint-encoding {encoding} cannot be used with --checkpoint-parity": encoding in QUANTIZED,
+        "--checkpoint-encoding exact with --checkpoint-parity needs --protection xor or rs:T, and no "
+        "--checkpoint-upload": encoding == "exact"
+        and (scheme is SchemeKind.COPIES or options.checkpoint_upload is not None),
+    }
+
+
 def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
-    encoding = f"--checkpoint-encoding {options.checkpoint_encoding}"
     problems = {  # one line an option, so that each message stands beside its condition
         "--nproc-per-node must be at least 1": options.nproc < 1,
         f"--node-rank must be from 0 to {options.max_nodes - 1}": not 0 <= options.node_rank < options.max_nodes,
@@ -366,17 +382,10 @@ def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
         "--checkpoint-keep-hours must not be negative": options.checkpoint_keep_hours < 0,
         "--checkpoint-upload-rate must not be negative": options.upload_rate < 0,
         "--checkpoint-replicas must not be negative": options.checkpoint_replicas < 0,
-        "--checkpoint-parity needs --protection, and no --checkpoint-replicas": options.checkpoint_parity
-        and (options.protection.kind is SchemeKind.NONE or options.checkpoint_replicas > 0),
-        "--checkpoint-parity needs a --checkpoint-interval that is a multiple of --parity-interval, neither of them "
-        "auto": options.checkpoint_parity
-        and (
-            (options.disk_auto or options.parity_auto or not 0 < options.parity_every <= options.disk_every)
-            or options.disk_every % options.parity_every > 0
+        f"--checkpoint-encoding {options.checkpoint_encoding} needs --checkpoint-replicas 0": (
+            options.checkpoint_encoding != "full" and options.checkpoint_replicas > 0
         ),
-        f"{encoding} needs --checkpoint-replicas 0 and no --checkpoint-parity": (
-            options.checkpoint_encoding != "full" and (options.checkpoint_replicas > 0 or options.checkpoint_parity)
-        ),
+        **(_parity_problems(options) if options.checkpoint_parity else {}),
         "--accept-quantized needs --resume": options.accept_quantized and options.resume is None,
         "--resume needs --checkpoint-dir": options.resume is not None and options.checkpoint_dir is None,
         "--node-mtbf-hours must be above 0": not options.mtbf_hours > 0.0,

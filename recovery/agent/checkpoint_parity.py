@@ -129,7 +129,8 @@ class CheckpointParity:
 def list_runs(directory: Path, wanted: str | None) -> tuple[RunOnDisk, ...]:
     """What ``directory`` has of the newest runs that a job may continue from, in steps that are not complete there.
 
-    A step with more parts than a node has ranks lies in a shared directory. Shares and encoded parts need others.
+    A step with more parts than a node has ranks lies in a shared directory. Shares need others, and what is quantized
+    does not restore the bits that were saved.
 
     Args:
         directory: of one node; perhaps not there.
@@ -165,7 +166,7 @@ def _list_run(run: RunDirectory, info: RunInfo) -> RunOnDisk:
 
 def _are_whole(run: RunDirectory, some: list[PartFile]) -> bool:
     parts = [run.part(part.epoch, part.rank, part.generation) for part in some]
-    return not any(part.is_share or part.is_encoded for part in parts)
+    return not any(part.is_share or part.quantized for part in parts)
 
 
 def _described(run: RunDirectory, epoch: int, rank: int, generation: int) -> ParityFile:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections import defaultdict
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYetError
@@ -134,6 +135,7 @@ class DiskRebuild:
         Raises:
             NoSuchSlotError: too little is left; names what, and each file that is damaged.
         """
+        begun = time.perf_counter()
         ranks = tuple(member.rank for member in order.holders) if len(order.holders) > 1 else ()
         asked = [member for member in order.holders if member.endpoint]
         with ThreadPoolExecutor(MAX_STREAMS, "disk-rebuild") as pool:
@@ -144,12 +146,19 @@ class DiskRebuild:
         try:
             if ranks:
                 wanted = Rebuild(rank=order.rank, epoch=order.epoch, group=order.holders)
-                return rebuild(self._node, wanted, generation, since=None if order.run == run else generation)
-            (holder,) = order.holders
-            fetch = Fetch(rank=order.rank, epoch=order.epoch, from_rank=holder.rank, endpoint=holder.endpoint)
-            return transfer.fetch(self._node, fetch, generation)
+                found = rebuild(self._node, wanted, generation, since=None if order.run == run else generation)
+            else:
+                (holder,) = order.holders
+                fetch = Fetch(rank=order.rank, epoch=order.epoch, from_rank=holder.rank, endpoint=holder.endpoint)
+                found = transfer.fetch(self._node, fetch, generation)
         except AgentError as error:
             raise NoSuchSlotError("; ".join((problem, *told, str(error)))) from error
+        how, nodes = "rebuilt from parity" if ranks else "copied", ", ".join(member.node for member in asked)
+        log.warning(
+            "step %d of run %s: rank %d was %s on the disks of %s, in %.1f s",
+            order.epoch, order.run, order.rank, how, nodes, time.perf_counter() - begun,
+        )  # fmt: skip
+        return found
 
     def _ask(self, member: GroupMember, order: LoadDisk, ranks: tuple[int, ...], generation: int) -> tuple[str, ...]:
         """Have another node read what it has; what it lacks."""

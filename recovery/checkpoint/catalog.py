@@ -232,7 +232,24 @@ class RunDirectory:
         """What is older than a step that is complete at the upload level waits for no upload any more."""
         states = {epoch: self.upload_state(epoch) for epoch in steps if self.parts(epoch)}
         done = max((epoch for epoch, state in states.items() if state is not None and state.check), default=-1)
-        return [self._counted(epoch, uploaded=epoch <= done) for epoch in states]
+        bases: dict[int, set[int]] = {}
+        for epoch in states:
+            direct = self._bases_of_parts(epoch)
+            bases[epoch] = direct.union(*(bases.get(base, ()) for base in direct))
+        return [self._counted(epoch, bases=bases[epoch], uploaded=epoch <= done) for epoch in states]
+
+    def _bases_of_parts(self, epoch: int) -> set[int]:
+        found = set()
+        for file in self.parts(epoch):
+            if (self.step(epoch) / encoded_name(file.rank, file.generation)).exists():
+                try:
+                    base = self.part(epoch, file.rank, file.generation).base
+                except CheckpointError as error:
+                    if cause := refusal(error):
+                        raise cause from error
+                else:
+                    found |= {base[0]} if base else set()
+        return found
 
     def complete_step(self, epoch: int) -> CompleteStep | None:
         """``epoch`` as retention sees it; None: it is not complete.

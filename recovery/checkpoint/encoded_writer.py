@@ -146,9 +146,14 @@ class EncodedWriter:
         self._bases = {epoch: base for epoch, base in self._bases.items() if epoch in known}
 
     def _usable(self, base: SlotId, record: SlotRecord, target: WriteTarget) -> bool:
-        """Whether ``base`` is part of a complete step that still counts. A step without its bases never would."""
+        """Whether ``base`` is part of a complete step that still counts. A step without its bases never would.
+
+        With parity, on a disk of the node's own, the part is enough: other nodes decode a lost one without its bases.
+        """
         if base.epoch >= record.epoch or not holds(target.config.returns, base.epoch, base.generation):
             return False
+        if target.config.parity:
+            return (base.rank, base.generation) in {(p.rank, p.generation) for p in self._run.parts(base.epoch)}
         try:
             manifest = self._run.manifest(base.epoch)
         except CheckpointError:

@@ -147,6 +147,7 @@ def write_image(
     share: tuple[int, int] | None = None,
     weights: tuple[int, ...] = (),
     layouts: dict[int, str] | None = None,
+    replaces: bool = False,
 ) -> CheckpointPart:
     """Write the bytes of a slot durably.
 
@@ -161,6 +162,7 @@ def write_image(
         share: (index, count): write only this replica's share of what replicas hold alike.
         weights: of all shares; empty: they are equal.
         layouts: by digest, of the slots that this is parity of.
+        replaces: the same bits are there, encoded, and stay until this is durable.
 
     Raises:
         OSError: the disk refused; nothing is left behind. And what ``check`` raises.
@@ -171,7 +173,8 @@ def write_image(
     name = data_name(rank, generation) if layouts is None else parity_names(rank, generation)[0]
     make_room(step, name, layout.nbytes + ALL_BUT_DATA * len(layout.tensors))
     part, encoded = step / part_name(rank, generation), step / encoded_name(rank, generation)
-    if layouts is None and encoded.exists():  # of a process that was killed; or quantized: the step is incomplete now
+    # Of a process that was killed; or quantized: the step is incomplete now.
+    if layouts is None and not replaces and encoded.exists():
         for stale in (step / MANIFEST, part, encoded) if part.exists() else (encoded,):
             remove_file(stale)
     new = step / f".{name}.{os.getpid()}.new"
@@ -185,11 +188,14 @@ def write_image(
     finally:
         remove_file(new)
     sync_directory(step)
-    return report_part(
+    report = report_part(
         target, place, layout, tensors, described, file=name, seconds=time.perf_counter() - begun,
         nbytes=layout.nbytes if share is None else sum(entry.nbytes for entry in tensors), share=share or msgspec.UNSET,
         weights=weights or msgspec.UNSET, alike_digest=alike, layouts=layouts or msgspec.UNSET,
     )  # fmt: skip
+    if replaces:
+        remove_file(encoded)
+    return report
 
 
 def report_part(

@@ -135,14 +135,25 @@ class StepOnNodes:
             run=self.info.run, holders=holders,
         )  # fmt: skip
 
-    def unlike(self, shape: MeshShape) -> str:
-        """Why a job of ``shape`` cannot continue from it; empty: it has the same."""
+    def unlike(self, shape: MeshShape, directory: Path) -> str:
+        """Why a job of ``shape`` cannot continue from it, and what to do; empty: it has the same.
+
+        ``directory`` is that of the checkpoints of one node.
+        """
         if shape == self.manifest.shape:
             return ""
         return (
             f"step {self.manifest.epoch} of run {self.info.run} is in parts on the disks of the nodes, for "
-            f"{self.manifest.shape}, and this job has {shape}: copy their directories into one, and run 'mainstay "
-            "checkpoint rebuild' on it before the job starts"
+            f"{self.manifest.shape}, and this job has {shape}{self.by_hand(directory)}"
+        )
+
+    def by_hand(self, directory: Path) -> str:
+        """How a job that cuts its state otherwise can take it; appended to why it cannot as it is."""
+        run = self.info.run
+        return (
+            "; a job that cuts its state otherwise needs the step in a directory ALL that all nodes share: "
+            f"'cp -r {directory / run} ALL' on each node, once 'mainstay checkpoint rebuild ALL --run {run} --step "
+            f"{self.manifest.epoch}', then start it with '--checkpoint-dir ALL --resume {run}'"
         )
 
 

@@ -33,7 +33,7 @@ from mainstay.recovery.mesh_shape import MeshShape
 from mainstay.recovery.options import NumericAnomalyPolicy
 from mainstay.recovery.planner_input import HeldCheckpoint
 from mainstay.recovery.protocol.messages import ConfigureCheckpoint, PrefetchCheckpoint, SaveCheckpointCommand
-from mainstay.recovery.protocol.worker_messages import RestoreOrder
+from mainstay.recovery.protocol.worker_messages import RestoreOrder, Shard
 from mainstay.recovery.recovery_plan import RestoreSource
 
 log = logging.getLogger("mainstay.coordinator")
@@ -102,7 +102,7 @@ class CheckpointManager:
         """All nodes are here: a step counts too that the disks of all give together. Why the job cannot begin."""
         options, source, unresolved = self._job.options, self._job.source, self.unresolved
         self.unresolved = ""
-        if options.resume is None or options.checkpoint_dir is None or options.shard_snapshots:
+        if options.resume is None or options.checkpoint_dir is None:
             return unresolved if self._must_resume else ""
         found = newest_on_nodes(self._job.members.alive(), named_run(options.resume))
         if not isinstance(found, str):
@@ -130,7 +130,7 @@ class CheckpointManager:
         if self._job.source is None:
             return ""
         if self._local is not None:
-            problem = self._local.unlike(shape)
+            problem = self._local.unlike(shape, self._job.source.directory)
             if not problem or self._complete is None or self._job.state.formed_once:
                 return problem
             log.warning("an older step that is complete is taken: %s", problem)
@@ -141,6 +141,12 @@ class CheckpointManager:
         except CheckpointError as error:
             return str(error)
         return ""
+
+    @property
+    def by_hand(self) -> str:
+        """What else can be done with a source that is on the disks of all nodes; empty: it is not."""
+        source, local = self._job.source, self._local
+        return local.by_hand(source.directory) if source and local else ""
 
     def prefetch(self) -> None:
         """Have agents read what ranks will restore first, once all agents listen: processes are still starting.
@@ -177,7 +183,8 @@ class CheckpointManager:
         if source is None or shape is None:
             return None
         if self._local is not None:
-            return self._local.order(rank, self._job.members, source.directory)
+            local = self._local.order(rank, self._job.members, source.directory)
+            return msgspec.structs.replace(local, shards=self.shards(rank))
         parts, directory = sources(source.manifest, shape, rank), source.directory
         of, generation = parts[0]
         return RestoreOrder(
@@ -247,8 +254,17 @@ class CheckpointManager:
             group=self._readers(rank, shape, ranks) if shape and self._job.state.parameters_equal else (),
             directory=str(self._job.options.checkpoint_dir),
             run=self._job.state.run,
+            shards=self.shards(rank),
             holders=holders,
         )
+
+    def shards(self, rank: int) -> tuple[Shard, ...]:
+        """The replicas whose slots ``rank`` needs: where they run in the new generation, because it has begun."""
+        members = self._job.members
+        if not self._job.options.shard_snapshots or members.shape is None:
+            return ()
+        peers = [peer for peer in members.shape.dp_peers(rank) if peer != rank]
+        return tuple(Shard(rank=r, endpoint=members.nodes[members.ranks[r].node].endpoint) for r in peers)
 
     def _own(self, rank: int, epoch: int) -> bool:
         inventories = [node.inventory for node in self._job.members.alive() if node.inventory]

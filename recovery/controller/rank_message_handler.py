@@ -103,7 +103,8 @@ class RankMessageHandler:
             return
         self._apply(rank, message)
         if not message.ok and self._forming:
-            job.control.fail(f"rank {rank.number} cannot continue from step {message.epoch}: {message.reason}")
+            why = f"{message.reason}{self._executor.checkpoints.by_hand}"
+            job.control.fail(f"rank {rank.number} cannot continue from step {message.epoch}: {why}")
             return
         if self._forming and self._all_resumed.have(
             job.members.ranks, lambda r: r.resumed is not None and r.resumed.ok

@@ -200,8 +200,6 @@ class SnapshotSession:
             self._stash.rewind()
             nbytes = 0
         elif parts := self._download(order):
-            if self.sharded is not None and not order.part:
-                self._bring(order)  # replicas that still have their slots read this share from the agent
             nbytes = self._reshape(order, parts)
             self._stash.capture()
         else:
@@ -239,15 +237,14 @@ class SnapshotSession:
         The order names them where the job has another shape. A script that cuts its state otherwise than the one that
         saved it (DDP before, FSDP2 now) only the rank itself can tell.
         """
-        own_run = not order.part  # where the state was saved as it is cut now
-        if order.parts or order.source is not RestoreSource.DISK or (own_run and self.sharded is None):
-            return order.parts
+        if order.parts or order.source is not RestoreSource.DISK or not order.part:
+            return order.parts  # without a part it was saved as it is cut now
         assert order.directory is not None
         run, rank = RunDirectory(Path(order.directory) / order.run), self._rank
         manifest = run.manifest(order.epoch)
         kept = {part.rank: part.generation for part in manifest.parts}
         of = rank if order.from_rank is None else order.from_rank
-        own = run.part(order.epoch, of, order.part or kept.get(of, 0))
+        own = run.part(order.epoch, of, order.part)
         places = {tensor.name: tensor.place for tensor in own.tensors if tensor.place is not None}
         alike = own.layout_digest == self._whole.layout.digest and places == self._whole.slices
         if self.sharded is None and alike:

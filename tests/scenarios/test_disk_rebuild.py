@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,18 +37,16 @@ def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Site:
     """Three nodes of one rank each, and a fourth that may join."""
 
-    def __init__(self, warm: Warm, home: Path) -> None:
+    def __init__(self, warm: Warm, home: Path, **changes: Any) -> None:
         self.disks = [home / f"disk-{number}" for number in range(NODES + 1)]
         self.saved = home / "saved"
-        self.job = warm.job(
-            directory=home / "job",
-            arguments=[*ARGUMENTS, *paced(home / "job", 250), "--save", str(self.saved)],
-            nodes=NODES,
-            per_node=1,
-            port=free_port(),
-            options=OPTIONS,
-            own={number: ["--checkpoint-dir", str(disk)] for number, disk in enumerate(self.disks)},
-        )
+        what: dict[str, Any] = {
+            "directory": home / "job",
+            "arguments": [*ARGUMENTS, *paced(home / "job", 250), "--save", str(self.saved)],
+            "options": OPTIONS,
+            "own": {number: ["--checkpoint-dir", str(disk)] for number, disk in enumerate(self.disks)},
+        }
+        self.job = warm.job(nodes=NODES, per_node=1, port=free_port(), **what | changes)
 
     def run(self, number: int) -> RunDirectory:
         (found,) = runs(self.disks[number])

@@ -24,7 +24,7 @@ from mainstay.recovery.planner_input import (
     PlannerInput,
     RankPlacement,
 )
-from mainstay.recovery.protocol.worker_messages import RestoreOrder, Shard, StepRecord
+from mainstay.recovery.protocol.worker_messages import RestoreOrder, StepRecord
 from mainstay.recovery.recovery_plan import Alternative, RankRestore, RestoreSource
 
 _STEPS_REMEMBERED = 32
@@ -301,16 +301,8 @@ class PlannerInputBuilder:
             from_rank=restore.from_rank,
             endpoint=members.nodes[restore.from_nodes[0]].endpoint if restore.from_nodes else None,
             group=self.group_of(restore.rank, epoch) if restore.source is RestoreSource.PARITY else (),
-            shards=self._shards(restore),
+            shards=() if restore.source is RestoreSource.LIVE else self._checkpoints.shards(restore.rank),
         )
-
-    def _shards(self, restore: RankRestore) -> tuple[Shard, ...]:
-        """The replicas whose parts the rank needs: where they run in the new generation, because it has begun."""
-        members = self._job.members
-        if not self._job.options.shard_snapshots or restore.source is RestoreSource.LIVE or members.shape is None:
-            return ()
-        peers = [rank for rank in members.shape.dp_peers(restore.rank) if rank != restore.rank]
-        return tuple(Shard(rank=r, endpoint=members.nodes[members.ranks[r].node].endpoint) for r in peers)
 
     def group_of(self, rank: int, epoch: int) -> Group:
         """As its members were when the parity of ``epoch`` was made, and where they are now.

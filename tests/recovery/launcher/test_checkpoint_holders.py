@@ -31,6 +31,7 @@ from mainstay.recovery.checkpoint.manifest import (
 )
 from mainstay.recovery.controller.checkpoint_holders import CheckpointHolders, NodeFiles, newest_on_nodes
 from mainstay.recovery.options import RunOptions
+from mainstay.recovery.recovery_plan import RestoreSource
 from tests.recovery.launcher.earlier_run import EARLIER, earlier_step
 
 INFO = RunInfo(run=EARLIER, job="job", generation=3, dp=2, pp=2, tp=1)
@@ -175,13 +176,14 @@ def disk(options: RunOptions, tmp_path: Path) -> RunOptions:
     return dataclasses.replace(options, disk_every=5, checkpoint_dir=directory, checkpoint_parity=True, resume="latest")
 
 
+@pytest.mark.parametrize("shares", [False, True], ids=["whole", "shares"])
 def test_ranks_begin_with_what_the_disks_of_all_nodes_give(
-    new_world: Any, disk: RunOptions, play: Callable[..., None]
+    new_world: Any, disk: RunOptions, play: Callable[..., None], *, shares: bool
 ) -> None:
     """Node 0 has lost its disk with ranks 0 and 1; groups are of one rank a node."""
 
     async def scenario() -> None:
-        world = new_world(disk)
+        world = new_world(dataclasses.replace(disk, shard_snapshots=shares))
         await world.start()
         try:
             rows = (parity(2, (0, 2)), parity(3, (1, 3)))
@@ -193,9 +195,32 @@ def test_ranks_begin_with_what_the_disks_of_all_nodes_give(
                 range(4), (40, EARLIER, 0)
             )
             held = {rank: [(one.rank, one.node) for one in o.holders] for rank, o in orders.items()}
+            replicas = {rank: [peer for peer in INFO.shape.dp_peers(rank) if peer != rank] for rank in range(4)}
+            asked = {rank: [shard.rank for shard in o.shards] for rank, o in orders.items()}
+            assert asked == (replicas if shares else {rank: [] for rank in range(4)})
             assert held == {0: [(0, ""), (2, "node-1")], 1: [(1, ""), (3, "node-1")], 2: [], 3: []}
             await world.until(lambda: all(node.runs for node in world.nodes))
             assert {config.resumed for node in world.nodes for config in node.runs} == {(EARLIER, 40)}
+        finally:
+            await world.close()
+
+    play(scenario())
+
+
+def test_a_job_that_cuts_its_state_otherwise_learns_what_to_do(
+    new_world: Any, disk: RunOptions, play: Callable[..., None]
+) -> None:
+
+    async def scenario() -> None:
+        world = new_world(disk)
+        await world.start()
+        try:
+            for number in range(2):
+                found = RunOnDisk(INFO, (part(2 * number), part(2 * number + 1)), ())
+                (await world.connect(number, runs=(found,))).broken = {RestoreSource.DISK}
+            await world.until(lambda: world.nodes[0].stopped)
+            words = f"the bytes are gone; .* 'mainstay checkpoint rebuild ALL --run {EARLIER} --step 40', then"
+            assert re.search(words, world.nodes[0].stopped.reason), world.nodes[0].stopped.reason
         finally:
             await world.close()
 
@@ -231,7 +256,7 @@ def test_a_complete_step_gives_way_only_to_a_newer_one_of_the_same_shape_with_al
         (RunOnDisk(INFO, (part(2),), ()), "is not a directory; step 40 of run .* lacks ranks .0, 1, 3., and no parity"),
         (
             RunOnDisk(RunInfo(run=EARLIER, job="job", generation=3, dp=1, pp=4, tp=1), tuple(map(part, range(4))), ()),
-            r"in parts on the disks of the nodes, for .*: copy their directories into one, and run 'mainstay check",
+            rf"'cp -r \S+/checkpoints/{EARLIER} ALL' on each node, .* rebuild ALL --run {EARLIER} --step 40'",
         ),
     ],
     ids=["too little", "another shape"],

@@ -148,11 +148,23 @@ DISK = ["--checkpoint-dir", "d", "--checkpoint-interval", "10", "--checkpoint-pa
         ([*DISK, "--parity-interval", "auto", "S"], "of --parity-interval, neither of them auto"),
         (
             ["--checkpoint-encoding", "exact", "--checkpoint-replicas", "1", "S"],
-            "--checkpoint-encoding exact needs --checkpoint-replicas 0 and no --checkpoint-parity",
+            "--checkpoint-encoding exact needs --checkpoint-replicas 0",
         ),
         (
             ["--checkpoint-encoding", "8bit", "--checkpoint-replicas", "1", "S"],
-            "--checkpoint-encoding 8bit needs --checkpoint-replicas 0 and no --checkpoint-parity",
+            "--checkpoint-encoding 8bit needs --checkpoint-replicas 0",
+        ),
+        (
+            [*DISK, "--checkpoint-encoding", "8bit", "S"],
+            "--checkpoint-encoding 8bit cannot be used with --checkpoint-parity",
+        ),
+        (
+            [*DISK, "--checkpoint-encoding", "exact", "--protection", "copies:2", "S"],
+            "--checkpoint-encoding exact with --checkpoint-parity needs --protection xor or rs:T",
+        ),
+        (
+            [*DISK, "--checkpoint-encoding", "exact", "--checkpoint-upload", "s3://b/p", "S"],
+            "with --checkpoint-parity needs --protection xor or rs:T, and no --checkpoint-upload",
         ),
         (["--checkpoint-encoding", "small", "S"], "invalid choice: 'small'"),
         (["--checkpoint-dir", "d", "--accept-quantized", "S"], "--accept-quantized needs --resume"),
