@@ -330,21 +330,24 @@ def _checked(found: argparse.Namespace) -> RunOptions:
 
 
 def _unformed(options: RunOptions) -> bool:
-    """Whether the ranks cannot form the shape, of which the script may give the part that is left out."""
+    """Whether the ranks cannot form the shape. The script may give a size that is left out."""
     told = max(1, options.dp) * max(1, options.pp) * max(1, options.tp)
     return told != options.world_size if options.dp and options.tp else options.world_size % told > 0
 
 
 def _parity_problems(options: RunOptions) -> dict[str, bool]:
     """Of ``--checkpoint-parity``."""
-    encoding, scheme = options.checkpoint_encoding, options.protection.kind
+    encoding, scheme, auto = (
+        options.checkpoint_encoding,
+        options.protection.kind,
+        options.disk_auto or options.parity_auto,
+    )
+    every, parity = options.disk_every, options.parity_every
     return {
         "--checkpoint-parity needs --protection, and no --checkpoint-replicas": scheme is SchemeKind.NONE
         or options.checkpoint_replicas > 0,
         "--checkpoint-parity needs a --checkpoint-interval that is a multiple of --parity-interval, neither of them "
-        "auto": (options.disk_auto or options.parity_auto)
-        or not 0 < options.parity_every <= options.disk_every
-        or options.disk_every % options.parity_every > 0,
+        "auto": auto or not 0 < parity <= every or every % parity > 0,
         f"--checkpoint-encoding {encoding} cannot be used with --checkpoint-parity": encoding in QUANTIZED,
         "--checkpoint-encoding exact with --checkpoint-parity needs --protection xor or rs:T, and no "
         "--checkpoint-upload": encoding == "exact"
