@@ -87,7 +87,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "checkpoint": (
         "mainstay.recovery.checkpoint_cli:checkpoint",
         "cli,train",
-        "List, verify, export, and import checkpoints.",
+        "List, verify, inspect, convert, pin, and upload checkpoints.",
     ),
     "replay-job": ("mainstay.recovery.replay_cli:replay_job", "cli,train", "Replay the recorded events of a job."),
     "plan": ("mainstay.recovery.plan_cli:plan", "analysis", "Estimate the cost of each recovery strategy."),

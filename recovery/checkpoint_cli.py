@@ -9,7 +9,7 @@ import itertools
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -31,7 +31,7 @@ from mainstay.recovery.checkpoint.summary import RunReader, link
 from mainstay.recovery.checkpoint_levels_cli import download, pin, rebuild, unpin, upload, uploaded_rows
 from mainstay.recovery.memory.errors import ArenaError
 
-checkpoint = App(name="checkpoint", help="List, verify, inspect, compare, and convert checkpoints.")
+checkpoint = App(name="checkpoint")
 MIB = 1 << 20
 ConvertOptions = Annotated[WriteOptions, Parameter(name="*")]
 DEFAULTS: Final = WriteOptions()
@@ -45,11 +45,11 @@ for command in (pin, unpin, upload, download, rebuild):
 @checkpoint.command(name="ls")
 @_clear
 def ls(directory: Path, *, upload: str | None = None, as_json: AsJson = False) -> int:
-    """List runs and steps, the newest last, at which level they are, and why a step is incomplete.
+    """List runs and steps, the newest last: sizes, levels, what they are built on, and why one is incomplete.
 
     Args:
-        directory: Read checkpoints from this directory.
-        upload: List the steps that were uploaded to this place too.
+        directory: Read this checkpoint directory, the --checkpoint-dir of a job.
+        upload: List also the steps at this upload level: ``s3://BUCKET/PREFIX?endpoint=URL`` or a directory.
         as_json: Print only JSON.
     """
     rows = [row for run in (runs(directory) if directory.is_dir() or upload is None else []) for row in _steps(run)]
@@ -71,9 +71,14 @@ def _line(row: dict[str, Any]) -> str:
     words += [f"quantized: {QuantizationBound(**row['quantized'])}"] if row["quantized"] else []
     words += [f"{row['parity_bytes'] / MIB:.1f} MiB of it parity"] if row["parity_bytes"] else []
     words += ["pinned"] if row["pinned"] else []
-    words += [f"built on {', '.join(map(str, row['bases']))}"] if row["bases"] else []
-    words += [f"needed by {', '.join(map(str, row['unreadable']))}"] if row["unreadable"] else []
+    words += [f"built on {_numbers(row['bases'])}"] if row["bases"] else []
+    words += [f"needed by {_numbers(row['unreadable'])}"] if row["unreadable"] else []
     return f"step {row['step']:>9}  {row['ranks']:>5} ranks  {sizes}  {_state(row)} ({'; '.join(words)})"
+
+
+def _numbers(steps: Sequence[int]) -> str:
+    """A few steps by number; of many, the first, the last, and how many they are."""
+    return ", ".join(map(str, steps)) if len(steps) <= 4 else f"{steps[0]} to {steps[-1]} ({len(steps)} steps)"
 
 
 def _state(row: dict[str, Any]) -> str:
@@ -102,8 +107,8 @@ def verify(directory: Path, *, run: str = LATEST, step: int | None = None, as_js
     """Verify a checkpoint: read every tensor and check its digest; exit code 1 if one is damaged.
 
     Args:
-        directory: Read checkpoints from this directory of runs, or a checkpoint of another format.
-        run: Choose the run by its ID; the default is the newest with a complete step.
+        directory: Read a step of this checkpoint directory; or, without --run and --step, any other checkpoint.
+        run: Choose the run by its ID; latest: the newest with a complete step.
         step: Choose the step; the default is the newest complete one.
         as_json: Print only JSON.
     """
@@ -154,7 +159,7 @@ def convert_(
     """Convert a checkpoint to another format; every tensor is verified first.
 
     Args:
-        source: Read this checkpoint: a file or a directory, or a directory of runs (the newest complete step).
+        source: Read this checkpoint, of any format; of a checkpoint directory or a run, the newest complete step.
         output: Write to this path, which must not exist. With --to mainstay, add a new run to this directory.
         to: Choose mainstay, dcp, safetensors, torch, deepspeed, or megatron.
         options: What some formats need to know.
@@ -178,8 +183,8 @@ def cat(path: Path, name: str, *, as_json: AsJson = False) -> int:
     """Print a tensor or a part of it, without reading the rest.
 
     Args:
-        path: Read this checkpoint, of any format.
-        name: Choose the tensor; a slice in numpy's form may follow: model.w[0:2,3].
+        path: Read this checkpoint, of any format; of a checkpoint directory or a run, the newest complete step.
+        name: Choose the tensor; a slice in numpy's form may follow: model.w[0:2,3]. du lists the first parts of names.
         as_json: Print only JSON.
     """
     match = _SLICE.match(name)
@@ -224,7 +229,7 @@ def diff(a: Path, b: Path, *, as_json: AsJson = False) -> int:
     """Compare two checkpoints of any formats tensor by tensor; exit code 1 if they differ.
 
     Args:
-        a: Read this checkpoint.
+        a: Read this checkpoint, of any format; of a checkpoint directory or a run, the newest complete step.
         b: Compare it with this one.
         as_json: Print only JSON.
     """
@@ -265,8 +270,8 @@ def du(path: Path, *, depth: int = 2, as_json: AsJson = False) -> int:
     """Show the bytes of a checkpoint by the first parts of tensor names, and by file or rank.
 
     Args:
-        path: Read this checkpoint, of any format.
-        depth: Sum over names that agree in so many parts.
+        path: Read this checkpoint, of any format; of a checkpoint directory or a run, the newest complete step.
+        depth: Sum over tensors whose names agree in so many first parts; dots divide a name.
         as_json: Print only JSON.
     """
     names: Counter[str] = Counter()

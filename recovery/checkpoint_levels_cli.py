@@ -5,9 +5,10 @@ from __future__ import annotations
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from cyclopts import Parameter
 
 from mainstay.recovery.checkpoint.catalog import LATEST, PINNED, find, runs
 from mainstay.recovery.checkpoint.levels import open_level
@@ -17,26 +18,18 @@ from mainstay.recovery.checkpoint.summary import CheckpointLevel, StepState, lin
 from mainstay.recovery.checkpoint.upload import Uploader, UploadRequest
 from mainstay.recovery.checkpoint_rebuild import rebuild_step
 
+Runs = Annotated[Path, Parameter(help="Use this checkpoint directory, the --checkpoint-dir of a job.")]
+RunId = Annotated[str, Parameter(help="Choose the run by its ID; latest: the newest with a complete step.")]
+StepNumber = Annotated[int | None, Parameter(help="Choose the step; the default is the newest complete one.")]
 
-def pin(directory: Path, *, step: int | None = None, run: str = LATEST) -> int:
-    """Pin a complete step: no retention policy removes it, here or where it was uploaded to.
 
-    Args:
-        directory: Read checkpoints from this directory.
-        step: Choose the step; the default is the newest complete one.
-        run: Choose the run by its ID; the default is the newest with a complete step.
-    """
+def pin(directory: Runs, *, step: StepNumber = None, run: RunId = LATEST) -> int:
+    """Pin a complete step: the job removes it neither here nor at the upload level."""
     return _set_pinned(directory, run, step, pinned=True)
 
 
-def unpin(directory: Path, *, step: int | None = None, run: str = LATEST) -> int:
-    """Unpin a step: retention policies apply again.
-
-    Args:
-        directory: Read checkpoints from this directory.
-        step: Choose the step; the default is the newest complete one.
-        run: Choose the run by its ID; the default is the newest with a complete step.
-    """
+def unpin(directory: Runs, *, step: StepNumber = None, run: RunId = LATEST) -> int:
+    """Unpin a step: the job may remove it again, as --checkpoint-keep says."""
     return _set_pinned(directory, run, step, pinned=False)
 
 
@@ -64,7 +57,7 @@ def upload(directory: Path, url: str) -> int:
     From a node's own disk, upload its parts of the newest step: the step is complete once all nodes have done so.
 
     Args:
-        directory: Read checkpoints from this directory.
+        directory: Upload from this checkpoint directory, the --checkpoint-dir of a job.
         url: Upload to this place: ``s3://BUCKET/PREFIX?endpoint=URL`` or a directory.
     """
     runs(directory)  # is it one?
@@ -77,13 +70,13 @@ def upload(directory: Path, url: str) -> int:
 
 
 def download(url: str, directory: Path, *, step: int | None = None, run: str = LATEST) -> int:
-    """Download a complete step, and check every file.
+    """Download a complete step and the steps that it is built on, and check every file.
 
     Args:
         url: Read from this place: ``s3://BUCKET/PREFIX?endpoint=URL`` or a directory.
-        directory: Write to this directory of checkpoints.
+        directory: Write to this checkpoint directory; --resume can read it then.
         step: Choose the step; the default is the newest complete one.
-        run: Choose the run by its ID; the default is the newest with a complete step.
+        run: Choose the run by its ID; latest: the newest with a complete step.
     """
     with open_level(url) as level:
         source = level.find(run, step)
@@ -97,9 +90,9 @@ def rebuild(directory: Path, *, step: int | None = None, run: str = LATEST) -> i
     """Complete a step of nodes with disks of their own: verify all parts, decode lost ones from parity.
 
     Args:
-        directory: Complete a step in this directory, which all that is left of the nodes' directories was copied to.
+        directory: Work in this directory. First copy into it what is left of the directories of all nodes.
         step: Choose the step; the default is the newest of which enough is left.
-        run: Choose the run by its ID; the default is the newest.
+        run: Choose the run by its ID; latest: the newest.
     """
     manifest, decoded = rebuild_step(directory, run, step)
     text = f"step {manifest.epoch} of run {manifest.run} is complete; ranks from parity:"

@@ -35,7 +35,7 @@ HELP: Final = {
     "--on-corruption": "When a node turns out to have computed wrong results: report the corrupt steps, or roll the "
     "job back before them.",
     "--micro-batch-assignment": "Assign micro-batches to replicas evenly, or in proportion to their speed.",
-    "--parity-interval": "Encode parity across nodes every N steps; 0: never; or auto.",
+    "--parity-interval": "Encode parity across nodes every N steps; 0: never; auto: as measured costs suggest.",
     "--protection": "Protect snapshots against node loss: none, xor, rs:T (any T nodes of a group), copies:M (M - 1 "
     "nodes of a group).",
     "--group-size": "Limit the nodes of a parity group; the default is 8, or what the scheme needs.",
@@ -44,11 +44,12 @@ HELP: Final = {
     "all nodes.",
     "--snapshot-encryption": "Encrypt snapshots on their way between nodes; off: they travel in the clear, and "
     "changes on the way are detected. Messages are always encrypted.",
-    "--checkpoint-interval": "Write a checkpoint to --checkpoint-dir every N steps; 0: never; or auto.",
+    "--checkpoint-interval": "Write a checkpoint to --checkpoint-dir every N steps; 0: only when the job ends; auto: "
+    "as measured costs and failures suggest.",
     "--checkpoint-dir": "Write checkpoints to this directory; --resume reads them.",
-    "--checkpoint-keep": "Keep this many of the newest complete steps; more where --on-corruption needs older ones.",
-    "--checkpoint-keep-hours": "Keep the first complete step of each H hours too; with --checkpoint-upload, only "
-    "where steps are uploaded to.",
+    "--checkpoint-keep": "Keep the newest N complete steps; more where --on-corruption needs older ones.",
+    "--checkpoint-keep-hours": "Keep also the first complete step of each period of H hours, with --checkpoint-upload "
+    "only at the upload level; 0: none.",
     "--checkpoint-upload": "Upload complete steps to this place, s3://BUCKET/PREFIX?endpoint=URL or a directory; "
     "--resume also reads them.",
     "--checkpoint-upload-rate": "Limit the bytes per second that each node uploads; 0: no limit.",
@@ -62,7 +63,7 @@ HELP: Final = {
     "is none).",
     "--accept-quantized": "Let --resume continue from a quantized step, whose values are near those that were saved, "
     "within the error bounds that mainstay checkpoint ls shows.",
-    "--node-mtbf-hours": "Set the mean time between failures of one node in hours, for auto.",
+    "--node-mtbf-hours": "Set the mean time between failures of one node in hours, from which auto intervals start.",
 }
 
 

@@ -263,17 +263,17 @@ def _checkpoint_options(parser: argparse.ArgumentParser) -> None:
     add = add_group(parser, "options of snapshots and checkpoints")
     add("--parity-interval", dest="parity_every", type=parse_steps, default=10, metavar="N")
     add("--protection", default="xor", metavar="SCHEME")
-    add("--group-size", type=int)
+    add("--group-size", type=int, metavar="N")
     add("--failure-domain", dest="domain", action="append", default=[], metavar="[NODE=]RACK")
     add("--shard-snapshots", action="store_true")
     add("--snapshot-encryption", choices=("on", "off"), default="on")
     add("--checkpoint-interval", dest="disk_every", type=parse_steps, default=0, metavar="N")
-    add("--checkpoint-dir", type=Path)
+    add("--checkpoint-dir", type=Path, metavar="DIR")
     add("--checkpoint-keep", type=int, default=2, metavar="N")
     add("--checkpoint-keep-hours", type=float, default=0.0, metavar="H")
     add("--checkpoint-upload", type=parse_upload, metavar="URL")
     add("--checkpoint-upload-rate", dest="upload_rate", type=float, default=0.0, metavar="B")
-    add("--checkpoint-replicas", type=int, default=0)
+    add("--checkpoint-replicas", type=int, default=0, metavar="N")
     add("--checkpoint-parity", action="store_true")
     encodings = get_args(StepEncoding)
     add("--checkpoint-encoding", choices=encodings, default=encodings[0])
@@ -337,12 +337,9 @@ def _unformed(options: RunOptions) -> bool:
 
 def _parity_problems(options: RunOptions) -> dict[str, bool]:
     """Of ``--checkpoint-parity``."""
-    encoding, scheme, auto = (
-        options.checkpoint_encoding,
-        options.protection.kind,
-        options.disk_auto or options.parity_auto,
-    )
-    every, parity = options.disk_every, options.parity_every
+    encoding, scheme = options.checkpoint_encoding, options.protection.kind
+    every, parity, auto = options.disk_every, options.parity_every, options.disk_auto or options.parity_auto
+    unfit = encoding == "exact" and (scheme is SchemeKind.COPIES or options.checkpoint_upload is not None)
     return {
         "--checkpoint-parity needs --protection, and no --checkpoint-replicas": scheme is SchemeKind.NONE
         or options.checkpoint_replicas > 0,
@@ -350,8 +347,7 @@ def _parity_problems(options: RunOptions) -> dict[str, bool]:
         "auto": auto or not 0 < parity <= every or every % parity > 0,
         f"--checkpoint-encoding {encoding} cannot be used with --checkpoint-parity": encoding in QUANTIZED,
         "--checkpoint-encoding exact with --checkpoint-parity needs --protection xor or rs:T, and no "
-        "--checkpoint-upload": encoding == "exact"
-        and (scheme is SchemeKind.COPIES or options.checkpoint_upload is not None),
+        "--checkpoint-upload": unfit,
     }
 
 
@@ -369,9 +365,8 @@ def _refuse_nonsense(options: RunOptions, *, named: bool) -> None:
             options.shard_snapshots
             and (options.on_numeric_anomaly is NumericAnomalyPolicy.REPLAY or options.step_replay_every > 0)
         ),
-        "--shard-snapshots leaves no complete replica: use it with --on-loss wait": (
-            options.shard_snapshots and options.on_loss is not LossPolicy.WAIT
-        ),
+        "--shard-snapshots leaves no complete replica: use it with --on-loss wait": options.shard_snapshots
+        and options.on_loss is not LossPolicy.WAIT,
         "--dp, --pp and --tp must not be negative": min(options.dp, options.pp, options.tp) < 0,
         f"the product of --dp, --pp and --tp must {'be' if options.dp and options.tp else 'divide'} the "
         f"{options.world_size} ranks": _unformed(options),

@@ -125,7 +125,6 @@ def _with_job(step: CheckpointStep, parts: _Parts, job: CheckpointFacts, *, shar
     local = CheckpointLevel.LOCAL in step.levels
     if usable and local and (shared or len(job.held) == 1):  # agents may not have seen the newest step yet
         nodes = sorted(job.held)
-    steps_lost = step.step - (step.previous or 0) if usable else 0
     is_near = local or parts.fewest(job) > 0
     return msgspec.structs.replace(
         step,
@@ -133,7 +132,9 @@ def _with_job(step: CheckpointStep, parts: _Parts, job: CheckpointFacts, *, shar
         node_count=len(nodes),
         serves_recovery=usable and (0 < job.begun_at == step.step or (job.recovers_from_disk and is_near)),
         survives=_survives(step, parts, job, nodes, shared=shared) if usable else "",
-        seconds_lost=round(steps_lost * job.step_seconds, 3) or None,
+        seconds_lost=round((step.step - (step.previous or 0)) * job.step_seconds, 3)
+        if usable and job.step_seconds
+        else None,
         restore_seconds=step.read_bytes / job.read_rate if local and step.read_bytes and job.read_rate else None,
     )
 

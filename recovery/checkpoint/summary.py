@@ -6,6 +6,7 @@ manifests are read: ``mainstay checkpoint verify`` reads the tensors.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,15 +26,15 @@ from mainstay.recovery.checkpoint.catalog import (
     bases_of,
 )
 from mainstay.recovery.checkpoint.listed_files import PartFile
-from mainstay.recovery.checkpoint.manifest import CheckpointError, Manifest
+from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError, Manifest
 from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 
 LISTED: Final = 64
-"""Newest steps in a report, and as many older pinned ones."""
+"""Newest steps in a report, as many older pinned ones, and as many bases of each: no chain is longer."""
 UPLOADED: Final = ".uploaded.json"
 """In a run: the steps of the upload level, as of the last upload."""
 NAMED: Final = 16
-"""Nodes, bases, and later steps that are named for one step."""
+"""Nodes that are named for one step."""
 SETTLED_SECONDS: Final = 5.0
 """A step that has not changed for so long is not read again: a file system's clock ticks slower than files come."""
 _PROBLEM_CHARACTERS: Final = 500
@@ -65,7 +66,7 @@ class CheckpointStep(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     state: StepState
     problem: str = ""
-    """Why it is not complete; empty: it is."""
+    """Why it is not complete, or only at the upload level; empty: nothing is wrong."""
     time: float | None = None
     """Unix seconds at which it became complete."""
     ranks: int
@@ -119,7 +120,7 @@ def read_step(run: RunDirectory, epoch: int) -> CheckpointStep:
     except CheckpointError as error:
         states = {IncompleteStepError: StepState.INCOMPLETE, GivenUpStepError: StepState.GIVEN_UP}
         state = states.get(type(error), StepState.DAMAGED)
-        problem = str(error).removeprefix(f"{run.step(epoch)} ")[:_PROBLEM_CHARACTERS]
+        problem = str(error).removeprefix(str(run.step(epoch))).lstrip("/ ")[:_PROBLEM_CHARACTERS]
         return msgspec.structs.replace(found, state=state, problem=problem)
 
 
@@ -218,20 +219,24 @@ class RunReader:
         self._read = {key: step for key, step in steps.items() if key[1] < settled}
         uploaded = read_if_whole(self._run.path / UPLOADED, list[CheckpointStep]) or ()
         there = {step.step: step for step in uploaded}
-        here = (step for step in steps.values() if step.step not in there or not self._is_only_there(step))
-        return sorted((there | {step.step: step for step in here}).values(), key=lambda step: step.step)
+        here = {step.step: self._with_upload(step, there.get(step.step)) for step in steps.values()}
+        return sorted((there | here).values(), key=lambda step: step.step)
 
-    def _is_only_there(self, step: CheckpointStep) -> bool:
-        """Whether the upload level alone holds all of the step: nodes have directories of their own."""
-        upload = self._run.upload_state(step.step)
-        return step.state is StepState.INCOMPLETE and upload is not None and upload.check != ""
+    def _with_upload(self, step: CheckpointStep, there: CheckpointStep | None) -> CheckpointStep:
+        """The uploaded step where only it is whole: the one here is damaged, or nodes have their own directories."""
+        if there is not None and step.state is StepState.DAMAGED:
+            return msgspec.structs.replace(there, pinned=step.pinned, problem=f"in the directory: {step.problem}")
+        upload = self._run.upload_state(step.step) if there and step.state is StepState.INCOMPLETE else None
+        return there if there and upload and upload.check else step
 
 
-def _changed_at(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
+def _changed_at(step: Path) -> int:
+    """When its files or what its manifest says changed: a manifest that is damaged in place leaves the directory."""
+    found = 0
+    for path in (step, step / MANIFEST):
+        with contextlib.suppress(OSError):
+            found = max(found, path.stat().st_mtime_ns)
+    return found
 
 
 def newest(steps: Sequence[CheckpointStep]) -> tuple[CheckpointStep, ...]:
@@ -239,6 +244,6 @@ def newest(steps: Sequence[CheckpointStep]) -> tuple[CheckpointStep, ...]:
     recent, older = steps[-LISTED:], steps[:-LISTED]
     pinned = [step for step in older if step.pinned][-LISTED:]
     return tuple(
-        msgspec.structs.replace(step, bases=step.bases[-NAMED:], unreadable=step.unreadable[:NAMED])
+        msgspec.structs.replace(step, bases=step.bases[-LISTED:], unreadable=step.unreadable[:LISTED])
         for step in reversed([*pinned, *recent])
     )

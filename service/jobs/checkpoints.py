@@ -48,7 +48,7 @@ class ReportedStep(Lenient):
     """complete; incomplete: it is being written, or was interrupted; on_nodes: each node has its own parts, for a
     recovery and ``--resume``; given_up: the job has gone back behind it; damaged; unknown: a newer state."""
     problem: Text
-    """Why it is not complete; empty: it is."""
+    """Why it is not complete, or only at the upload level; empty: nothing is wrong."""
     time: UnixSeconds | None
     """When it became complete."""
     ranks: Count
@@ -67,9 +67,9 @@ class ReportedStep(Lenient):
     """local: in the checkpoint directory; upload: at the upload level."""
     pinned: Annotated[bool, Strict()]
     bases: _Steps
-    """Steps that it is built on, directly."""
+    """All steps that it is built on."""
     unreadable: _Steps
-    """Later steps that cannot be read without it."""
+    """Later steps that cannot be read without it; the oldest 64."""
     previous: _Step | None
     """The next older usable step, to which a job without this one goes back; null: it begins again. Where that step is
     quantized, only a new start with ``--resume --accept-quantized`` does."""

@@ -62,17 +62,19 @@ def test_steps_with_their_states_chains_and_costs(page: Page, dashboard: Stack) 
     rows = table.get_by_role("row")
     expect(rows).to_have_count(7)
     for number, words in ((1, ("50", "Incomplete")), (2, ("40", "Complete", "300 MiB (10%)", "30")),
-                          (4, ("20", "unknown", "10 min, 2 steps")), (5, ("10", "pinned")),
-                          (6, ("5", "Damaged"))):  # fmt: skip
+                          (4, ("20", "unknown", "30 min, 2 later steps")),
+                          (5, ("10", "pinned", "nothing now")), (6, ("5", "Damaged"))):  # fmt: skip
         for word in words:
             expect(rows.nth(number)).to_contain_text(word)
+    expect(rows.nth(2)).to_contain_text("next restore")
+    expect(page.get_by_text("A new start with --resume takes step 40.")).to_be_visible()
     expect(page.get_by_text("7 older steps not listed")).to_be_visible()
     expect(page.get_by_role("heading", name="Step 40")).to_be_visible()
     rows.nth(3).click()
     expect(page).to_have_url(re.compile("step=30"))
     expect(page.get_by_role("heading", name="Step 30")).to_be_visible()
-    expect(page.get_by_text("Steps that cannot be read without it: 40.")).to_be_visible()
-    expect(page.get_by_text("goes back to step 20: 10 min of training")).to_be_visible()
+    expect(page.get_by_text("Later steps that cannot be read without it: 40.")).to_be_visible()
+    expect(page.get_by_text("continues from step 20, not from step 40: 20 min of training is lost")).to_be_visible()
     table.get_by_role("button", name="Size on disk").click()
     expect(rows.nth(6)).to_contain_text("300 MiB")
 

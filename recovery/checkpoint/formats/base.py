@@ -17,17 +17,17 @@ class WriteOptions:
     """
 
     dp: int = 0
-    """Set the data-parallel size of the job that shall load it, for mainstay and for --zero-stage."""
+    """Set the data-parallel size of the job that loads it, for mainstay and --zero-stage; 0: as in the source, or 1."""
     pp: int = 0
-    """Set its pipeline stages, for mainstay."""
+    """Set its number of pipeline stages, for mainstay; 0: as in the source, or 1."""
     tp: int = 0
-    """Set its tensor slices, for mainstay."""
+    """Set its tensor-parallel size, for mainstay; 0: as in the source, or 1."""
     like: Path | None = None
     """Take random numbers and other rank-local state from this Mainstay step of the job, for mainstay."""
     zero_stage: int = 0
-    """Write the files of ZeRO 1, 2, or 3; by default, DeepSpeed's universal format."""
+    """For deepspeed, write the files of ZeRO 1, 2, or 3; 0: the universal format, which any number of ranks loads."""
     accept_quantized: bool = False
-    """Convert a quantized step too, whose values are near those that were saved."""
+    """Convert also a quantized step, whose values are only near those that were saved."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ import msgspec
 import pytest
 
 from mainstay.recovery.checkpoint import save
+from mainstay.recovery.checkpoint.catalog import PINNED
+from mainstay.recovery.checkpoint.encoding.chain_policy import MAX_LINKS
 from mainstay.recovery.checkpoint.job_summary import CheckpointFacts, with_job
 from mainstay.recovery.checkpoint.listed_files import ParityFile, PartFile
 from mainstay.recovery.checkpoint.manifest import MANIFEST, data_name
@@ -111,6 +113,34 @@ def test_what_changes_in_a_step_is_seen_and_what_does_not_is_not_read_again(rank
     assert [step.step for step in reader.read()] == [20]
 
 
+def test_a_manifest_that_is_damaged_in_place_is_seen(ranks: Callable[..., Any]) -> None:
+    job = ranks(dp=1)
+    job.whole(10)
+    step = job.run.step(10)
+    for path in (step / MANIFEST, step):
+        os.utime(path, (time.time() - 60,) * 2)
+    reader = RunReader(job.run)
+    assert [found.state for found in reader.read()] == ["complete"]
+    changed = step.stat().st_mtime_ns
+    (step / MANIFEST).write_bytes(b"{")
+    assert step.stat().st_mtime_ns == changed, "the directory itself has not changed"
+    assert [(found.state, found.problem.split(":")[0]) for found in reader.read()] == [
+        ("damaged", "manifest.json is damaged")
+    ]
+
+
+def test_a_step_that_is_damaged_here_is_whole_at_the_upload_level(place: Place) -> None:
+    job = place.job
+    job.whole(10)
+    assert place.upload() == [10]
+    (job.run.step(10) / PINNED).touch()
+    (job.run.step(10) / data_name(0, 1)).unlink()
+    (step,) = RunReader(job.run).read()
+    assert (step.state, step.levels, step.pinned) == ("complete", ("upload",), True)
+    assert step.problem == "in the directory: has lost the files of ranks [0]"
+    assert place.complete() == [10]
+
+
 def test_a_chain_says_what_needs_what() -> None:
     steps = link([complete(10), complete(20, 10), complete(30, 10, 20, read=50), complete(40), complete(25, 5)])
     found = {step.step: step for step in steps}
@@ -127,6 +157,8 @@ def test_a_report_has_the_newest_steps_and_the_pinned_ones() -> None:
     many = [msgspec.structs.replace(complete(n), pinned=n in pinned) for n in range(1, LISTED + 11)]
     listed = [step.step for step in newest(many)]
     assert listed == [*range(LISTED + 10, 10, -1), 5, 3]
+    chain = link(complete(n, *range(n)) for n in range(MAX_LINKS))
+    assert newest(chain) == chain[::-1], "the longest chain is named in full"
 
 
 def parts(step: int, *of: int) -> tuple[PartFile, ...]:
@@ -242,6 +274,8 @@ def test_times_are_known_or_said_to_be_unknown() -> None:
     measured = with_job(steps, CheckpointFacts(step_seconds=0.5, read_rate=50.0))
     assert [(step.seconds_lost, step.restore_seconds) for step in measured] == [(5.0, 2.0), (10.0, 4.0)]
     assert {(step.seconds_lost, step.restore_seconds) for step in with_job(steps, CheckpointFacts())} == {(None, None)}
+    (zeroth,) = with_job([complete(0)], CheckpointFacts(step_seconds=0.5))
+    assert zeroth.seconds_lost == 0.0, "no training comes before it"
 
 
 def test_an_empty_directory_has_no_steps(tmp_path: Path, ranks: Callable[..., Any]) -> None:

@@ -1,14 +1,13 @@
 import { describe, expect, it } from "vitest";
 import type { CheckpointStep, Checkpoints, Job } from "@/api/types";
 import {
-  deletionSentences,
-  deletionText,
   directoryFacts,
   isStale,
   levelText,
-  newestUsable,
+  restoreSentence,
   restoreText,
   sizeText,
+  stepsText,
   survivesText,
   usedByText,
   valuesText,
@@ -64,43 +63,32 @@ describe("a step", () => {
     expect(valuesText({ ...step, quantized: bound })).toBe(
       "quantized to 8 bits, with errors of at most 0.0012, or 2.1% of the value",
     );
-    expect(valuesText({ ...step, quantized: null })).toBe("the bits that were saved");
+    expect(valuesText({ ...step, quantized: null })).toBe("exact: the bits that were saved");
     expect(valuesText({ ...step, state: "incomplete" })).toBe("unknown");
   });
   it("shows unknown values as unknown", () => {
-    const unknown = { ...step, restore_seconds: null, seconds_lost: null, survives: "" };
-    expect([restoreText(unknown), survivesText(unknown), deletionText(unknown)]).toEqual([
-      "unknown",
-      "unknown",
-      "an unknown time",
-    ]);
+    const unknown = { ...step, restore_seconds: null, survives: "" };
+    expect([restoreText(unknown), survivesText(unknown)]).toEqual(["unknown", "unknown"]);
     expect([restoreText(step), survivesText(step)]).toEqual(["1.50 s", "the loss of any nodes"]);
-  });
-  it("says what its deletion costs", () => {
-    expect(deletionText(step)).toBe("12.0 s");
-    expect(deletionText({ ...step, unreadable: [50, 60] })).toBe("12.0 s, 2 steps");
-    expect(deletionSentences({ ...step, unreadable: [50, 60], previous: null }, [])).toEqual([
-      "Steps that cannot be read without it: 50, 60.",
-      "A job that needs it goes back to the start of training: 12.0 s of training.",
+    expect([step, unknown, { ...unknown, levels: ["upload" as const] }].map(restoreSentence)).toEqual([
+      "1.50 s",
+      "unknown before the first restore from this directory",
+      "unknown: it must be downloaded first",
     ]);
-    expect(deletionSentences(step, [])[0]).toBe("All other steps stay readable.");
-    expect(deletionText({ ...step, state: "incomplete" })).toBe("nothing");
   });
-  it("is no step that a running job goes back to where it is quantized, or at the upload level alone", () => {
+  it("names few steps, and counts many", () => {
+    expect([[], [10, 20], [0, 10, 20, 30, 1040]].map(stepsText)).toEqual([
+      "",
+      "10, 20",
+      "0 to 1\u202f040 (5 steps)",
+    ]);
+  });
+  it("says what continues from it", () => {
     const quantized = { bits: 8, absolute: 0.001, relative: 0.02 };
     const [near, exact] = [
       { ...step, step: 30, quantized, serves_recovery: false },
       { ...step, serves_recovery: false },
     ];
-    const cost = (of: CheckpointStep, ...others: CheckpointStep[]) => deletionSentences(of, others)[1];
-    expect(cost({ ...near, step: 40 }, near)).toBe(
-      "Only a new start with --resume --accept-quantized goes back to step 30: 12.0 s of training.",
-    );
-    expect(cost({ ...exact, serves_recovery: true }, near)).toContain(
-      "--resume --accept-quantized goes back",
-    );
-    expect(cost(exact)).toBe("Only a new start with --resume goes back to step 30: 12.0 s of training.");
-    expect(cost({ ...step, serves_recovery: true })).toContain("A job that needs it goes back to step 30");
     expect([near, { ...near, serves_recovery: null }, exact, step].map(usedByText)).toEqual([
       "only a new start with --resume --accept-quantized: a running job never goes back to it",
       "only a new start with --resume --accept-quantized: a running job never goes back to it",
@@ -128,7 +116,6 @@ describe("a report", () => {
     expect(isStale(job(1010), reported, 9999)).toBe(false);
   });
   it("names the directory and counts its steps", () => {
-    expect(newestUsable(reported.steps)?.step).toBe(40);
     expect(directoryFacts(reported).map((fact) => fact.value)).toEqual([
       "/checkpoints",
       "none",

@@ -6,6 +6,9 @@ import { dateTime } from "@/lib/time";
 /** Nodes whose uploads fail, of many. */
 const MOST_FAILING = 4;
 
+/** Steps that are named one by one. */
+const MOST_STEPS = 4;
+
 /** A directory that answers is read every few seconds, and reported each half minute. */
 export const STALE_SECONDS = 90;
 
@@ -13,12 +16,14 @@ export const isStale = (job: Job, reported: Checkpoints, now: number): boolean =
   job.finished_at === null && now - reported.time > STALE_SECONDS;
 
 /** Return whether a recovery or a new start can continue from the step. */
-const isUsable = (step: CheckpointStep): boolean => step.state === "complete" || step.state === "on_nodes";
+export const isUsable = (step: CheckpointStep): boolean =>
+  step.state === "complete" || step.state === "on_nodes";
 
-export const newestUsable = (steps: readonly CheckpointStep[]): CheckpointStep | undefined =>
-  steps.find(isUsable);
-
-export const stepsText = (steps: readonly number[]): string => steps.map(integer).join(", ");
+/** Return the numbers of a few steps, or how many there are between the first and the last. */
+export function stepsText(steps: readonly number[]): string {
+  if (steps.length <= MOST_STEPS) return steps.map(integer).join(", ");
+  return `${integer(steps[0])} to ${integer(steps.at(-1))} (${integer(steps.length)} steps)`;
+}
 
 export function levelText(step: CheckpointStep): string {
   const [local, upload] = [step.levels.includes("local"), step.levels.includes("upload")];
@@ -27,11 +32,13 @@ export function levelText(step: CheckpointStep): string {
   return local ? "Directory" : "unknown";
 }
 
-/** Return the size on disk, and its share of the state that it restores where it is smaller. */
-export function sizeText(step: CheckpointStep): string {
+/** Return the share of the state that the files of the step are, where they are smaller; otherwise nothing. */
+export function shareText(step: CheckpointStep): string {
   const share = step.full_bytes ? step.disk_bytes / step.full_bytes : 1;
-  return bytes(step.disk_bytes) + (share < 0.995 ? ` (${percent(share, 0)})` : "");
+  return share < 0.995 ? ` (${percent(share, 0)})` : "";
 }
+
+export const sizeText = (step: CheckpointStep): string => bytes(step.disk_bytes) + shareText(step);
 
 /** Return how much of a size on disk is parity, for what follows the size. */
 export const parityText = (parity: number): string => (parity > 0 ? `, ${bytes(parity)} of it parity` : "");
@@ -39,7 +46,7 @@ export const parityText = (parity: number): string => (parity > 0 ? `, ${bytes(p
 /** Return how far the values of the step may be from those that were saved. */
 export function valuesText(step: CheckpointStep): string {
   const bound = step.quantized;
-  if (!bound) return step.state === "complete" ? "the bits that were saved" : "unknown";
+  if (!bound) return step.state === "complete" ? "exact: the bits that were saved" : "unknown";
   const errors = `${bound.absolute.toPrecision(2)}, or ${percent(bound.relative, 1)} of the value`;
   return `quantized to ${plural(bound.bits, "bit")}, with errors of at most ${errors}`;
 }
@@ -47,17 +54,16 @@ export function valuesText(step: CheckpointStep): string {
 export const restoreText = (step: CheckpointStep): string =>
   step.restore_seconds === null ? "unknown" : duration(step.restore_seconds);
 
-export const survivesText = (step: CheckpointStep): string => step.survives || "unknown";
-
-const lostText = (step: CheckpointStep): string =>
-  step.seconds_lost === null ? "an unknown time" : duration(step.seconds_lost);
-
-/** Return what a deletion costs in a few words, for a table. */
-export function deletionText(step: CheckpointStep): string {
-  if (!isUsable(step)) return "nothing";
-  const later = step.unreadable.length;
-  return `${lostText(step)}${later > 0 ? `, ${plural(later, "step")}` : ""}`;
+/** Say also why the time is not known. */
+export function restoreSentence(step: CheckpointStep): string {
+  if (step.restore_seconds !== null) return duration(step.restore_seconds);
+  const isLocal = step.levels.includes("local");
+  return isLocal
+    ? "unknown before the first restore from this directory"
+    : "unknown: it must be downloaded first";
 }
+
+export const survivesText = (step: CheckpointStep): string => step.survives || "unknown";
 
 /** Return what continues from the step: a running job never does from a quantized one of its own run. */
 export function usedByText(step: CheckpointStep): string {
@@ -68,26 +74,6 @@ export function usedByText(step: CheckpointStep): string {
   if (step.serves_recovery) return `a recovery of the running job, or ${start}`;
   const known = step.serves_recovery === false || step.quantized;
   return known ? `only a new start with ${start}: a running job never goes back to it` : start;
-}
-
-/** Return who goes back to the step `before`, once `step` is deleted. */
-function whoGoesBack(step: CheckpointStep, before: CheckpointStep | undefined): string {
-  if (before?.quantized) return "Only a new start with --resume --accept-quantized";
-  const started = [step, before].some((one) => one && (one.serves_recovery === false || one.quantized));
-  return started ? "Only a new start with --resume" : "A job that needs it";
-}
-
-/** Return what a deletion costs, in sentences, beside the other steps of the run. */
-export function deletionSentences(step: CheckpointStep, steps: readonly CheckpointStep[]): string[] {
-  if (!isUsable(step)) return ["It is not complete: nothing is lost with it."];
-  const before = steps.find((other) => other.step === step.previous);
-  const back = step.previous === null ? "the start of training" : `step ${integer(step.previous)}`;
-  return [
-    step.unreadable.length > 0
-      ? `Steps that cannot be read without it: ${stepsText(step.unreadable)}.`
-      : "All other steps stay readable.",
-    `${whoGoesBack(step, before)} goes back to ${back}: ${lostText(step)} of training.`,
-  ];
 }
 
 /** Return the directory as names and values. */

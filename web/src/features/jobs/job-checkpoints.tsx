@@ -1,9 +1,9 @@
 /** The checkpoints of a job: every step, how safe it is, and what its deletion costs. */
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi } from "@tanstack/react-router";
-import { useState } from "react";
+import { useMemo, useState } from "react";
 import type { CheckpointStep, Checkpoints, Job } from "@/api/types";
-import { integer, plural } from "@/lib/format";
+import { bytes, integer, plural } from "@/lib/format";
 import { usePolling } from "@/lib/live";
 import { checkpointStep, statusStyleOf } from "@/lib/status-styles";
 import { useNow } from "@/lib/time";
@@ -18,29 +18,43 @@ import { StatePill } from "@/ui/state-pill";
 import { type Column, columnsFor, DataTable } from "@/ui/table";
 import { CheckpointDetail } from "./checkpoint-detail";
 import {
-  deletionText,
   directoryFacts,
   isStale,
+  isUsable,
   levelText,
-  newestUsable,
   restoreText,
-  sizeText,
+  shareText,
   stepsText,
   survivesText,
 } from "./checkpoint-model";
+import {
+  type Deletion,
+  deletionOf,
+  deletionSeconds,
+  deletionText,
+  nextRestores,
+  nextRestoreText,
+  stepsOf,
+} from "./checkpoint-restore";
 import { checkpointsQuery } from "./queries";
 
 const route = getRouteApi("/shell/jobs/$id");
-const column = columnsFor<CheckpointStep>();
+/** A step with what its deletion costs, and whether the next restore takes it. */
+type Row = CheckpointStep & { deletion: Deletion; next: boolean };
 
-const columns: Column<CheckpointStep>[] = column.columns([
+const column = columnsFor<Row>();
+
+const columns: Column<Row>[] = column.columns([
   column.accessor("step", { header: "Step", cell: ({ row }) => integer(row.original.step) }),
   column.accessor("state", {
     header: "State",
     cell: ({ row }) => (
-      <span className="flex items-center gap-x-2 max-sm:flex-col max-sm:items-start">
+      <span className="flex items-center gap-x-2">
         <StatePill look={statusStyleOf(checkpointStep, row.original.state)} quiet />
-        {row.original.quantized && <span className="text-ink-3 text-xs">quantized</span>}
+        {row.original.next && (
+          <span className="font-medium text-ink text-xs max-sm:hidden">next restore</span>
+        )}
+        {row.original.quantized && <span className="text-ink-3 text-xs max-sm:hidden">quantized</span>}
         {row.original.pinned && <span className="text-ink-3 text-xs">pinned</span>}
       </span>
     ),
@@ -48,18 +62,23 @@ const columns: Column<CheckpointStep>[] = column.columns([
   column.accessor((step) => step.time ?? 0, {
     id: "age",
     header: "Age",
-    cell: ({ row }) => (row.original.time === null ? "–" : <Age at={row.original.time} />),
+    cell: ({ row }) => (row.original.time === null ? "–" : <Age at={row.original.time} suffix="" />),
   }),
   column.accessor("disk_bytes", {
     id: "size",
     header: "Size on disk",
-    cell: ({ row }) => sizeText(row.original),
+    cell: ({ row }) => (
+      <>
+        {bytes(row.original.disk_bytes)}
+        <span className="max-sm:hidden">{shareText(row.original)}</span>
+      </>
+    ),
   }),
   column.accessor(levelText, { id: "level", header: "Level" }),
   column.accessor((step) => step.bases.length, {
     id: "bases",
     header: "Built on",
-    cell: ({ row }) => stepsText(row.original.bases) || "–",
+    cell: ({ row }) => basesText(row.original.bases),
   }),
   column.accessor(survivesText, {
     id: "survives",
@@ -71,18 +90,39 @@ const columns: Column<CheckpointStep>[] = column.columns([
     header: "Time to read",
     cell: ({ row }) => restoreText(row.original),
   }),
-  column.accessor((step) => step.seconds_lost ?? -1, {
+  column.accessor(({ deletion }) => deletionSeconds(deletion), {
     id: "deletion",
     header: "Deletion costs",
-    cell: ({ row }) => deletionText(row.original),
+    cell: ({ row: { original } }) => (
+      <span className={deletionSeconds(original.deletion) > 0 ? "text-ink" : "text-ink-3"}>
+        {deletionText(original, original.deletion)}
+      </span>
+    ),
   }),
-]) as Column<CheckpointStep>[];
+]) as Column<Row>[];
+
+const basesText = (bases: readonly number[]): string =>
+  bases.length > 2 ? plural(bases.length, "step") : stepsText(bases) || "–";
+
+/** Columns that say nothing of any step are left out. */
+const columnsOf = (steps: readonly CheckpointStep[]): Column<Row>[] => {
+  const empty = new Set([
+    ...(steps.some((step) => step.bases.length > 0) ? [] : ["bases"]),
+    ...(steps.some((step) => step.restore_seconds !== null) ? [] : ["restore"]),
+  ]);
+  return columns.filter(({ id }) => id === undefined || !empty.has(id));
+};
+
+function rowsOf(steps: readonly CheckpointStep[]): Row[] {
+  const next = Object.values(nextRestores(steps));
+  return steps.map((step) => ({ ...step, deletion: deletionOf(step, steps), next: next.includes(step) }));
+}
 
 /** Narrow screens keep step, state, and size; the panel of the selected step has the rest. */
 const hidden = {
   age: "max-sm:hidden",
   level: "max-lg:hidden",
-  bases: "max-md:hidden",
+  bases: "max-2xl:hidden",
   survives: "max-2xl:hidden",
   restore: "max-md:hidden",
   deletion: "max-md:hidden",
@@ -128,8 +168,9 @@ function Report({ job, reported }: { job: Job; reported: Checkpoints }) {
   const { step: wanted } = route.useSearch();
   const navigate = route.useNavigate();
   const [sort, setSort] = useState("-step");
-  const { steps } = reported;
-  const selected = steps.find(({ step }) => step === wanted) ?? newestUsable(steps) ?? steps[0];
+  const steps = useMemo(() => stepsOf(job, reported.steps), [job, reported.steps]);
+  const rows = useMemo(() => rowsOf(steps), [steps]);
+  const selected = steps.find(({ step }) => step === wanted) ?? steps.find(isUsable) ?? steps[0];
   return (
     <div className="grid items-start gap-4 xl:grid-cols-[minmax(0,1fr)_22rem]">
       <Panel
@@ -139,6 +180,7 @@ function Report({ job, reported }: { job: Job; reported: Checkpoints }) {
         aside={<CopyMenu commands={commands(job, reported)} />}
         flush
       >
+        {steps.length > 0 && <p className="px-4 pb-2 text-ink-2 text-sm">{nextRestoreText(steps)}</p>}
         {steps.length === 0 ? (
           <div className="px-4 pb-3">
             <Empty title="No checkpoints yet.">{whenNext(job)}</Empty>
@@ -146,8 +188,8 @@ function Report({ job, reported }: { job: Job; reported: Checkpoints }) {
         ) : (
           <DataTable
             label="Checkpoints"
-            data={steps}
-            columns={columns}
+            data={rows}
+            columns={columnsOf(steps)}
             rowId={(step) => String(step.step)}
             sort={sort}
             onSort={setSort}
@@ -166,7 +208,7 @@ function Report({ job, reported }: { job: Job; reported: Checkpoints }) {
           </p>
         )}
       </Panel>
-      <div className="flex min-w-0 flex-col gap-4">
+      <div className="flex min-w-0 flex-col gap-4 xl:sticky xl:top-4">
         {selected && <CheckpointDetail step={selected} steps={steps} />}
         <Panel title="Checkpoint directory">
           <Facts facts={directoryFacts(reported)} />
