@@ -21,7 +21,7 @@ from cyclopts import App, Parameter
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
 from mainstay.recovery.checkpoint.catalog import LATEST, RunDirectory, find, runs
 from mainstay.recovery.checkpoint.file_errors import refusal
-from mainstay.recovery.checkpoint.formats import WriteOptions, convert, open_checkpoint
+from mainstay.recovery.checkpoint.formats import WriteOptions, convert, formats, open_checkpoint
 from mainstay.recovery.checkpoint.formats.mainstay import named_part
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.logical import LogicalTensor, problems, region_of, values_of
@@ -55,7 +55,8 @@ def ls(directory: Path, *, upload: str | None = None, as_json: AsJson = False) -
     rows = [row for run in (runs(directory) if directory.is_dir() or upload is None else []) for row in _steps(run)]
     if upload is not None:
         rows = sorted([*rows, *uploaded_rows(upload, rows)], key=lambda row: (row["run"], row["step"] or 0))
-    lines = [] if rows else [f"no runs in {directory}"]
+    kind = next((f", which is itself a {f.name} checkpoint" for f in formats().values() if f.detect(directory)), "")
+    lines = [] if rows else [f"no runs in {directory}{kind}"]
     for run, of_run in itertools.groupby(rows, key=itemgetter("run")):
         first, *others = of_run
         shape = "shape unknown" if first["shape"] is None else "dp={} pp={} tp={}".format(*first["shape"])
@@ -104,7 +105,7 @@ def _steps(run: RunDirectory) -> list[dict[str, Any]]:
 @checkpoint.command(name="verify")
 @_clear
 def verify(directory: Path, *, run: str = LATEST, step: int | None = None, as_json: AsJson = False) -> int:
-    """Verify a checkpoint: read every tensor and check its digest; exit code 1 if one is damaged.
+    """Verify a checkpoint: read every tensor and check its digest or checksum; exit code 1 if one is damaged.
 
     Args:
         directory: Read a step of this checkpoint directory; or, without --run and --step, any other checkpoint.
@@ -113,6 +114,8 @@ def verify(directory: Path, *, run: str = LATEST, step: int | None = None, as_js
         as_json: Print only JSON.
     """
     if not (directory.is_dir() and runs(directory)):
+        if run != LATEST or step is not None:
+            raise CheckpointError(f"{directory} is no directory of runs, in which --run and --step choose")
         return _verify_other(directory, as_json=as_json)
     source = find(directory, run, step)
     manifest = source.manifest
@@ -125,9 +128,8 @@ def verify(directory: Path, *, run: str = LATEST, step: int | None = None, as_js
             problem = str(error)
         found.append({"rank": entry.rank, "nbytes": nbytes, "problem": problem})
     bad = [f"rank {row['rank']}: {row['problem']}" for row in found if row["problem"]]
-    verdict = f"{len(bad)} of {len(found)} ranks are damaged"
-    if not bad:
-        verdict = f"{len(found)} ranks, {sum(int(row['nbytes']) for row in found)} bytes, all digests hold"
+    whole = f"{len(found)} ranks, {sum(int(row['nbytes']) for row in found)} bytes, all digests hold"
+    verdict = f"{len(bad)} of {len(found)} ranks are damaged" if bad else whole
     near = msgspec.to_builtins(manifest.quantized or None)
     content = {"run": manifest.run, "step": manifest.epoch, "ok": not bad, "quantized": near, "ranks": found}
     lines = [*bad, f"step {manifest.epoch} of run {manifest.run}: {verdict}"]
@@ -145,8 +147,10 @@ def _verify_other(path: Path, *, as_json: bool) -> int:
     """Verify a checkpoint that is no directory of runs."""
     opened = open_checkpoint(path)
     bad = list(problems(opened))
+    unchecked = sum(any(box.verify is None for box in tensor.boxes) for tensor in opened.tensors.values())
     content = {"format": opened.format, "tensors": len(opened.tensors), "ok": not bad, "problems": bad}
-    verdict = f"{len(bad)} tensors are damaged" if bad else "all are whole"
+    whole = f"all can be read, {unchecked} have no checksum" if unchecked else "all are whole"
+    verdict = f"{len(bad)} of them damaged" if bad else whole
     lines = [*bad, f"{path} ({opened.format}): {len(opened.tensors)} tensors, {verdict}"]
     return _report(content, lines, as_json=as_json, code=1 if bad else 0)
 
@@ -174,7 +178,7 @@ def convert_(
     return _report(content, lines, as_json=as_json)
 
 
-_SLICE: Final = re.compile(r"^(.*?)(?:\[([-\d:,\s]*)\])?$")
+_SLICE: Final = re.compile(r"^(.*?)(?:\[([^\[\]]*)\])?$", re.DOTALL)
 
 
 @checkpoint.command(name="cat")
@@ -202,24 +206,20 @@ def cat(path: Path, name: str, *, as_json: AsJson = False) -> int:
 
 def _region(tensor: LogicalTensor, text: str | None) -> tuple[tuple[slice, ...], list[bool]]:
     """The region that ``text`` means, and which dimensions stay."""
-    words = [word.strip() for word in (text or "").split(",") if word.strip()]
+    words = "".join(text.split()).removesuffix(",").split(",") if text else []
     if len(words) > len(tensor.shape):
         raise CheckpointError(f"[{text}] has {len(words)} dimensions, {tensor.name} has {len(tensor.shape)}")
     region, kept = list(region_of(tensor.shape)), [True] * len(tensor.shape)
     for axis, (word, length) in enumerate(zip(words, tensor.shape, strict=False)):
-        try:
-            numbers = [int(number) if number else None for number in word.split(":")]
-        except ValueError as error:
-            raise CheckpointError(f"[{text}]: {word!r} is neither a number nor START:STOP") from error
-        if len(numbers) > 2:
-            raise CheckpointError(f"[{text}]: {word!r} has a step, which is not supported")
+        if not re.fullmatch(r"-?\d+|(-?\d+)?:(-?\d+)?", word):
+            raise CheckpointError(f"[{text}]: {word!r} is neither a number nor START:STOP (no step)")
+        numbers = [int(number) if number else None for number in word.split(":")]
         first = numbers[0]
         if len(numbers) == 1 and first is not None:
             if not -length <= first < length:
                 raise CheckpointError(f"[{text}]: {first} is outside of dimension {axis} with {length} elements")
             numbers, kept[axis] = [first % length, first % length + 1], False
-        start, stop, _ = slice(*numbers).indices(length)
-        region[axis] = slice(start, max(start, stop))
+        region[axis] = slice(*numbers)
     return tuple(region), kept
 
 

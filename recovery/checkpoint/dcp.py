@@ -153,6 +153,8 @@ class StoredChunk:
     """Of its archive."""
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
+    path: tuple[str, ...] = ()
+    """Of the entry in the state dict that was saved; empty if that is not said."""
 
 
 # Writing
@@ -238,7 +240,8 @@ def read_metadata(directory: Path) -> list[StoredChunk]:
         state = _state(root, "Metadata")
         described, places = state["state_dict_metadata"].text(), state["storage_data"].items
         tensors = {key: _tensor_state(key, entry) for key, entry in described.items()}
-        return [_chunk(tensors, _state(index, "MetadataIndex"), place) for index, place in places]
+        paths = planned.text() if isinstance(planned := state.get("planner_data"), PickledDict) else {}
+        return [_chunk(tensors, paths, _state(index, "MetadataIndex"), place) for index, place in places]
 
 
 def _state(term: Any, kind: str) -> dict[str, Any]:
@@ -270,7 +273,7 @@ def _numbers(size: Any) -> tuple[int, ...]:
     return tuple(int(n) for n in size.arguments[0])
 
 
-def _chunk(tensors: Mapping[str, _Tensor | None], index: dict[str, Any], place: Any) -> StoredChunk:
+def _chunk(tensors: Mapping[str, _Tensor | None], paths: Any, index: dict[str, Any], place: Any) -> StoredChunk:
     key, stored = str(index["fqn"]), _state(place, "_StorageInfo")
     if stored.get("transform_descriptors"):
         raise OpcodesError(f"{key!r} is stored in a transformed form ({stored['transform_descriptors']})")
@@ -280,4 +283,5 @@ def _chunk(tensors: Mapping[str, _Tensor | None], index: dict[str, Any], place: 
     dtype, shape, chunks = tensors[key] or ("", (), {})
     offsets = _numbers(index["offset"]) if dtype else ()
     sizes = chunks[offsets] if dtype else ()
-    return StoredChunk(key, dtype, shape, file, int(stored["offset"]), int(stored["length"]), offsets, sizes)
+    path = tuple(map(str, paths.get(key, ())))
+    return StoredChunk(key, dtype, shape, file, int(stored["offset"]), int(stored["length"]), offsets, sizes, path)

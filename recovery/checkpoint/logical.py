@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[np.generic]
 Shape = tuple[int, ...]
 Region = tuple[slice, ...]
-"""One slice for each dimension, with start and stop, without a step."""
+"""One slice for each dimension, without a step."""
 Verify = Callable[[], object] | None
 PIECE: Final = 16 << 20
 """Bytes of a tensor that are in memory at once while it is copied or compared."""
@@ -69,7 +69,7 @@ class Box:
     place: str = ""
     """Where the bytes are, for people: a file or a rank."""
     verify: Verify = None
-    """Read all bytes and check their checksum; raises ``CheckpointError``."""
+    """Read all bytes and check their checksum; raises ``CheckpointError``. None: there is no checksum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,16 @@ class LogicalTensor:
         return np.dtype(DTYPES[self.dtype])
 
     def read(self, region: Region | None = None) -> Array:
-        """The elements of ``region``; None: all.
+        """The elements of ``region``, whose bounds count as numpy's do; None: all.
 
         Raises:
-            CheckpointError: a file is short or missing, or no box has some of the elements.
+            CheckpointError: a file is short or missing, no box has some of the elements, or it is no such region.
         """
-        wanted = region_of(self.shape) if region is None else region
+        given = region_of(self.shape) if region is None else region
+        if len(given) != len(self.shape) or any(part.step not in (None, 1) for part in given):
+            raise CheckpointError(f"tensor {self.name!r} {list(self.shape)} needs a slice for each dimension, no steps")
+        bounds = (part.indices(length) for part, length in zip(given, self.shape, strict=True))
+        wanted = tuple(slice(start, max(start, stop)) for start, stop, _ in bounds)
         sizes = lengths(wanted)
         met = [(box, where) for box in self.boxes if (where := overlap(box.offsets, box.sizes, wanted))]
         for box, (inner, _) in met:
@@ -215,8 +219,9 @@ class LogicalCheckpoint:
         groups = [dict(group) for group in self.values.get("optimizer.param_groups") or [{}]]
         if len(groups) == 1 and not all(isinstance(name, str) for name in groups[0].get("params", [0])):
             groups[0]["params"] = list(self.optimizer_state())
-        if any(not isinstance(name, str) for group in groups for name in group.get("params", [0])):
-            raise CheckpointError(f"{self.path} does not say which parameters each optimizer group has")
+        named = all(f"model.{name}" in self.tensors for name in self.optimizer_state() if name.isdecimal())
+        if not named or any(not isinstance(name, str) for group in groups for name in group.get("params", [0])):
+            raise CheckpointError(f"{self.path} does not say which parameters each optimizer group has, by name")
         return groups
 
     def nested(self) -> dict[str, Any]:
@@ -263,7 +268,7 @@ def boxes_of_range(shape: Shape, start: int, stop: int) -> Iterator[tuple[Shape,
 
 def array_tensor(array: Array, dtype: str) -> LogicalTensor:
     """A tensor that is in memory; ``array`` has the numpy type of ``dtype``."""
-    box = Box((0,) * array.ndim, array.shape, lambda region: array[region], "memory")
+    box = Box((0,) * array.ndim, array.shape, lambda region: array[region], "memory", lambda: True)
     return LogicalTensor("", dtype, array.shape, (box,))
 
 

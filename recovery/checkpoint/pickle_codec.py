@@ -172,13 +172,10 @@ class _Machine:
             "EMPTY_LIST": lambda _: self.stack.append([]),
             "EMPTY_DICT": lambda _: self.stack.append(PickledDict()),
             "MARK": lambda _: self.stack.append(_MARK),
-            "PROTO": lambda _: None,
-            "FRAME": lambda _: None,
+            **dict.fromkeys(("PROTO", "FRAME"), lambda _: None),
             "MEMOIZE": lambda _: self._remember(len(self._memo)),
-            "BINPUT": self._remember,
-            "LONG_BINPUT": self._remember,
-            "BINGET": lambda number: self.stack.append(self._memo[number]),
-            "LONG_BINGET": lambda number: self.stack.append(self._memo[number]),
+            **dict.fromkeys(("BINPUT", "LONG_BINPUT"), self._remember),
+            **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda number: self.stack.append(self._memo[number])),
             "GLOBAL": lambda argument: self._name(*argument.split(" ", 1)),
             "STACK_GLOBAL": lambda _: self._name(*self._take(2)),
             "TUPLE1": lambda _: self.stack.append(self._take(1)),
@@ -222,7 +219,7 @@ class _Machine:
 
     def _name(self, module: str, name: str) -> None:
         if not self._admitted & {f"{module}.{name}", f"{module}.*"}:
-            raise OpcodesError(f"names {module}.{name}, which has no place in a checkpoint's metadata")
+            raise OpcodesError(f"names {module}.{name}, which is not read: state dicts have no such objects")
         self.stack.append(Name(module, name))
 
     def _extend(self, parts: Iterable[Any]) -> None:

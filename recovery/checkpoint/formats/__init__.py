@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mainstay.probes.durable_files import sync_directory
 from mainstay.recovery.checkpoint.formats.base import Format, WriteOptions
+from mainstay.recovery.checkpoint.formats.torch_save import SUFFIXES
 from mainstay.recovery.checkpoint.logical import LogicalCheckpoint, problems
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 
@@ -48,6 +49,10 @@ def convert(source: Path, out: Path, to: str, options: WriteOptions) -> LogicalC
     """
     if to not in formats():
         raise CheckpointError(f"--to {to!r} must be one of {', '.join(formats())}")
+    if min(options.dp, options.pp, options.tp) < 0:
+        raise CheckpointError("--dp, --pp, and --tp must be positive")
+    if (to == "torch") != (out.suffix in SUFFIXES):
+        raise CheckpointError(f"--to {to} cannot write {out}: --to torch writes files ({', '.join(SUFFIXES)})")
     checkpoint = open_checkpoint(source)
     damage = next(problems(checkpoint), None)
     if damage is not None:
@@ -63,10 +68,14 @@ def convert(source: Path, out: Path, to: str, options: WriteOptions) -> LogicalC
         raise CheckpointError(f"{out} exists already")
     new = out.with_name(f".{out.name}.new")
     _remove(new)
-    out.parent.mkdir(parents=True, exist_ok=True)
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         formats()[to].write(checkpoint, new, options)
+        for written in (new, *new.rglob("*")):
+            sync_directory(written)
         new.replace(out)
+    except OSError as error:
+        raise CheckpointError(f"{out}: {error.strerror or error}") from error
     finally:
         _remove(new)
     sync_directory(out.parent)
@@ -74,7 +83,5 @@ def convert(source: Path, out: Path, to: str, options: WriteOptions) -> LogicalC
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)  # if it is a directory
+    path.unlink(missing_ok=True)

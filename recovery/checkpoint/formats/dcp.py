@@ -12,6 +12,7 @@ from typing import IO, Any
 
 from mainstay.recovery.checkpoint.dcp import StoredChunk, encode_metadata, read_metadata
 from mainstay.recovery.checkpoint.formats.base import Format, WriteOptions
+from mainstay.recovery.checkpoint.formats.torch_save import MODEL, OPTIMIZER
 from mainstay.recovery.checkpoint.logical import Box, LogicalCheckpoint, LogicalTensor
 from mainstay.recovery.checkpoint.manifest import MANIFEST, METADATA, CheckpointError
 from mainstay.recovery.checkpoint.torch_archive import FileWindow, is_plain, read_archive, write_archive
@@ -26,8 +27,8 @@ def detect(path: Path) -> bool:
     return (path / METADATA).is_file() and not (path / MANIFEST).exists() and not (path / "metadata.json").exists()
 
 
-def read(path: Path, kind: str = "dcp", rename: Rename = str) -> LogicalCheckpoint:
-    """The checkpoint in ``path``, whose entries are called ``rename(key)`` here.
+def read(path: Path, kind: str = "dcp", rename: Rename | None = None) -> LogicalCheckpoint:
+    """The checkpoint in ``path``, whose tensors are called ``rename(key)`` here; see ``_names``.
 
     Raises:
         CheckpointError: see ``read_metadata``.
@@ -36,14 +37,29 @@ def read(path: Path, kind: str = "dcp", rename: Rename = str) -> LogicalCheckpoi
     for chunk in read_metadata(path):
         stored.setdefault(chunk.key, []).append(chunk)
     tensors, values = {}, {}
+    names = _names(stored) if rename is None else {key: rename(key) for key in stored}
     for key, chunks in stored.items():
-        first, name = chunks[0], rename(key)
+        first, name = chunks[0], names[key]
         if first.dtype:
             boxes = tuple(_box(path, chunk) for chunk in chunks)
             tensors[name] = LogicalTensor(name, first.dtype, first.shape, boxes)
         elif is_plain(value := read_archive(path / first.file, first.at, first.nbytes)):
-            values[key] = value
+            values[name if rename is None else key] = value
     return LogicalCheckpoint(path, kind, tensors, gathered(values))
+
+
+def _names(stored: dict[str, list[StoredChunk]]) -> dict[str, str]:
+    """Key -> name. Scripts have words of their own for model and optimizer, wrap the two, or save a model alone."""
+    paths = {key: chunks[0].path or (key,) for key, chunks in stored.items()}
+    if len({path[0] for path in paths.values()}) == 1 and {path[1] for path in paths.values() if path[2:]} & {*MODEL}:
+        paths = {key: path[1:] for key, path in paths.items()}
+    tops = {path[0] for path in paths.values() if path[1:]}
+    ours = {word: words[0] for words in (MODEL, OPTIMIZER) for word in [w for w in words if w in tops][:1]}
+    full = "model" in ours.values() or any(path[0].startswith(("rank0.", "optimizer.")) for path in paths.values())
+    for key, path in paths.items():
+        alone = not full and not path[1:] and stored[key][0].dtype
+        paths[key] = ("model", key) if alone else (ours.get(path[0], path[0]) if path[1:] else path[0], *path[1:])
+    return {key: ".".join(path) for key, path in paths.items()}
 
 
 def _box(path: Path, chunk: StoredChunk) -> Box:
@@ -106,7 +122,8 @@ def _objects(checkpoint: LogicalCheckpoint) -> Iterator[tuple[tuple[str | int, .
     for name, value in checkpoint.values.items():
         if name != _GROUPS:
             yield (name,), value
-    groups = checkpoint.param_groups() if _GROUPS in checkpoint.values else []
+    groups = checkpoint.values.get(_GROUPS) or []
+    groups = groups if all("params" in group for group in groups) else checkpoint.param_groups()
     for index, group in enumerate(groups):
         for key, value in group.items():
             yield ("optimizer", "param_groups", index, key), value

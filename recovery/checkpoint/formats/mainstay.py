@@ -55,7 +55,7 @@ from mainstay.recovery.memory.model_names import MARK
 from mainstay.recovery.mesh_shape import MeshShape
 
 _STEP: Final = re.compile(r"step-(\d{1,18})$")
-_RANK: Final = re.compile(r"^rank\d+\.")
+RANK: Final = re.compile(r"^rank\d+\.")
 _GENERATION: Final = 1
 _SHAPE: Final = "mainstay.shape"
 _DECODED: Final = 8
@@ -166,8 +166,6 @@ def write(checkpoint: LogicalCheckpoint, out: Path, options: WriteOptions) -> No
         values = like.values
     kept = values.get(_SHAPE, {})
     sizes = {axis: getattr(options, axis) or kept.get(axis, 1) for axis in ("dp", "pp", "tp")}
-    if min(sizes.values()) < 1:
-        raise CheckpointError("a job of dp={dp} pp={pp} tp={tp} cannot be".format(**sizes))
     shape = MeshShape(**sizes)
     epoch = _epoch(checkpoint)
     plans = [_plan(tensors, shape, rank, checkpoint.path) for rank in range(shape.world_size)]
@@ -193,7 +191,7 @@ def write(checkpoint: LogicalCheckpoint, out: Path, options: WriteOptions) -> No
 
 def _own(like: LogicalCheckpoint, checkpoint: LogicalCheckpoint) -> dict[str, LogicalTensor]:
     """What only the ranks of ``like`` have, with the hyperparameters of ``checkpoint`` where it says them."""
-    own = {name: t for name, t in like.tensors.items() if dcp.own(_RANK.sub("", name))}
+    own = {name: t for name, t in like.tensors.items() if dcp.own(RANK.sub("", name))}
     groups = [
         {key: value for key, value in group.items() if key != "params"}
         for group in checkpoint.values.get("optimizer.param_groups", [])

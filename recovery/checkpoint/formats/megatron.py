@@ -17,6 +17,7 @@ import numpy as np
 from mainstay.recovery.checkpoint.file_errors import file_errors
 from mainstay.recovery.checkpoint.formats import dcp
 from mainstay.recovery.checkpoint.formats.base import Format, WriteOptions
+from mainstay.recovery.checkpoint.formats.mainstay import RANK
 from mainstay.recovery.checkpoint.logical import MASTER, LogicalCheckpoint, array_tensor
 from mainstay.recovery.checkpoint.manifest import METADATA, CheckpointError
 from mainstay.recovery.checkpoint.torch_archive import is_plain, read_archive, save_file
@@ -90,7 +91,7 @@ def write(checkpoint: LogicalCheckpoint, out: Path, options: WriteOptions) -> No
     """Write the directory of an iteration, and the file that names it. Steps of the optimizer are in its groups."""
     folder = out / f"iter_{checkpoint.step:07d}"
     steps = {name for name in checkpoint.tensors if name.startswith("optimizer.state.") and name.endswith(".step")}
-    kept = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in steps}
+    kept = {name: t for name, t in checkpoint.tensors.items() if name not in steps and not RANK.match(name)}
     dcp.write(LogicalCheckpoint(checkpoint.path, "megatron", kept), folder, options, _their_name)
     counted = {"step": int(checkpoint.tensors[min(steps)].read())} if steps else {}
     groups = [group | counted for group in checkpoint.values.get("optimizer.param_groups", [])]

@@ -13,13 +13,14 @@ from mainstay.recovery.checkpoint.logical import LogicalCheckpoint, LogicalTenso
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.checkpoint.torch_archive import is_plain, read_archive, save_file
 
-_MODEL: Final = ("model", "module", "state_dict", "model_state_dict", "model_state")
-_OPTIMIZER: Final = ("optimizer", "optimizer_state_dict", "optim", "optimizer_state", "optimizer_states")
+SUFFIXES: Final = (".pt", ".pth", ".bin", ".ckpt")
+MODEL: Final[tuple[str, ...]] = ("model", "module", "state_dict", "model_state_dict", "model_state")
+OPTIMIZER: Final = ("optimizer", "optimizer_state_dict", "optim", "optimizer_state", "optimizer_states")
 """What training scripts, Lightning, and Accelerate call the two."""
 
 
 def detect(path: Path) -> bool:
-    return path.is_file() and path.suffix in {".pt", ".pth", ".bin", ".ckpt"}
+    return path.is_file() and path.suffix in SUFFIXES
 
 
 def read(path: Path) -> LogicalCheckpoint:
@@ -31,13 +32,13 @@ def read(path: Path) -> LogicalCheckpoint:
     item = read_archive(path)
     checkpoint = LogicalCheckpoint(path, "torch", {})
     parts = dict(item) if isinstance(item, dict) else {}
-    if all(isinstance(part, LogicalTensor) for part in parts.values()) and not _has_full_names(parts):
+    if all(isinstance(part, LogicalTensor) and not str(name).startswith("optimizer.") for name, part in parts.items()):
         parts = {"model": parts}
-    for name in _MODEL:
+    for name in MODEL:
         if isinstance(parts.get(name), dict):
             _add(checkpoint, parts.pop(name), ("model",))
             break
-    for name in _OPTIMIZER:
+    for name in OPTIMIZER:
         if isinstance(parts.get(name), list) and len(parts[name]) == 1:  # Lightning's list of optimizers
             parts[name] = parts[name][0]
         if isinstance(parts.get(name), dict):
@@ -52,10 +53,6 @@ def read(path: Path) -> LogicalCheckpoint:
     if not checkpoint.tensors:
         raise CheckpointError(f"{path} holds no state dict")
     return checkpoint
-
-
-def _has_full_names(item: dict[Any, Any]) -> bool:
-    return any(str(name).startswith("optimizer.") for name in item)
 
 
 def _add(checkpoint: LogicalCheckpoint, item: dict[Any, Any], path: tuple[str, ...]) -> None:

@@ -118,7 +118,8 @@ def test_a_damaged_step_is_not_converted(
     raw[part.tensors[0].at] ^= 1
     path.write_bytes(raw)
     for form in ("dcp", "torch"):
-        code, _, err = call(capsys, "convert", str(job.directory), str(tmp_path / "out"), "--to", form)
+        out = tmp_path / ("out.pt" if form == "torch" else "out")
+        code, _, err = call(capsys, "convert", str(job.directory), str(out), "--to", form)
         assert code == 2
         assert "tensor 'param.w' has digest" in err
         assert not [p for p in tmp_path.iterdir() if "out" in p.name]
@@ -194,7 +195,7 @@ def test_a_file_of_another_program_is_verified(tmp_path: Path, capsys: pytest.Ca
     raw[raw.index(torch.arange(100.0).numpy().tobytes()) + 7] ^= 1
     path.write_bytes(raw)
     code, out, _ = call(capsys, "verify", str(path))
-    assert (code, "has CRC-32" in out, "1 tensors are damaged" in out) == (1, True, True)
+    assert (code, "has CRC-32" in out, "1 of them damaged" in out) == (1, True, True)
     assert json.loads(call(capsys, "verify", str(path), "--json")[1])["ok"] is False
 
 
@@ -213,7 +214,7 @@ def test_bad_input_is_one_line(ranks: Callable[..., Any], tmp_path: Path, capsys
         ("verify", str(job.directory), "--step", "11"): "no step 11 of any run",
         ("convert", str(job.directory), str(tmp_path / "o"), "--to", "zip"): "must be one of dcp",
         ("convert", str(theirs), str(tmp_path / "b"), "--to", "mainstay"): "lacks rank0.mainstay.layout",
-        ("convert", str(theirs), str(tmp_path / "b"), "--to", "mainstay", "--dp", "-1"): "cannot be",
+        ("convert", str(theirs), str(tmp_path / "b"), "--to", "mainstay", "--dp", "-1"): "must be positive",
         ("convert", str(evil), str(tmp_path / "b")): "names os.system",
         ("convert", str(tmp_path / "unnamed"), str(tmp_path / "b"), "--to", "mainstay"): "does not say its step",
         ("convert", str(tmp_path / "step-9"), str(tmp_path / "b")): "does not exist",
@@ -221,8 +222,16 @@ def test_bad_input_is_one_line(ranks: Callable[..., Any], tmp_path: Path, capsys
         ("cat", str(job.directory), "model.v"): "no tensor 'model.v'; near it are model.w",
         ("cat", str(job.directory), "model.w[1,2,3]"): "3 dimensions, model.w has 2",
         ("cat", str(job.directory), "model.w[9]"): "outside of dimension 0",
-        ("cat", str(job.directory), "model.w[::2]"): "has a step",
+        ("cat", str(job.directory), "model.w[::2]"): "neither a number nor START:STOP",
         ("cat", str(job.directory), "model.w[1-2]"): "neither a number nor START:STOP",
+        ("cat", str(job.directory), "model.w[a]"): "'a' is neither a number nor START:STOP",
+        ("cat", str(job.directory), "model.w[,1]"): "'' is neither a number nor START:STOP",
+        ("cat", str(job.directory), "model\nw"): "no tensor",
+        ("verify", str(theirs), "--step", "7"): "is no directory of runs, in which --run and --step choose",
+        ("verify", str(job.run.path), "--step", "10"): "is no directory of runs",
+        ("convert", str(theirs), str(tmp_path / "b.pt")): "--to dcp cannot write",
+        ("convert", str(theirs), str(tmp_path / "b"), "--to", "torch"): "--to torch cannot write",
+        ("convert", str(theirs), str(tmp_path / "b"), "--to", "deepspeed", "--dp", "-2"): "must be positive",
         ("du", str(theirs / "__0_0.distcp")): "no checkpoint that Mainstay reads",
     }
     for words, expected in cases.items():

@@ -57,7 +57,7 @@ def test_plain_data_survives_and_objects_do_not(tmp_path: Path) -> None:
 
 def test_a_name_that_is_not_admitted_is_refused(tmp_path: Path) -> None:
     torch.save({"w": W, "x": Path}, tmp_path / "a.pt")
-    with pytest.raises(CheckpointError, match=r"names pathlib\.Path, which has no place"):
+    with pytest.raises(CheckpointError, match=r"names pathlib\.Path, which is not read"):
         read_archive(tmp_path / "a.pt")
 
 
@@ -89,7 +89,7 @@ def test_compressed_and_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="compressed"):
         read_archive(_zip(tmp_path / "b.pt", members, zipfile.ZIP_DEFLATED))
     torch.save({"w": W}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
-    with pytest.raises(CheckpointError, match=r"is no archive of torch\.save"):
+    with pytest.raises(CheckpointError, match=r"no archive of torch\.save"):
         read_archive(tmp_path / "old.pt")
     with pytest.raises(CheckpointError, match="No such file"):
         read_archive(tmp_path / "none.pt")
