@@ -24,7 +24,8 @@ from mainstay.recovery.checkpoint.levels import open_level
 from mainstay.recovery.checkpoint.manifest import CheckpointError, problem_line
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.slot_reader import read_slot
-from mainstay.recovery.checkpoint.upload import Uploader, UploadRequest
+from mainstay.recovery.checkpoint.upload import Uploader
+from mainstay.recovery.checkpoint.upload_state import UploadRequest
 from mainstay.recovery.checkpoint.writer import WriteResult
 from mainstay.recovery.memory.arena import Arena
 from tests.recovery.checkpoint.faulty_disk import CHANGES, FOREVER, KILL, READS, SHORT, Calls, FaultyDisk

@@ -12,10 +12,11 @@ from cyclopts import Parameter
 
 from mainstay.recovery.checkpoint.catalog import LATEST, PINNED, find, runs
 from mainstay.recovery.checkpoint.levels import open_level
-from mainstay.recovery.checkpoint.manifest import remove_file, step_name
+from mainstay.recovery.checkpoint.manifest import CheckpointError, remove_file, step_name
 from mainstay.recovery.checkpoint.storage import CheckpointStorage
 from mainstay.recovery.checkpoint.summary import CheckpointLevel, StepState, link, uploaded_step
-from mainstay.recovery.checkpoint.upload import Uploader, UploadRequest
+from mainstay.recovery.checkpoint.upload import Uploader
+from mainstay.recovery.checkpoint.upload_state import UploadProgress, UploadRequest
 from mainstay.recovery.checkpoint_rebuild import rebuild_step
 
 Runs = Annotated[Path, Parameter(help="Use this checkpoint directory, the --checkpoint-dir of a job.")]
@@ -52,7 +53,7 @@ def _set_pinned(directory: Path, wanted: str, step: int | None, *, pinned: bool)
 
 
 def upload(directory: Path, url: str) -> int:
-    """Upload all complete steps of a directory that are not uploaded yet; nothing is deleted there.
+    """Upload all complete steps of a directory that are not there yet; nothing is deleted there.
 
     From a node's own disk, upload its parts of the newest step: the step is complete once all nodes have done so.
 
@@ -62,10 +63,16 @@ def upload(directory: Path, url: str) -> int:
     """
     runs(directory)  # is it one?
     request = UploadRequest(directory=str(directory), url=url, job="", node=socket.gethostname(), policy=None)
+    told, count = list[UploadProgress](), 0
     with open_level(url) as level:
-        uploader = Uploader(level, request)
+        uploader = Uploader(level, request, told.append)
         while found := uploader.upload_next():
-            print(f"step {found[1]} of run {found[0]} is uploaded")  # noqa: T201 - a command prints
+            print(f"step {found[1]} of run {found[0]} is uploaded", flush=True)  # noqa: T201 - a command prints
+            count += 1
+    if problems := dict.fromkeys(progress.problem for progress in told if progress.problem):
+        raise CheckpointError("; ".join(problems))
+    if not count:
+        print(f"no more steps are complete at {url}: all are there, or parts of other nodes are not")  # noqa: T201
     return 0
 
 

@@ -17,8 +17,7 @@ import msgspec
 
 from mainstay.recovery.agent.periodic_thread import PeriodicThread
 from mainstay.recovery.agent.store import ArenaStore
-from mainstay.recovery.checkpoint.upload import UploadRequest
-from mainstay.recovery.checkpoint.upload_state import UploadProgress
+from mainstay.recovery.checkpoint.upload_state import UploadProgress, UploadRequest
 
 _SUBJECT: Final = "checkpoint upload"
 _AGAIN_SECONDS: Final = 10.0

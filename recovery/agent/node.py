@@ -15,7 +15,7 @@ from mainstay.recovery.agent.peer_messages import TransferHeader, TransferTail
 from mainstay.recovery.agent.store import ArenaStore
 from mainstay.recovery.agent.transfer_rates import TransferRateMeter
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
-from mainstay.recovery.checkpoint.upload import UploadRequest
+from mainstay.recovery.checkpoint.upload_state import UploadRequest
 from mainstay.recovery.job_tls import JobTls
 
 

@@ -44,7 +44,7 @@ from mainstay.recovery.agent.shm_lifecycle import (
 )
 from mainstay.recovery.checkpoint.retention import PENDING_UPLOADS, RetentionPolicy
 from mainstay.recovery.checkpoint.storage import check_storage_url
-from mainstay.recovery.checkpoint.upload import UploadRequest
+from mainstay.recovery.checkpoint.upload_state import UploadRequest
 from mainstay.recovery.job_certificates import Authority, job_tls
 from mainstay.recovery.job_tls import PendingConnections
 from mainstay.recovery.state_files import write_json

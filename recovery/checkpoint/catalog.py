@@ -19,7 +19,7 @@ from typing import Final
 from mainstay.probes.decoding import read_if_whole
 from mainstay.probes.durable_files import sync_directory
 from mainstay.recovery.checkpoint.file_errors import refusal
-from mainstay.recovery.checkpoint.listed_files import PartFile, file_bytes
+from mainstay.recovery.checkpoint.listed_files import PartFile, entries_of, file_bytes, named_parts_of, numbered
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointError,
@@ -77,7 +77,7 @@ class RunDirectory:
             CheckpointError: there is none that is whole, or the disk refuses to say (see ``refusal``).
         """
         problem = CheckpointError(f"{self.path} is no run: it has no run.gN.json")
-        for _, path in sorted(_numbered(self.path, _RUN, strict=True), reverse=True):
+        for _, path in sorted(numbered(self.path, _RUN, strict=True), reverse=True):
             try:
                 return read_checked(path, RunInfo)
             except CheckpointError as error:
@@ -104,15 +104,15 @@ class RunDirectory:
 
     def steps(self) -> list[int]:
         """Epochs that have a directory, complete or not, in order."""
-        return [epoch for epoch, _ in sorted(_numbered(self.path, _STEP))]
+        return [epoch for epoch, _ in sorted(numbered(self.path, _STEP))]
 
     def step(self, epoch: int) -> Path:
         return self.path / step_name(epoch)
 
     def parts(self, epoch: int) -> list[PartFile]:
         """Durable parts of ``epoch``, by rank and generation."""
-        entries = _entries(self.step(epoch))
-        data, described = _named_parts(entries, _DATA), _named_parts(entries, _PART)
+        entries = entries_of(self.step(epoch))
+        data, described = named_parts_of(entries, _DATA), named_parts_of(entries, _PART)
         names = sorted(data.keys() & described.keys())
         return [PartFile(rank, epoch, file_bytes(data[rank, generation]), generation) for rank, generation in names]
 
@@ -173,7 +173,7 @@ class RunDirectory:
 
     def parity_files(self, epoch: int) -> list[PartName]:
         """Names of the parity of ``epoch``, as the names of its descriptions say."""
-        return sorted(_named_parts(_entries(self.step(epoch)), _PARITY))
+        return sorted(named_parts_of(entries_of(self.step(epoch)), _PARITY))
 
     def parity_bytes(self, epoch: int) -> int:
         """Size of the files that hold parity of ``epoch``."""
@@ -214,31 +214,41 @@ class RunDirectory:
         Raises:
             OSError: a manifest cannot be read at present.
         """
-        counted = self.counted_steps()
-        keep, limit = steps_to_keep(counted, policy), counted[-policy.last].epoch if len(counted) > policy.last else 0
+        keep, limit = set[int](), 0
+        for counted in (self._whole_steps(), self._steps_of_parts()):
+            keep |= steps_to_keep(counted, policy)
+            limit = max(limit, counted[-policy.last].epoch if len(counted) > policy.last else 0)
         return [epoch for epoch in self.steps() if epoch < limit and epoch not in keep]
 
     def counted_steps(self) -> list[CompleteStep]:
-        """Complete steps, in order; steps with parts where none is complete, as on a disk of the node's own.
+        """Complete steps, in order, and later ones with parts where none becomes complete: on a disk of the node's own.
 
         Raises:
             OSError: a manifest cannot be read at present.
         """
-        steps = self.steps()
-        whole = [state for epoch in steps if (state := self.complete_step(epoch)) is not None]
-        return whole or self._steps_of_parts(steps)
+        return self._whole_steps() + self._steps_of_parts()
 
-    def _steps_of_parts(self, steps: list[int]) -> list[CompleteStep]:
-        """What is older than a step that is complete at the upload level waits for no upload any more."""
-        states = {epoch: self.upload_state(epoch) for epoch in steps if self.parts(epoch)}
+    def _whole_steps(self) -> list[CompleteStep]:
+        return [state for epoch in self.steps() if (state := self.complete_step(epoch)) is not None]
+
+    def _steps_of_parts(self) -> list[CompleteStep]:
+        """What is older than a step that is complete at the upload level waits for no upload any more.
+
+        A disk of the node's own has complete steps of a time at which the ranks of all other nodes were away.
+        """
+        steps = self.steps()
+        whole = next((epoch for epoch in reversed(steps) if (self.step(epoch) / MANIFEST).exists()), -1)
+        if whole >= 0 and self._has_all_writers(whole):
+            return []
+        states = {epoch: self.upload_state(epoch) for epoch in steps if epoch > whole and self.parts(epoch)}
         done = max((epoch for epoch, state in states.items() if state is not None and state.check), default=-1)
-        bases: dict[int, set[int]] = {}
+        bases = {state.epoch: state.bases for state in self._whole_steps()}
         for epoch in states:
             direct = self._bases_of_parts(epoch)
             bases[epoch] = direct.union(*(bases.get(base, ()) for base in direct))
         return [self._counted(epoch, bases=bases[epoch], uploaded=epoch <= done) for epoch in states]
 
-    def _bases_of_parts(self, epoch: int) -> set[int]:
+    def _bases_of_parts(self, epoch: int) -> frozenset[int]:
         found = set()
         for file in self.parts(epoch):
             if (self.step(epoch) / encoded_name(file.rank, file.generation)).exists():
@@ -249,7 +259,15 @@ class RunDirectory:
                         raise cause from error
                 else:
                     found |= {base[0]} if base else set()
-        return found
+        return frozenset(found)
+
+    def _has_all_writers(self, epoch: int) -> bool:
+        """Whether the manifest of a step names parts of all ranks that write at present."""
+        with contextlib.suppress(CheckpointError):
+            info = self.info()
+            ranks = {rank for rank, _ in self.named_parts(epoch)}
+            return not ranks or ranks.issuperset({*range(info.shape.world_size)}.difference(info.away or ()))
+        return True
 
     def complete_step(self, epoch: int) -> CompleteStep | None:
         """``epoch`` as retention sees it; None: it is not complete.
@@ -323,7 +341,7 @@ def runs(directory: Path) -> list[RunDirectory]:
     Raises:
         CheckpointError: there is no such directory, or the disk refuses to read it (see ``refusal``).
     """
-    paths = sorted(_entries(directory, strict=True))
+    paths = sorted(entries_of(directory, strict=True))
     if not (paths or directory.is_dir()):
         raise CheckpointError(f"{directory} is not a directory")
     return [RunDirectory(path) for path in paths if _is_run(path)]
@@ -332,7 +350,7 @@ def runs(directory: Path) -> list[RunDirectory]:
 def _is_run(path: Path) -> bool:
     """Whether ``path`` is a run, or the disk refuses to say: who reads it learns that."""
     try:
-        return any(_numbered(path, _RUN, strict=True))
+        return any(numbered(path, _RUN, strict=True))
     except CheckpointError as error:
         return not isinstance(error.__cause__, PermissionError)  # lost+found
 
@@ -374,24 +392,3 @@ def find(directory: Path, run: str = LATEST, step: int | None = None) -> ResumeS
             return ResumeSource(directory, found.manifest(step))
     what = "complete step" if step is None else f"step {step}"
     raise CheckpointError(f"{directory} has no {what} of {'any run' if run == LATEST else f'run {run}'}")
-
-
-def _numbered(directory: Path, pattern: re.Pattern[str], *, strict: bool = False) -> Iterator[tuple[int, Path]]:
-    paths = _entries(directory, strict=strict)
-    return ((int(match[1]), path) for path in paths if (match := pattern.match(path.name)))
-
-
-def _named_parts(entries: Iterable[Path], pattern: re.Pattern[str]) -> dict[PartName, Path]:
-    return {(int(match[1]), int(match[2])): path for path in entries if (match := pattern.match(path.name))}
-
-
-def _entries(directory: Path, *, strict: bool = False) -> list[Path]:
-    try:
-        return list(directory.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        if strict:
-            raise CheckpointError(f"{directory}: {error.strerror}") from error
-        log.warning("%s is passed over: %s", directory, error.strerror)
-        return []

@@ -148,7 +148,8 @@ class EncodedWriter:
     def _usable(self, base: SlotId, record: SlotRecord, target: WriteTarget) -> bool:
         """Whether ``base`` is part of a complete step that still counts. A step without its bases never would.
 
-        With parity, on a disk of the node's own, the part is enough: other nodes decode a lost one without its bases.
+        Nor would one whose bases only this node's disk has: those of a time at which the others were away. With parity, on
+        a disk of the node's own, the part is enough: other nodes decode a lost one without its bases.
         """
         if base.epoch >= record.epoch or not holds(target.config.returns, base.epoch, base.generation):
             return False
@@ -158,7 +159,8 @@ class EncodedWriter:
             manifest = self._run.manifest(base.epoch)
         except CheckpointError:
             return False
-        return (base.rank, base.generation) in manifest.checks
+        ranks = {rank for rank, _ in manifest.checks}
+        return (base.rank, base.generation) in manifest.checks and target.config.writers() <= ranks
 
     def _choose(self, data: Bytes, digests: SlotDigests, read_rate: float, opened: ExitStack) -> _Choice:
         """How to write the next step; files that this needs are open until ``opened`` ends."""

@@ -231,11 +231,18 @@ class UploadLevel:
                 self.storage.put_bytes(f"{run.id}/{path.name}", content)
                 self._sent[f"{run.id}/{path.name}"] = content
 
-    def parts(self, run_id: str, epoch: int) -> tuple[dict[PartName, str], bool]:
-        """Parts of a step whose files are all there, with their checksums; and whether a manifest is."""
+    def parts(
+        self, run_id: str, epoch: int, own: Mapping[PartName, str] | None = None
+    ) -> tuple[dict[PartName, str], bool]:
+        """Parts of a step whose files are all there, with their checksums; and whether a manifest is.
+
+        Of a part that was written again, or by two nodes, the checksum is that in ``own`` if that one is there.
+        """
         names = self.storage.children(f"{run_id}/{step_name(epoch)}")[1]
         found = sorted(match.groups() for name in names if (match := _PART_FILES.match(name)))
-        return {(int(rank), int(generation)): check for rank, generation, check in found}, MANIFEST in names
+        there = {(int(rank), int(generation)): check for rank, generation, check in found}
+        mine = {part: check for part, check in (own or {}).items() if files_name(*part, check) in names}
+        return there | mine, MANIFEST in names
 
     def commit(self, run_id: str, epoch: int, parts: Mapping[PartName, str], *, partial: bool) -> bytes | None:
         """The manifest of a step, if ``parts`` are enough for ``save.commit``; None: not (yet).
@@ -272,6 +279,19 @@ class UploadLevel:
             raise StorageError(f"{self.storage.url}: {error}") from error
         return None if made is None else (step / MANIFEST).read_bytes()
 
+    def settle(self, made: Manifest, older: Mapping[PartName, str]) -> bool:
+        """Whether all that a manifest names is there once it is: a step that was deleted meanwhile does not come back.
+
+        Lists of parts that were written again since they were named in an ``older`` one are deleted.
+        """
+        place, there = f"{made.run}/{step_name(made.epoch)}", self.parts(made.run, made.epoch, made.checks)[0]
+        if not made.checks.items() <= there.items():
+            self.storage.delete([f"{place}/{MANIFEST}"])  # other nodes were faster by several steps
+            return False
+        replaced = [(*part, check) for part, check in older.items() if made.checks.get(part, check) != check]
+        self.storage.delete([f"{place}/{files_name(*part)}" for part in replaced])
+        return True
+
     def prune(self, local: RunDirectory, policy: RetentionPolicy | None) -> list[Manifest]:
         """Delete steps of a run that ``policy`` does not keep (None: it keeps all); the complete ones that stay.
 
@@ -285,19 +305,6 @@ class UploadLevel:
                 self._delete_step(f"{run.id}/{step_name(epoch)}")
                 remove_step(run.step(epoch))
         return list(run.complete())
-
-    def supersede(self, run_id: str, epoch: int, ranks: Collection[int]) -> bool:
-        """Whether a step lacks no parts but those of ``ranks``; then older ones that are not complete are deleted."""
-        run, there = self.open_run(run_id), self.parts(run_id, epoch)[0]
-        with contextlib.suppress(CheckpointError):
-            config = save.target_of(run).config
-            others = msgspec.structs.replace(config, away=(*config.away, *ranks))
-            if there and save.complete_parts(others, part_files(epoch, there)) is not None:
-                for older in run.steps():
-                    if older < epoch and not self.parts(run_id, older)[1]:
-                        self._delete_step(f"{run_id}/{step_name(older)}")
-                return True
-        return False
 
     def _delete_step(self, place: str) -> None:
         """Its manifest first: at no time may a step claim to be whole and not be. A slow node may write one again."""

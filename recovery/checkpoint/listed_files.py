@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
-from mainstay.recovery.checkpoint.manifest import RunInfo
+from mainstay.recovery.checkpoint.manifest import CheckpointError, RunInfo
+
+log = logging.getLogger("mainstay.checkpoint")
 
 
 class PartFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,3 +53,31 @@ def file_bytes(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def entries_of(directory: Path, *, strict: bool = False) -> list[Path]:
+    """What is in ``directory``; nothing where there is none.
+
+    Raises:
+        CheckpointError: the disk refuses to say, and ``strict``; otherwise that is logged.
+    """
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        if strict:
+            raise CheckpointError(f"{directory}: {error.strerror}") from error
+        log.warning("%s is passed over: %s", directory, error.strerror)
+        return []
+
+
+def numbered(directory: Path, pattern: re.Pattern[str], *, strict: bool = False) -> Iterator[tuple[int, Path]]:
+    """Number and path of each entry whose name is a number by ``pattern``; raises as ``entries_of``."""
+    paths = entries_of(directory, strict=strict)
+    return ((int(match[1]), path) for path in paths if (match := pattern.match(path.name)))
+
+
+def named_parts_of(entries: Iterable[Path], pattern: re.Pattern[str]) -> dict[tuple[int, int], Path]:
+    """Paths by the rank and generation that ``pattern`` finds in their names."""
+    return {(int(match[1]), int(match[2])): path for path in entries if (match := pattern.match(path.name))}

@@ -78,7 +78,7 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     upload_every: int = 0
     """Epochs between the steps that are uploaded; 0: the newest one, whenever the last upload has ended."""
     upload_without: tuple[int, ...] = ()
-    """Ranks whose nodes cannot upload at present: the others continue with newer steps without their parts."""
+    """Ranks whose nodes cannot upload at present: copies of their parts go up at once."""
 
     @property
     def shape(self) -> MeshShape:

@@ -50,3 +50,9 @@ def steps_to_keep(steps: Sequence[CompleteStep], policy: RetentionPolicy) -> set
     if policy.pending:
         keep.update([step.epoch for step in ordered if not step.uploaded][-policy.pending :])
     return keep.union(*(step.bases for step in ordered if step.epoch in keep))
+
+
+def is_due(state: CompleteStep, states: Sequence[CompleteStep], every: int) -> bool:
+    """Whether ``every`` epochs lie between the step and the last one that is there, or is on its way."""
+    others = (other for other in states if other is not state and (other.uploaded or other.uploading))
+    return not every or state.pinned or all(state.epoch - other.epoch >= every for other in others)

@@ -49,7 +49,7 @@ from mainstay.recovery.checkpoint.manifest import (
 )
 from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 from mainstay.recovery.checkpoint.slot_tensors import write_tensors
-from mainstay.recovery.checkpoint.upload_state import CLAIM, LEFT
+from mainstay.recovery.checkpoint.upload_state import CLAIM, LEFT, UPLOAD
 from mainstay.recovery.memory.arena import Arena
 from mainstay.recovery.memory.digest import Bytes
 from mainstay.recovery.memory.layout import Layout
@@ -175,7 +175,7 @@ def write_image(
     part, encoded = step / part_name(rank, generation), step / encoded_name(rank, generation)
     # Of a process that was killed; or quantized: the step is incomplete now.
     if layouts is None and not replaces and encoded.exists():
-        for stale in (step / MANIFEST, part, encoded) if part.exists() else (encoded,):
+        for stale in (step / MANIFEST, step / UPLOAD, part, encoded) if part.exists() else (encoded,):
             remove_file(stale)
     new = step / f".{name}.{os.getpid()}.new"
     try:

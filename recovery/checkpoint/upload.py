@@ -36,6 +36,7 @@ from mainstay.recovery.checkpoint.catalog import (
     runs,
 )
 from mainstay.recovery.checkpoint.levels import UploadLevel, files_name, object_name, open_level, part_files
+from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointError,
@@ -45,7 +46,7 @@ from mainstay.recovery.checkpoint.manifest import (
     problem_line,
     step_name,
 )
-from mainstay.recovery.checkpoint.retention import CompleteStep, RetentionPolicy, steps_to_keep
+from mainstay.recovery.checkpoint.retention import CompleteStep, is_due, steps_to_keep
 from mainstay.recovery.checkpoint.save import complete_parts, newest_parts, target_of
 from mainstay.recovery.checkpoint.summary import note_uploaded
 from mainstay.recovery.checkpoint.upload_state import (
@@ -54,7 +55,9 @@ from mainstay.recovery.checkpoint.upload_state import (
     UPLOAD,
     UPLOAD_STALE_SECONDS,
     UploadProgress,
+    UploadRequest,
     UploadState,
+    is_copy,
 )
 
 FILES_AT_ONCE: Final = 4
@@ -69,20 +72,6 @@ WAIT_SECONDS: Final = 15.0
 END_SECONDS: Final = 600.0
 """To upload what is complete when the job has ended."""
 _TOUCH_SECONDS: Final = 10.0
-
-
-class UploadRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process uploads."""
-
-    directory: str
-    url: str
-    job: str
-    """Of its last two runs; empty: all runs of any job."""
-    node: str
-    policy: RetentionPolicy | None
-    """What is kept at the upload level; None: everything."""
-    rate: float = 0.0
-    """Bytes per second; 0: no limit."""
 
 
 class Uploader:
@@ -100,6 +89,8 @@ class Uploader:
         self._touched: dict[Path, float] = {}
         self._without: tuple[int, ...] = ()
         """Ranks whose nodes cannot upload."""
+        self._damaged: set[tuple[str, int, tuple[PartFile, ...]]] = set()
+        """Run, step, and parts that could not be read."""
         self._looked: dict[str, tuple[object, float]] = {}
         """Run -> what waited for other nodes when it was looked at, and when."""
 
@@ -120,11 +111,18 @@ class Uploader:
             OSError: the directory cannot be read, or the store refused (``StorageError``).
         """
         for run, epoch, ended in self._waiting(final=final):
-            with contextlib.suppress(CheckpointError, FileNotFoundError):  # given up, or removed, while it was read
+            files = tuple(run.parts(epoch))
+            try:
                 mine = self.upload_step(run, epoch, ended=ended)
-                if mine is not None:
-                    self._prune(run, mine=mine)
-                    return run.id, epoch
+            except (GivenUpStepError, IncompleteStepError, FileNotFoundError):
+                continue  # given up, replaced, or removed, while it was read
+            except CheckpointError as error:
+                self._damaged.add((run.id, epoch, files))
+                self.report_changes(problem=f"step {epoch} is passed over: {error}")
+                return self.upload_next(final=final)
+            if mine is not None:
+                self._prune(run, mine=mine)
+                return run.id, epoch
         return None
 
     def _prune(self, run: RunDirectory, *, mine: bool) -> None:
@@ -146,7 +144,7 @@ class Uploader:
         for number, (run, info) in enumerate(found[:2] if job else found):
             self._level.put_run_info(run)  # also to report what the job has gone back from
             ended = final or number > 0 or not job
-            states = run.counted_steps()
+            states = self._states(run)
             look = (ended, [(state.epoch, state.time, run.parts(state.epoch)) for state in states])
             known_look, at = self._looked.get(run.id, (None, 0.0))
             if look == known_look and time.monotonic() - at < WAIT_SECONDS:
@@ -161,12 +159,21 @@ class Uploader:
                 yield run, epoch, ended
             self._looked[run.id] = (look, time.monotonic())
 
+    def _states(self, run: RunDirectory) -> list[CompleteStep]:
+        """Steps that can be read, as retention sees them. What went to another place is not uploaded."""
+        whole = [s for s in run.counted_steps() if (run.id, s.epoch, tuple(run.parts(s.epoch))) not in self._damaged]
+        return [s if self._is_here(run, s) else msgspec.structs.replace(s, uploaded=False) for s in whole]
+
+    def _is_here(self, run: RunDirectory, state: CompleteStep) -> bool:
+        known = run.upload_state(state.epoch)
+        return state.uploaded and (known is None or known.url == self._storage.url)
+
     def _waiting_steps(self, offered: Sequence[CompleteStep], states: Sequence[CompleteStep], every: int) -> list[int]:
         """Of ``offered``, complete steps that the policy keeps, are due, and are not there, the newest first."""
         policy = self._request.policy
         keep = steps_to_keep(states, policy) if policy else {state.epoch for state in states}
         waiting = (state for state in reversed(offered) if state.epoch in keep and not state.uploaded)
-        return [state.epoch for state in waiting if _is_due(state, states, every)]
+        return [state.epoch for state in waiting if is_due(state, states, every)]
 
     def _waiting_parts(
         self, run: RunDirectory, states: Sequence[CompleteStep], every: int, info: RunInfo | None
@@ -175,8 +182,9 @@ class Uploader:
 
         A step is complete there when all nodes have sent their parts of it, so all nodes take the same: a node follows
         those that have begun a newer one. It begins with one itself when its last one is complete there, or may never
-        be, because the job has formed again, or waits only for nodes whose uploads fail. It does not go back to an
-        older one, which nodes that are faster may remove, until the run has ended (``info`` None).
+        be, because the job has formed again. What it sent before a node whose uploads fail can send too would be in
+        vain. It does not go back to an older one, which nodes that are faster may remove, until the run has ended
+        (``info`` None).
         """
         waiting = [state.epoch for state in states if not state.uploaded]
         begun = set(self._storage.children(run.id)[0]) if waiting else set()
@@ -189,11 +197,7 @@ class Uploader:
         if current is not None:
             yield current
         due = waiting and waiting[-1] != current and (last is None or waiting[-1] - last >= every)
-        if due and (
-            current is None
-            or all(part.generation < info.generation for part in run.parts(current))
-            or (self._without and self._level.supersede(run.id, current, self._without))
-        ):
+        if due and (current is None or all(part.generation < info.generation for part in run.parts(current))):
             yield waiting[-1]
 
     def upload_step(self, run: RunDirectory, epoch: int, *, ended: bool = False) -> bool | None:
@@ -215,16 +219,16 @@ class Uploader:
         for base in bases_of(manifest) if manifest else ():
             state = run.complete_step(base)
             if state is None:
-                raise CheckpointError(f"{step} refers to step {base}, which is not complete")
-            if not state.uploaded and self.upload_step(run, base) is None:
+                raise IncompleteStepError(f"{step} refers to step {base}, which is not complete")
+            if not self._is_here(run, state) and self.upload_step(run, base) is None:
                 return None
         begun = time.monotonic()
-        chosen = manifest.parts if manifest else newest_parts(run.parts(epoch), run.returns()).values()
-        own = [(part.rank, part.generation) for part in chosen]
+        chosen = [(part.rank, part.generation) for part in newest_parts(run.parts(epoch), run.returns()).values()]
+        own = manifest.checks if manifest else {name: run.part(epoch, *name).check for name in chosen}
         if not own:
             raise GivenUpStepError(f"{step} has no part that counts")
-        there, _ = self._level.parts(run.id, epoch)
-        missing = [part for part in own if part not in there]
+        there, _ = self._level.parts(run.id, epoch, own)
+        missing = [p for p in own if there.get(p) != own[p] and not (p in there and is_copy(step, p))]
         if missing or run.upload_state(epoch) is None:
             self._level.put_run_info(run)  # before parts that were made after the job went back
             self._note(step, "")
@@ -238,7 +242,11 @@ class Uploader:
         if sent or not missing:
             seconds = time.monotonic() - begun if sent else self._reported.seconds
             self.report_changes(problem="", can_send=True, seconds=seconds)
-        return self._complete(run, epoch, own, ended=ended)
+        mine = self._complete(run, epoch, own, ended=ended)
+        if mine is None:
+            with contextlib.suppress(OSError):
+                os.utime(step / UPLOAD)  # it stays here, so that no newer one is begun
+        return mine
 
     def _send(self, run: RunDirectory, epoch: int, name: PartName) -> bool:
         """Upload a part, unless another node does: data, description, then the list of both. Whether this one did."""
@@ -251,8 +259,10 @@ class Uploader:
             for file in (part.file, part_name(*name)):
                 path = f"{place}/{object_name(file, part.check)}"
                 files[file] = self._storage.put_file(path, step / file, lambda nbytes: self._wait(claim, nbytes))
-            if run.part(epoch, *name).check != part.check or files[part.file].nbytes != part.file_bytes:
-                raise CheckpointError(f"{step} was replaced while it was uploaded")
+            if run.part(epoch, *name).check != part.check:
+                raise IncompleteStepError(f"{step} was replaced while it was uploaded")
+            if files[part.file].nbytes != part.file_bytes:
+                raise CheckpointError(f"{step / part.file} has {files[part.file].nbytes} bytes, not {part.file_bytes}")
             self._storage.put_bytes(f"{place}/{files_name(*name, part.check)}", msgspec.json.encode(files))
         except OSError:
             claim.unlink(missing_ok=True)  # another node may have more luck
@@ -264,28 +274,28 @@ class Uploader:
         with contextlib.suppress(FileExistsError), path.open("x") as file:
             file.write(self._request.node)
             return True
-        whose, fresh = path.read_text(), time.time() - path.stat().st_mtime < UPLOAD_STALE_SECONDS
-        if fresh and whose not in {"", self._request.node} and not (whose == LEFT and rank in self._without):
+        whose, me = path.read_text(), self._request.node
+        waits = self._request.job and time.time() - path.stat().st_mtime < UPLOAD_STALE_SECONDS
+        if waits and whose not in {"", me} and not (whose == LEFT and rank in self._without):
             return False
         path.write_text(self._request.node)
         return True
 
-    def _complete(self, run: RunDirectory, epoch: int, own: list[PartName], *, ended: bool) -> bool | None:
+    def _complete(self, run: RunDirectory, epoch: int, own: dict[PartName, str], *, ended: bool) -> bool | None:
         """Write the manifest if all parts are there; see ``upload_step``. One that lacks parts of this node goes."""
-        there, named = self._level.parts(run.id, epoch)
+        there, named = self._level.parts(run.id, epoch, own)
         path, made, mine = f"{run.id}/{step_name(epoch)}/{MANIFEST}", None, False
         with contextlib.suppress(*UNREADABLE):  # a damaged one is replaced
             made = msgspec.json.decode(self._storage.read(path), type=Manifest) if named else None
-        if made is None or not made.checks.keys() >= {*own}:
-            raw = self._make_manifest(run, epoch, there, partial=ended and not named)
+        if made is None or any(made.checks.get(part) != there.get(part) for part in own):
+            raw, older = self._make_manifest(run, epoch, there, partial=ended and not named), made
             if raw is None:
                 return None
             made, mine = msgspec.json.decode(raw, type=Manifest), True
             self._storage.put_bytes(path, raw)
             if (run.step(epoch) / PINNED).exists():
                 self._storage.put_bytes(path.replace(MANIFEST, PINNED), b"")
-            if not made.checks.items() <= self._level.parts(run.id, epoch)[0].items():
-                self._storage.delete([path])  # other nodes were faster by several steps, and removed this one
+            if not self._level.settle(made, older.checks if older else {}):
                 return None
         self._note(run.step(epoch), (_manifest(run, epoch) or made).check)
         return mine
@@ -329,12 +339,6 @@ def _manifest(run: RunDirectory, epoch: int) -> Manifest | None:
     with contextlib.suppress(IncompleteStepError):
         return run.manifest(epoch)
     return None
-
-
-def _is_due(state: CompleteStep, states: Sequence[CompleteStep], every: int) -> bool:
-    """Whether ``every`` epochs lie between the step and the last one that is there, or is on its way."""
-    others = (other for other in states if other is not state and (other.uploaded or other.uploading))
-    return not every or state.pinned or all(state.epoch - other.epoch >= every for other in others)
 
 
 def _info(run: RunDirectory) -> RunInfo | None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from pathlib import Path
 from typing import Final
 
 import msgspec
+
+from mainstay.recovery.checkpoint.retention import RetentionPolicy
 
 UPLOAD: Final = ".upload.json"
 """In a step: its ``UploadState``. Who uploads the step touches it at least each minute."""
@@ -39,3 +43,24 @@ class UploadProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """It sends parts of a step."""
     seconds: float = 0.0
     """That it sent parts of the last step; 0: none yet."""
+
+
+class UploadRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process uploads."""
+
+    directory: str
+    url: str
+    job: str
+    """Of its last two runs; empty: all runs of any job."""
+    node: str
+    policy: RetentionPolicy | None
+    """What is kept at the upload level; None: everything."""
+    rate: float = 0.0
+    """Bytes per second; 0: no limit."""
+
+
+def is_copy(step: Path, part: tuple[int, int]) -> bool:
+    """Whether the part is another node's to send; by rank and generation."""
+    with contextlib.suppress(OSError):
+        return (step / CLAIM.format(*part)).read_text() == LEFT
+    return False

@@ -82,12 +82,12 @@ class CheckpointMonitor:
                     self._run, self._steps, self._count, self._seen_at = run, newest(steps), len(steps), time.time()
 
     def _note_uploads(self) -> None:
-        """Have nodes continue without the parts of those whose uploads fail, and log once what has changed."""
+        """Have nodes send the copies of those whose uploads fail, and log once what has changed."""
         seen, before, job = self._durability.inventories, self._failing, self._job
         uploads = {node: known.upload for node, known in sorted(seen.items()) if known.upload}
         self._failing = {node: upload for node, upload in uploads.items() if not upload.can_send}
         for node in [node for node in self._failing if node not in before][:NAMED]:
-            log.warning("checkpoint upload: node %s fails, others continue: %s", node, self._failing[node].problem)
+            log.warning("checkpoint upload: node %s fails, training continues: %s", node, self._failing[node].problem)
         for node in [node for node in before if node in seen and node not in self._failing][:NAMED]:
             log.warning("checkpoint upload: node %s works again", node)
         without = tuple(rank.number for rank in job.members.ranks if rank.node in self._failing)

@@ -1,7 +1,9 @@
-"""The store of one node fails: the others continue, and steps become complete when it recovers."""
+"""The store of one node fails: the others wait, and steps become complete when it recovers."""
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,11 @@ from typing import Any
 import pytest
 
 from mainstay.recovery.checkpoint import save
-from mainstay.recovery.checkpoint.levels import open_level
+from mainstay.recovery.checkpoint.levels import UploadLevel, open_level
 from mainstay.recovery.checkpoint.retention import PENDING_UPLOADS, CompleteStep, RetentionPolicy, steps_to_keep
 from mainstay.recovery.checkpoint.storage import StorageError
 from mainstay.recovery.checkpoint.upload import Uploader
-from mainstay.recovery.checkpoint.upload_state import CLAIM
+from mainstay.recovery.checkpoint.upload_state import CLAIM, UPLOAD, UPLOAD_STALE_SECONDS
 from tests.recovery.checkpoint.object_store import FaultProxy, another_way
 from tests.recovery.checkpoint.own_disks import KEEP, OwnDisks
 from tests.recovery.checkpoint.upload_place import Place
@@ -30,9 +32,10 @@ def broken(proxy: FaultProxy) -> Iterator[FaultProxy]:
         yield other
 
 
-def test_the_others_go_on_and_the_newest_step_is_complete_when_it_recovers(
+def test_the_others_wait_and_the_newest_step_is_complete_when_it_recovers(
     bucket: Place, ranks: Callable[..., Any], broken: FaultProxy, tmp_path: Path
 ) -> None:
+    """What they sent meanwhile would be in vain. None of them forgets which step it has begun."""
     job = ranks(dp=1, pp=3, sharded=True, run="01997c4e-8f00-7000-8000-000000000005")
     disks = OwnDisks(Place(job, bucket.url), tmp_path)
     disks.write_all(10)
@@ -42,31 +45,57 @@ def test_the_others_go_on_and_the_newest_step_is_complete_when_it_recovers(
         with open_level(bucket.url) as level:
             return level.open_run(job.run_id).steps()
 
-    disks.urls[2] = broken.url
-    for epoch in (20, 30):
+    disks.urls[2], disks.config = broken.url, {"upload_without": (2,)}
+    for epoch in range(20, 130, 10):
         disks.write_all(epoch)
-        assert [disks.upload(node, policy=RetentionPolicy(last=1)) for node in (0, 1)] == [[10] * (epoch == 20), []]
-        with pytest.raises(StorageError, match="403"):
-            disks.upload(2)
-    assert there() == [10, 20], "they wait until the coordinator says that the node fails"
-    disks.config = {"upload_without": (2,)}
-    for epoch in range(40, 130, 10):
-        disks.write_all(epoch)
-        begun = there()[-1]
-        assert disks.upload(0) == []
-        assert there()[-1] == epoch
-        disks.write(0, epoch + 5)
-        assert disks.upload(0) == []
-        assert there()[-1] == epoch, "node 1 works: it is waited for"
-        assert disks.upload(1) == []
-        assert there() == [10, begun, epoch], "what is complete stays; of what is not, the newest two"
-        with pytest.raises(StorageError):
-            disks.upload(2)
-    assert len(disks.run(2).steps()) <= KEEP.last + 2 * PENDING_UPLOADS
-    disks.urls[2], newest = bucket.url, there()[-1]
-    assert disks.upload(2, policy=RetentionPolicy(last=1)) == [newest]
-    assert disks.place.complete() == [newest]
-    disks.place.check(tmp_path / "back", newest)
+        for node in (0, 1):
+            state = disks.run(node).step(20) / UPLOAD
+            if epoch > 20:
+                os.utime(state, (0.9 * UPLOAD_STALE_SECONDS, time.time() - 0.9 * UPLOAD_STALE_SECONDS))
+            assert disks.upload(node) == [10] * (epoch == 20 and node == 0)
+            assert time.time() - state.stat().st_mtime < 0.5 * UPLOAD_STALE_SECONDS
+        assert there() == [10, 20]
+        assert max(len(disks.run(node).steps()) for node in range(3)) <= KEEP.last + 2 * PENDING_UPLOADS
+    with pytest.raises(StorageError):
+        disks.upload(2)
+    assert 20 not in disks.run(2).steps()
+    disks.urls[2] = bucket.url
+    assert disks.upload(2) == []  # it begins with its newest
+    assert [disks.upload(node, policy=RetentionPolicy(last=1)) for node in (0, 1)] == [[], [120]]
+    assert there() == [120]
+    disks.place.check(tmp_path / "back", 120)
+
+
+def test_there_is_a_complete_step_at_any_moment(
+    bucket: Place, ranks: Callable[..., Any], broken: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one step kept. A node whose disk is slow completes an older step just as others begin with a newer one."""
+    job = ranks(dp=1, pp=3, sharded=True, run="01997c4e-8f00-7000-8000-000000000007")
+    disks, one = OwnDisks(Place(job, bucket.url), tmp_path), RetentionPolicy(last=1)
+    disks.write_all(10)
+    disks.upload_all()
+    disks.urls[2], disks.config = broken.url, {"upload_without": (2,)}
+    disks.write_all(20)
+    assert [disks.upload(node, policy=one) for node in (0, 1)] == [[10], []]
+    for node in (0, 1):
+        disks.write(node, 30)
+    assert [disks.upload(node, policy=one) for node in (0, 1)] == [[], []]
+    disks.write(0, 40)
+    delete, waits = UploadLevel._delete_step, [True]
+
+    def delete_step(level: UploadLevel, place: str) -> None:
+        if waits and place.endswith("step-00000020"):
+            waits.clear()
+            disks.urls[2] = bucket.url
+            assert disks.upload(2, policy=one) == [20]
+        delete(level, place)
+        assert disks.place.complete() != []
+
+    monkeypatch.setattr(UploadLevel, "_delete_step", delete_step)
+    disks.upload(0, policy=one)
+    disks.urls[2] = bucket.url
+    disks.upload(2, policy=one)
+    assert disks.place.complete() == [20]
 
 
 def test_a_copy_goes_up_at_once_if_the_uploads_of_its_owner_fail(ranks: Callable[..., Any], tmp_path: Path) -> None:

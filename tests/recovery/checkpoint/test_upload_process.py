@@ -22,8 +22,8 @@ from mainstay.recovery.checkpoint.catalog import PINNED
 from mainstay.recovery.checkpoint.levels import open_level
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.save import WriteTarget, begin_step
-from mainstay.recovery.checkpoint.upload import Uploader, UploadRequest
-from mainstay.recovery.checkpoint.upload_state import UploadProgress
+from mainstay.recovery.checkpoint.upload import Uploader
+from mainstay.recovery.checkpoint.upload_state import UploadProgress, UploadRequest
 from mainstay.recovery.job_certificates import Authority, job_tls
 from tests.recovery.checkpoint.object_store import FaultProxy
 from tests.recovery.checkpoint.upload_place import Place, until

@@ -14,7 +14,8 @@ from mainstay.recovery.checkpoint.catalog import find
 from mainstay.recovery.checkpoint.levels import open_level
 from mainstay.recovery.checkpoint.load import verify_part
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
-from mainstay.recovery.checkpoint.upload import Uploader, UploadRequest
+from mainstay.recovery.checkpoint.upload import Uploader
+from mainstay.recovery.checkpoint.upload_state import UploadRequest
 
 
 class Place:

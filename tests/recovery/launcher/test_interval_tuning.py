@@ -222,7 +222,7 @@ def test_a_node_whose_uploads_fail_is_not_waited_for_and_is_named_once(
             await world.until(lambda: world.nodes[0].runs[-1].upload_without == ())
             lines = [line for line in caplog.messages if line.startswith("checkpoint upload")]
             assert lines == [
-                f"checkpoint upload: node node-1 fails, others continue: {problem}",
+                f"checkpoint upload: node node-1 fails, training continues: {problem}",
                 "checkpoint upload: node node-1 works again",
             ]
 
