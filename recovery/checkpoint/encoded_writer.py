@@ -148,8 +148,8 @@ class EncodedWriter:
     def _usable(self, base: SlotId, record: SlotRecord, target: WriteTarget) -> bool:
         """Whether ``base`` is part of a complete step that still counts. A step without its bases never would.
 
-        Nor would one whose bases only this node's disk has: those of a time at which the others were away. With parity, on
-        a disk of the node's own, the part is enough: other nodes decode a lost one without its bases.
+        Nor would one whose bases only this node's disk has: those of a time at which the others were away. With parity,
+        on a disk of the node's own, the part is enough: other nodes decode a lost one without its bases.
         """
         if base.epoch >= record.epoch or not holds(target.config.returns, base.epoch, base.generation):
             return False
