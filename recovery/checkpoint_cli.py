@@ -44,18 +44,19 @@ for command in (pin, unpin, upload, download, rebuild):
 
 @checkpoint.command(name="ls")
 @_clear
-def ls(directory: Path, *, upload: str | None = None, as_json: AsJson = False) -> int:
+def ls(directory: str, *, upload: str | None = None, as_json: AsJson = False) -> int:
     """List runs and steps, the newest last: sizes, levels, what they are built on, and why one is incomplete.
 
     Args:
-        directory: Read this checkpoint directory, the --checkpoint-dir of a job.
+        directory: Read this checkpoint directory, the --checkpoint-dir of a job, or only ``s3://BUCKET/PREFIX``.
         upload: List also the steps at this upload level: ``s3://BUCKET/PREFIX?endpoint=URL`` or a directory.
         as_json: Print only JSON.
     """
-    rows = [row for run in (runs(directory) if directory.is_dir() or upload is None else []) for row in _steps(run)]
+    path, upload = Path(directory), directory if directory.startswith("s3://") else upload
+    rows = [row for run in (runs(path) if path.is_dir() or upload is None else []) for row in _steps(run)]
     if upload is not None:
         rows = sorted([*rows, *uploaded_rows(upload, rows)], key=lambda row: (row["run"], row["step"] or 0))
-    kind = next((f", which is itself a {f.name} checkpoint" for f in formats().values() if f.detect(directory)), "")
+    kind = next((f", which is itself a {f.name} checkpoint" for f in formats().values() if f.detect(path)), "")
     lines = [] if rows else [f"no runs in {directory}{kind}"]
     for run, of_run in itertools.groupby(rows, key=itemgetter("run")):
         first, *others = of_run

@@ -11,6 +11,7 @@ import hashlib
 import importlib
 import importlib.util
 import os
+import re
 import shutil
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,6 +35,10 @@ RETRY_SECONDS: Final = 60.0
 """For one request, with exponential pauses: a store that throttles asks for some seconds."""
 _EXTRA: Final = "a checkpoint upload needs the package obstore: pip install 'mainstay[object-store]'"
 _MAX_PROBLEM: Final = 300
+_ANSWER: Final = re.compile(r"status code: (\d+)[^<]*<.*<Code>(\w+)</Code>(?:.*<Message>([^<]*)</Message>)?")
+"""What a store that refuses a request says: the status, a code, and a message."""
+_ROLE_HOST: Final = "169.254.169.254"
+_NO_CREDENTIALS: Final = "no AWS_ACCESS_KEY_ID is set, and this machine has no role"
 
 
 class StorageError(OSError):
@@ -212,11 +217,16 @@ class CheckpointStorage:
         """What the client says, in one line. Errors of a local file that is being sent pass as they are."""
         try:
             yield
-        except FileNotFoundError as error:
-            raise MissingObjectError(f"{self.url} has no {path or 'such place'}") from error
-        except self._client.exceptions.BaseError as error:
+        except (FileNotFoundError, self._client.exceptions.BaseError) as error:
             text = " ".join(str(error).partition("Debug source")[0].split())
-            raise StorageError(f"Cannot {verb} {path or self.url} at {self.url}: {text[:_MAX_PROBLEM]}") from error
+            if isinstance(error, FileNotFoundError) and "<Code>NoSuchBucket<" not in text:
+                raise MissingObjectError(f"{self.url} has no {path or 'such place'}") from error
+            if answer := _ANSWER.search(text):
+                text = " ".join(filter(None, answer.groups()))
+            elif _ROLE_HOST in text:
+                text = f"{_NO_CREDENTIALS}: {text}"
+            what = f"{verb} {path} at" if path else verb
+            raise StorageError(f"Cannot {what} {self.url}: {text[:_MAX_PROBLEM]}") from error
 
 
 class _Sums:

@@ -115,7 +115,7 @@ def test_in_a_shared_directory_another_node_sends_what_one_cannot(bucket: Place,
     bucket.job.whole(10)
     with open_level(broken.url, retry_seconds=1.0) as level:
         uploader = Uploader(level, bucket.request(node="other"))
-        with pytest.raises(StorageError, match="privileges"):
+        with pytest.raises(StorageError, match="403 SlowDown"):
             uploader.upload_step(bucket.job.run, 10)
     assert not list(bucket.job.run.step(10).glob(CLAIM.format("*", "*")))
     assert bucket.upload() == [10]
