@@ -51,7 +51,7 @@ dcp: Any = torch.distributed.checkpoint
 """It does not export its names to type checkers."""
 REPLICAS, ROUNDS = 4, 5
 DEVICE = 8 * MIB
-"""Bytes per second of a simulated device: eight of them write for four seconds, whatever the cores are."""
+"""Bytes per second of a simulated device: eight of them write for four seconds."""
 
 
 def writing(memory: Path, disk: Path, nbytes: int) -> list[Row]:
