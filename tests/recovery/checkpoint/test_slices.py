@@ -195,7 +195,9 @@ def test_a_script_that_does_not_say_how_it_cuts_is_told(tmp_path: Path) -> None:
     target, manifest = saved(tmp_path, MeshShape(dp=1, pp=1), whole_model())
     rank = Rank(0, MeshShape(dp=1, pp=1, tp=2), None)
     rank.state.slices.clear()
-    with pytest.raises(CheckpointError, match=r"\[12, 6\] there, float32\[6, 6\] here\. Give mainstay"):
+    with pytest.raises(
+        CheckpointError, match=r"\[12, 6\] there, float32\[6, 6\] here\. Take the model that was saved, or give"
+    ):
         load(target, manifest, rank)
 
 

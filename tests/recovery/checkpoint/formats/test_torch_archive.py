@@ -127,7 +127,7 @@ def test_flipped_and_missing_bytes_never_do_more_than_say_so(tmp_path: Path) -> 
 
 
 def test_a_long_tensor_is_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LogicalTensor.pieces, "__defaults__", (0, None, 4096))
+    monkeypatch.setattr("mainstay.recovery.checkpoint.logical.PIECE", 4096)
     array = np.random.default_rng(7).standard_normal((100, 333)).astype(np.float32)
     save_file(tmp_path / "a.pt", {"w": array_tensor(array, "float32")})
     assert torch.load(tmp_path / "a.pt", weights_only=True)["w"].numpy().tobytes() == array.tobytes()
