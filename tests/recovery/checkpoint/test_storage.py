@@ -14,6 +14,7 @@ from mainstay.recovery.checkpoint.storage import (
     StorageError,
     check_storage_url,
 )
+from tests.recovery.checkpoint.commands import call
 from tests.recovery.checkpoint.object_store import FaultProxy
 
 pytestmark = pytest.mark.slow
@@ -136,3 +137,19 @@ def test_a_file_that_cannot_be_read_is_an_error_of_that_file(storage: Checkpoint
 def test_a_bucket_that_is_not_there_is_named(proxy: FaultProxy) -> None:
     with pytest.raises(StorageError, match="s3://nothing"):
         CheckpointStorage(proxy.url.replace("checkpoints", "nothing")).children()
+
+
+def test_a_wrong_bucket_is_named_with_what_the_store_says(
+    proxy: FaultProxy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also by ``mainstay checkpoint ls``, which takes the URL of a bucket."""
+    wrong = proxy.url.replace("//checkpoints/", "//no-such-bucket/")
+    storage = CheckpointStorage(wrong, retry_seconds=1.0)
+    with pytest.raises(
+        StorageError, match=r"Cannot write a/b at s3://no-such-bucket/.*: 404 NoSuchBucket The specified"
+    ):
+        storage.put_bytes("a/b", b"x")
+    code, _, said = call(capsys, "ls", wrong)
+    assert (code, said.count("\n")) == (2, 1)
+    assert f"Cannot list {wrong}: 404 NoSuchBucket" in said
+    assert call(capsys, "ls", proxy.url)[0] == 0
