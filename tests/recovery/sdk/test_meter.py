@@ -50,7 +50,6 @@ def meter(model: Layer) -> Iterator[StepMeter]:
     found.training = True
     yield found
     found.close()
-    found.clock.close()
 
 
 def step(meter: StepMeter, model: Layer, epoch: int = 1, *, digests: bool = False) -> StepRecord:
