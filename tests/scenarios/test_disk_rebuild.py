@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bench.lib_job import free_port
+from bench.lib_job import Job, free_port
 from mainstay.recovery.checkpoint.catalog import RunDirectory, runs
 from mainstay.recovery.checkpoint.manifest import data_name
 from tests.fork_server.processes import Warm
@@ -105,6 +105,16 @@ def damage(path: Path) -> None:
     path.write_bytes(raw)
 
 
+def kill(job: Job) -> None:
+    """All launchers and what they started."""
+    doomed = [pid for number in range(NODES) for pid in job.children(number)]
+    for launcher in job.launchers:
+        launcher.kill()
+    for launcher in job.launchers:
+        launcher.wait()
+    gone(doomed)
+
+
 @pytest.mark.parametrize("damaged", [False, True], ids=["whole", "damaged"])
 def test_the_part_of_a_lost_disk_comes_back_on_another_node(
     warm: Warm, tmp_path: Path, undisturbed: Path, *, damaged: bool
@@ -141,12 +151,7 @@ def test_resume_takes_the_step_that_all_disks_give_together(warm: Warm, tmp_path
     site = Site(warm, tmp_path)
     with site.job as job:
         job.until(lambda: len(site.protected()) >= 2, 120.0, "parity on all disks")
-        doomed = [pid for number in range(NODES) for pid in job.children(number)]
-        for launcher in job.launchers:
-            launcher.kill()
-        for launcher in job.launchers:
-            launcher.wait()
-        gone(doomed)
+        kill(job)
     newest = site.protected()[-1]
     run = site.run(1).id
     shutil.rmtree(site.disks[0])

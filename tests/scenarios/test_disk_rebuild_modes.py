@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from bench.lib_job import Job, free_port
+from bench.lib_job import free_port
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from tests.fork_server.processes import Warm
 from tests.scenarios.pace import finish, pausing
-from tests.scenarios.test_disk_rebuild import NODES, OPTIONS, Site, gone
+from tests.scenarios.test_disk_rebuild import NODES, OPTIONS, Site, kill
 from tests.scenarios.test_encoded_checkpoints import SCRIPT
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(400), pytest.mark.xdist_group("training")]
@@ -85,15 +85,6 @@ def test_the_part_of_a_lost_disk_comes_back_in_the_job(
     log = job.tail(100_000)
     assert ": rank 2 was rebuilt from parity on the disks of node-0, node-1, in " in log
     assert bits(tmp_path) == expected
-
-
-def kill(job: Job) -> None:
-    doomed = [pid for number in range(NODES) for pid in job.children(number)]
-    for launcher in job.launchers:
-        launcher.kill()
-    for launcher in job.launchers:
-        launcher.wait()
-    gone(doomed)
 
 
 def test_resume_takes_the_step_that_all_disks_give_together(
