@@ -8,8 +8,7 @@
 ``DIR/RUN/step-S/parity-R.gG.data``      parity of the slots of R's group, where nodes have disks of their own
 ``DIR/RUN/step-S/parity-R.gG.json``      its ``CheckpointPart``. After the data
 ``DIR/RUN/step-S/manifest.json``         the ``Manifest``: the parts that make the step whole. Written last
-``DIR/RUN/step-S/.metadata``             the same for ``torch.distributed.checkpoint``, if no part is encoded; we never
-                                         read it
+``DIR/RUN/step-S/.metadata``             the same for ``torch.distributed.checkpoint``, if no part is encoded; not read
 """
 
 from __future__ import annotations
@@ -79,6 +78,8 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Epochs between the steps that are uploaded; 0: the newest one, whenever the last upload has ended."""
     upload_without: tuple[int, ...] = ()
     """Ranks whose nodes cannot upload at present: copies of their parts go up at once."""
+    common: int = NO_EPOCH
+    """The newest step that the disks of all nodes give together, where none has it alone."""
 
     @property
     def shape(self) -> MeshShape:

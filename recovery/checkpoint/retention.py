@@ -10,6 +10,8 @@ import msgspec
 PENDING_UPLOADS: Final = 4
 """Complete steps that wait for their upload and are kept locally, and as many that are on their way: beyond that, the
 oldest one is given up."""
+SLOWER_NODES: Final = 4
+"""Steps after the newest one on all disks that stay on a node's own: a slower node may still write the same."""
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +30,7 @@ class CompleteStep(msgspec.Struct, frozen=True, kw_only=True):
 
     epoch: int
     time: float
-    """Unix seconds."""
+    """Unix seconds; 0: not known."""
     bases: frozenset[int] = frozenset()
     """Epochs of all steps without which this one cannot be read."""
     pinned: bool = False
@@ -44,12 +46,23 @@ def steps_to_keep(steps: Sequence[CompleteStep], policy: RetentionPolicy) -> set
     keep.update([step.epoch for step in ordered if step.uploading][-PENDING_UPLOADS:])
     if policy.every_hours:
         first: dict[int, int] = {}
-        for step in ordered:
+        for step in (step for step in ordered if step.time):
             first.setdefault(int(step.time // (policy.every_hours * 3600.0)), step.epoch)
         keep.update(first.values())
     if policy.pending:
         keep.update([step.epoch for step in ordered if not step.uploaded][-policy.pending :])
     return keep.union(*(step.bases for step in ordered if step.epoch in keep))
+
+
+def for_all_nodes(steps: Sequence[CompleteStep], common: int) -> list[CompleteStep]:
+    """``steps`` of a node's own disk, with those pinned from which all nodes may restore together.
+
+    Args:
+        steps: in order.
+        common: the newest one that all disks give together.
+    """
+    later = [step.epoch for step in steps if step.epoch > common and not step.uploaded][-SLOWER_NODES:]
+    return [msgspec.structs.replace(s, pinned=s.pinned or s.epoch in (common, *later)) for s in steps]
 
 
 def is_due(state: CompleteStep, states: Sequence[CompleteStep], every: int) -> bool:

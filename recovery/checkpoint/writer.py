@@ -115,7 +115,7 @@ class Writer:
         if not any(result.encoded for result in results):
             self._mode.measure(sum(result.nbytes for result in results), seconds, direct=direct)
         problems = [_commit(target, epoch, order) for epoch in sorted({slot.epoch for slot in order.slots})]
-        target.run.prune(order.keep, order.config.returns)
+        target.run.prune(order.keep, order.config.returns, order.config.common)
         return WriteResult(problem="; ".join(filter(None, problems)), slots=results, seconds=seconds)
 
     def _write_slot(self, slot: SlotOrder, order: WriteRequest, *, direct: bool) -> SlotResult:

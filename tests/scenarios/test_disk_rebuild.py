@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bench.lib_job import Job, free_port
 from mainstay.recovery.checkpoint.catalog import RunDirectory, runs
-from mainstay.recovery.checkpoint.manifest import data_name
+from mainstay.recovery.checkpoint.manifest import DiskConfig, data_name
 from tests.fork_server.processes import Warm
 from tests.scenarios.pace import FEW, finish, paced
 from tests.scenarios.same_bits import assert_same_bits
@@ -37,12 +38,12 @@ def undisturbed(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Site:
     """Three nodes of one rank each, and a fourth that may join."""
 
-    def __init__(self, warm: Warm, home: Path, **changes: Any) -> None:
+    def __init__(self, warm: Warm, home: Path, ms: int = 250, **changes: Any) -> None:
         self.disks = [home / f"disk-{number}" for number in range(NODES + 1)]
         self.saved = home / "saved"
         what: dict[str, Any] = {
             "directory": home / "job",
-            "arguments": [*ARGUMENTS, *paced(home / "job", 250), "--save", str(self.saved)],
+            "arguments": [*ARGUMENTS, *paced(home / "job", ms), "--save", str(self.saved)],
             "options": OPTIONS,
             "own": {number: ["--checkpoint-dir", str(disk)] for number, disk in enumerate(self.disks)},
         }
@@ -54,8 +55,12 @@ class Site:
 
     def protected(self) -> list[int]:
         """Steps of which every node has its part and its parity, in order."""
+        return [epoch for epoch in self.common() if all(any(self.run(node).parity(epoch)) for node in range(NODES))]
+
+    def common(self) -> list[int]:
+        """Steps of which every node has its part, in order."""
         found = [run for disk in self.disks[:NODES] if disk.is_dir() for run in runs(disk)]
-        steps = [{epoch for epoch in run.steps() if run.parts(epoch) and any(run.parity(epoch))} for run in found]
+        steps = [{epoch for epoch in run.steps() if run.parts(epoch)} for run in found]
         return sorted(set.intersection(*steps)) if len(steps) == NODES else []
 
     def join(self, number: int) -> None:
@@ -90,6 +95,12 @@ class Site:
     def _lose_memory(self, number: int) -> None:
         for directory in self.job.shm.glob(f"*/job/node-{number}"):
             shutil.rmtree(directory, ignore_errors=True)
+
+
+def sent_common(job: Job) -> int:
+    """The newest step on all disks, as the coordinator told the agent of node 0."""
+    (file,) = job.shm.glob("*/job/node-0/disk.json")
+    return msgspec.json.decode(file.read_bytes(), type=DiskConfig).common
 
 
 def gone(pids: object) -> None:
@@ -155,17 +166,35 @@ def test_resume_takes_the_step_that_all_disks_give_together(warm: Warm, tmp_path
     newest = site.protected()[-1]
     run = site.run(1).id
     shutil.rmtree(site.disks[0])
-    again = warm.job(
-        directory=tmp_path / "again",
-        arguments=[*ARGUMENTS, "--save", str(tmp_path / "resumed")],
-        nodes=NODES,
-        per_node=1,
-        port=free_port(),
-        options=[*OPTIONS, "--resume", "latest"],
-        own={number: ["--checkpoint-dir", str(site.disks[disk])] for number, disk in enumerate([0, 2, 1])},
-    )
-    with again:
-        assert again.wait() == [0] * NODES, again.tail()
-    print(again.tail(100))
-    assert f"resuming after step {newest} of run {run}, from the disks of all nodes" in again.log(0).read_text()
-    assert_same_bits(tmp_path / "resumed", undisturbed, NODES)
+    own = {number: ["--checkpoint-dir", str(site.disks[disk])] for number, disk in enumerate([0, 2, 1])}
+    again = Site(warm, tmp_path / "again", 0, options=[*OPTIONS, "--resume", "latest"], own=own)
+    with again.job as job:
+        assert job.wait() == [0] * NODES, job.tail()
+    print(job.tail(100))
+    assert f"resuming after step {newest} of run {run}, from the disks of all nodes" in job.log(0).read_text()
+    assert_same_bits(again.saved, undisturbed, NODES)
+
+
+def test_a_disk_that_hangs_leaves_a_step_that_all_have(warm: Warm, tmp_path: Path, undisturbed: Path) -> None:
+    """The others keep one step; it is not one that the slow disk will never have."""
+    options = ["--nnodes", "3", "--protection", "none", "--checkpoint-interval", "1", "--checkpoint-keep", "1"]
+    site = Site(warm, tmp_path, options=options)
+    with site.job as job:
+        job.until(
+            lambda: site.common() and sent_common(job) in site.common(), 120.0, "a step that all nodes know all have"
+        )
+        (writer,) = (
+            pid for pid, command in job.children(1).items() if "mainstay.recovery.checkpoint.writer" in command
+        )
+        os.kill(writer, signal.SIGSTOP)
+        first = site.run(0).steps()[-1]
+        job.until(lambda: site.run(0).steps()[-1] > first + 8, 120.0, "steps that one node cannot write")
+        kill(job)
+    (newest,) = site.common()
+    assert newest < site.run(0).steps()[-1]
+    own = {number: ["--checkpoint-dir", str(disk)] for number, disk in enumerate(site.disks)}
+    again = Site(warm, tmp_path / "again", 0, options=[*options, "--resume", "latest"], own=own)
+    with again.job as job:
+        assert job.wait() == [0] * NODES, job.tail()
+    assert f"resuming after step {newest} of run" in job.log(0).read_text()
+    assert_same_bits(again.saved, undisturbed, NODES)

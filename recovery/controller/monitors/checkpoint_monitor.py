@@ -56,7 +56,7 @@ class CheckpointMonitor:
     async def run(self) -> None:
         """Look for as long as the job runs."""
         while self._job.options.checkpoint_dir is not None and not self._job.state.over:
-            self._note_uploads()
+            self._tell_agents()
             await self.refresh()
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -81,19 +81,25 @@ class CheckpointMonitor:
                 if steps is not None:
                     self._run, self._steps, self._count, self._seen_at = run, newest(steps), len(steps), time.time()
 
-    def _note_uploads(self) -> None:
-        """Have nodes send the copies of those whose uploads fail, and log once what has changed."""
-        seen, before, job = self._durability.inventories, self._failing, self._job
+    def _tell_agents(self) -> None:
+        """Of nodes whose uploads fail, whose copies others send, and of the newest step that all nodes have."""
+        without, kept = self._note_uploads(), self._durability.kept
+        checkpoints = self._checkpoints
+        common = checkpoints.common if kept is None or kept.unknown else kept.common
+        if (without, common) != (checkpoints.upload_without, checkpoints.common) and not self._job.active:
+            checkpoints.upload_without, checkpoints.common = without, common
+            checkpoints.configure()
+
+    def _note_uploads(self) -> tuple[int, ...]:
+        """Log once what has changed; ranks of nodes whose uploads fail."""
+        seen, before = self._durability.inventories, self._failing
         uploads = {node: known.upload for node, known in sorted(seen.items()) if known.upload}
         self._failing = {node: upload for node, upload in uploads.items() if not upload.can_send}
         for node in [node for node in self._failing if node not in before][:NAMED]:
             log.warning("checkpoint upload: node %s fails, training continues: %s", node, self._failing[node].problem)
         for node in [node for node in before if node in seen and node not in self._failing][:NAMED]:
             log.warning("checkpoint upload: node %s works again", node)
-        without = tuple(rank.number for rank in job.members.ranks if rank.node in self._failing)
-        if without != self._checkpoints.upload_without and not job.active:
-            self._checkpoints.upload_without = without
-            self._checkpoints.configure()
+        return tuple(rank.number for rank in self._job.members.ranks if rank.node in self._failing)
 
     def _facts(self) -> CheckpointFacts:
         inventories = self._durability.inventories

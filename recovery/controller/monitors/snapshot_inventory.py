@@ -14,6 +14,7 @@ from typing import Final
 from mainstay.recovery.agent.messages import Inventory
 from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.durability import HeldSnapshots
+from mainstay.recovery.memory.records import NO_EPOCH
 from mainstay.recovery.placement import holders
 from mainstay.recovery.protection_scheme import ProtectionScheme, SchemeKind
 
@@ -60,6 +61,8 @@ class SnapshotInventory:
     """The newest epoch that all groups protect whole."""
     on_disk: frozenset[int]
     """Epochs of which every rank has a part on disk."""
+    common: int
+    """The newest that the disks of all nodes give together; ``NO_EPOCH``: none, or one disk gives it alone."""
 
     @property
     def disk(self) -> int | None:
@@ -90,9 +93,11 @@ def build_inventory(job: JobLayout, inventories: Mapping[str, Inventory]) -> Sna
             scheme=job.scheme,
             groups=() if protected is None else job.groups,
         )
+    held = _ranks_on_disk(inventories)
     return SnapshotInventory(
-        holding=holding, unknown=tuple(unknown), newest=step, protected=protected, on_disk=_on_disk(job, inventories)
-    )
+        holding=holding, unknown=tuple(unknown), newest=step, protected=protected, on_disk=_on_disk(job, held),
+        common=_common(job, held, inventories),
+    )  # fmt: skip
 
 
 def _slots(inventories: Mapping[str, Inventory]) -> _Slots:
@@ -138,8 +143,8 @@ def _of_group(job: JobLayout, group: Sequence[int], inventories: Mapping[str, In
     return set.intersection(*sets)
 
 
-def _on_disk(job: JobLayout, inventories: Mapping[str, Inventory]) -> frozenset[int]:
-    """A replica's part serves its equals."""
+def _ranks_on_disk(inventories: Mapping[str, Inventory]) -> Mapping[int, set[int]]:
+    """Epoch -> ranks that have a part."""
     held = defaultdict[int, set[int]](set)
     last: tuple[PartFile, ...] = ()
     for inventory in inventories.values():
@@ -147,6 +152,19 @@ def _on_disk(job: JobLayout, inventories: Mapping[str, Inventory]) -> frozenset[
             for part in inventory.disk:
                 held[part.epoch].add(part.rank)
         last = inventory.disk
+    return held
+
+
+def _common(job: JobLayout, held: Mapping[int, set[int]], inventories: Mapping[str, Inventory]) -> int:
+    wanted = {rank for rank, _ in job.serving}
+    newest = max((epoch for epoch, ranks in held.items() if wanted <= ranks), default=NO_EPOCH)
+    one = next(iter(inventories.values()), None)  # of nodes that share a directory, any sees all
+    alone = one is not None and wanted <= {part.rank for part in one.disk if part.epoch == newest}
+    return NO_EPOCH if alone else newest
+
+
+def _on_disk(job: JobLayout, held: Mapping[int, set[int]]) -> frozenset[int]:
+    """A replica's part serves its equals."""
     single = {*range(len(job.home))}.difference(*job.replicas)
     sets = [*job.replicas, *((rank,) for rank in single)]
     return frozenset(epoch for epoch, ranks in held.items() if not any(ranks.isdisjoint(some) for some in sets))

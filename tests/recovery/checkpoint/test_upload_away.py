@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,27 +15,31 @@ from mainstay.recovery.checkpoint.manifest import StepEncoding
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.upload import Uploader
 from mainstay.recovery.checkpoint.writer import Writer
+from mainstay.recovery.memory.records import NO_EPOCH
 from tests.recovery.checkpoint.encoded_job import EncodedJob
 from tests.recovery.checkpoint.upload_place import Place
+
+KEEP = RetentionPolicy(last=2, pending=4)
 
 
 class Nodes:
     """Two nodes of a job of two replicas, in directories of their own or in one."""
 
-    def __init__(self, home: Path, encoding: StepEncoding, *, shared: bool = False) -> None:
+    def __init__(
+        self, home: Path, encoding: StepEncoding, keep: RetentionPolicy = KEEP, *, shared: bool = False
+    ) -> None:
         self.job = EncodedJob(home, encoding=encoding)
         self.place = Place(self.job, str(home / "level"))
         self.directories = [home / ("disk" if shared else f"disk-{node}") for node in range(2)]
-        self._writers = [Writer(), Writer()]
+        self._writers, self._keep = [Writer(), Writer()], keep
 
     def run(self, node: int) -> RunDirectory:
         return RunDirectory(self.directories[node] / self.job.run_id)
 
-    def write(self, node: int, epoch: int, generation: int, away: tuple[int, ...] = ()) -> None:
+    def write(self, node: int, epoch: int, generation: int, **changes: Any) -> None:
         order = self.job.order((), generation)
-        config = msgspec.structs.replace(order.config, away=away)
-        keep = RetentionPolicy(last=2, pending=4)
-        order = msgspec.structs.replace(order, directory=str(self.directories[node]), config=config, keep=keep)
+        config = msgspec.structs.replace(order.config, **changes)
+        order = msgspec.structs.replace(order, directory=str(self.directories[node]), config=config, keep=self._keep)
         self.job.writer = self._writers[node]
         self.job.write(order)
         self.job.write(msgspec.structs.replace(order, slots=(self.job.step(node, epoch, generation),)))
@@ -78,6 +83,24 @@ def test_without_an_upload_a_disk_keeps_what_is_complete_and_the_newest_parts(tm
         nodes.write(0, epoch, 2)
         nodes.run(0).prune(keep, ())
     assert nodes.run(0).steps() == [2, 3, 7, 8]
+
+
+@pytest.mark.parametrize(("common", "kept"), [(2, [2, 5, 6, 7, 8]), (7, [7, 8]), (9, [5, 6, 7, 8])])
+def test_a_disk_keeps_what_slower_nodes_have_or_still_write(tmp_path: Path, common: int, kept: list[int]) -> None:
+    nodes = Nodes(tmp_path, "full", RetentionPolicy(last=1, every_hours=1.0))
+    for epoch in range(1, 9):
+        nodes.write(0, epoch, 1, common=common if epoch > common else NO_EPOCH)
+    assert nodes.run(0).steps() == kept
+
+
+def test_what_the_newest_step_on_all_disks_refers_to_stays(tmp_path: Path) -> None:
+    nodes = Nodes(tmp_path, "exact", RetentionPolicy(last=1))
+    for epoch in range(1, 4):
+        nodes.write(0, epoch, 1, parity=True)
+    assert [nodes.run(0).part(epoch, 0, 1).is_encoded for epoch in (1, 2)] == [False, True]
+    for epoch in range(4, 13):
+        nodes.write(0, epoch, 1, parity=True, common=2)
+    assert {1, 2} <= {*nodes.run(0).steps()} >= {9, 10, 11, 12}
 
 
 def test_in_a_shared_directory_a_chain_begins_again_with_all_ranks(tmp_path: Path) -> None:

@@ -151,17 +151,20 @@ def test_launchers_list_only_what_a_disk_of_their_own_would_have(tmp_path: Path)
     earlier_step(tmp_path, 40)
     assert list_runs(tmp_path, None) == (), "the step is complete here"
     run = tmp_path / EARLIER
-    for epoch in range(41, 41 + STEPS_LISTED + 1):
+    epochs = range(41, 41 + STEPS_LISTED + 1)
+    for epoch in epochs:
         write_part(run, epoch, 1)
     (listed,) = list_runs(tmp_path, None)
-    assert [found.epoch for found in listed.parts] == [45, 44, 43, 42]
+    assert [found.epoch for found in listed.parts] == [*reversed(epochs)][:STEPS_LISTED]
     assert list_runs(tmp_path, "another") == ()
     assert list_runs(tmp_path, EARLIER) == (listed,)
-    write_part(run, 46, 1, share=(0, 2))
+    write_part(run, epochs[-1] + 1, 1, share=(0, 2))
     for rank in range(PARTS_LISTED + 1):
-        write_part(run, 47, rank)
+        write_part(run, epochs[-1] + 2, rank)
     (listed,) = list_runs(tmp_path, None)
-    assert [found.epoch for found in listed.parts] == [45, 44], "shares, and what nodes share, are left out"
+    assert [found.epoch for found in listed.parts] == [*reversed(epochs)][: STEPS_LISTED - 2], (
+        "shares, and what nodes share, are left out"
+    )
     for number in range(2, 2 + RUNS_LISTED):
         newer = tmp_path / f"{EARLIER[:-1]}{number}"
         write_part(newer, 5, 1)

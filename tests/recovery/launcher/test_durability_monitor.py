@@ -14,6 +14,7 @@ from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.controller.monitors.durability_monitor import DurabilityMonitor
 from mainstay.recovery.controller.monitors.snapshot_inventory import JobLayout, build_inventory
 from mainstay.recovery.durability import durability
+from mainstay.recovery.memory.records import NO_EPOCH
 from mainstay.recovery.node_warning import NodeWarning
 from mainstay.recovery.options import CorruptionPolicy, RunOptions
 from mainstay.recovery.protection_scheme import parse
@@ -214,6 +215,23 @@ def test_copies_of_a_scheme_and_parts_on_disk() -> None:
     found = build_inventory(job("copies:2"), told)
     assert (found.protected, found.disk) == (4, 2)
     assert build_inventory(job("copies:2"), told | {"c": inventory("c", slots[2])}).disk is None
+
+
+def test_the_newest_step_that_all_disks_give_together() -> None:
+    def disk(*parts: tuple[int, int]) -> tuple[PartFile, ...]:
+        return tuple(PartFile(rank=rank, epoch=epoch, nbytes=1, generation=1) for rank, epoch in parts)
+
+    own = {n: inventory(n, disk=disk((r, 2), (r, 4), (r, 6))) for r, n in enumerate("abc")}
+    assert build_inventory(job(), own).common == 6
+    own["b"] = inventory("b", disk=disk((1, 2), (1, 4), (1, 8)))
+    assert build_inventory(job(), own).common == 4
+    away = dataclasses.replace(job(), away={1: 0})
+    assert build_inventory(away, own).common == 6
+    replicas = dataclasses.replace(job(), replicas=((0, 1, 2),))
+    assert build_inventory(replicas, own).common == 4, "a replica has other random numbers"
+    shared = {n: inventory(n, disk=disk((0, 2), (1, 2), (2, 2))) for n in "abc"}
+    assert build_inventory(job(), shared).common == NO_EPOCH
+    assert build_inventory(job(), {}).common == NO_EPOCH
 
 
 def test_a_thousand_nodes_are_looked_at_in_no_more_than_their_slots_take() -> None:
