@@ -49,6 +49,7 @@ from tests.recovery.checkpoint.faulty_disk import COMPILER, FaultyDisk
 
 dcp: Any = torch.distributed.checkpoint
 """It does not export its names to type checkers."""
+DCP_SAVE = f"x dcp.save with {RANKS} threads"
 REPLICAS, ROUNDS = 4, 5
 DEVICE = 8 * MIB
 """Bytes per second of a simulated device: eight of them write for four seconds."""
@@ -70,18 +71,20 @@ def writing(memory: Path, disk: Path, nbytes: int) -> list[Row]:
         node.clear()
         return nbytes / seconds(work)
 
-    def device() -> float:
+    def device(files: int = 1) -> float:
         node.clear()
-        return write_rate(disk, nbytes)
+        return write_rate(disk, nbytes, files)
 
     ratios: dict[str, list[float]] = {}
+    most: list[float] = []
     before = device()
     for _ in range(ROUNDS):
         rate = ours()
         after = device()
         ratios.setdefault(f"of {tool()}'s rate", []).append(2 * rate / (before + after))
         ratios.setdefault("x torch.save", []).append(rate / theirs(node.torch_save))
-        ratios.setdefault("x dcp.save with 8 threads", []).append(rate / theirs(node.dcp_save))
+        ratios.setdefault(DCP_SAVE, []).append(rate / (saved := theirs(node.dcp_save)))
+        most.append(max(after, device(RANKS)) / saved)
         for ranks in (2, 4):
             before, split, after = device(), ours(ranks), device()
             ratios.setdefault(f"of {tool()}'s rate, with {ranks} of the shards", []).append(
@@ -93,7 +96,8 @@ def writing(memory: Path, disk: Path, nbytes: int) -> list[Row]:
     same = node.dcp_reads_ours()
     peak = node.private_bytes() - _start_bytes()
     node.writer.stop()
-    least = {"x torch.save": 3.0, "x dcp.save with 8 threads": 1.5, f"of {tool()}'s rate": 0.85}
+    least = {"x torch.save": 3.0, DCP_SAVE: 1.5, f"of {tool()}'s rate": 0.85}
+    limit = f"; {tool()}, with one file or {RANKS} at once, whichever is faster: {statistics.median(most):.2f}"
     return [
         Row(
             claim="our step read by dcp.load, to the bit", figure="yes" if same else "no", unit="", target="yes",
@@ -104,7 +108,7 @@ def writing(memory: Path, disk: Path, nbytes: int) -> list[Row]:
                 claim="a node's checkpoint written, with digests and fsync", figure=round(statistics.median(found), 2),
                 unit=unit, target=f">= {least.get(unit, 0.9):g}", kind="live", n=ROUNDS,
                 holds=statistics.median(found) >= least.get(unit, 0.9),
-                note=f"{where}; rounds: {', '.join(f'{one:.2f}' for one in found)}",
+                note=f"{where}; rounds: {', '.join(f'{one:.2f}' for one in found)}{limit if unit == DCP_SAVE else ''}",
             )
             for unit, found in ratios.items()
         ),

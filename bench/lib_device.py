@@ -19,19 +19,21 @@ def tool() -> str:
     return "fio" if shutil.which("fio") else "dd"
 
 
-def write_rate(directory: Path, nbytes: int) -> float:
-    """Bytes per second of one sequential write of ``nbytes`` with ``O_DIRECT`` and an fsync."""
+def write_rate(directory: Path, nbytes: int, files: int = 1) -> float:
+    """Bytes per second of sequential writes of ``nbytes`` with ``O_DIRECT`` and an fsync; ``dd`` writes one file."""
     path = directory / "device-test"
+    path.mkdir()
     try:
-        return _fio(path, nbytes) if tool() == "fio" else dd_rate(path, nbytes)
+        return _fio(path, nbytes, files) if tool() == "fio" else dd_rate(path / "file", nbytes)
     finally:
-        path.unlink(missing_ok=True)
+        shutil.rmtree(path)
 
 
-def _fio(path: Path, nbytes: int) -> float:
+def _fio(directory: Path, nbytes: int, files: int) -> float:
     command = [
-        "fio", "--name=write", f"--filename={path}", "--rw=write", f"--bs={BLOCK}", f"--size={nbytes}", "--direct=1",
-        "--ioengine=io_uring", "--iodepth=4", "--end_fsync=1", "--fallocate=none", "--output-format=json",
+        "fio", "--name=write", f"--directory={directory}", "--rw=write", f"--bs={BLOCK}", f"--size={nbytes // files}",
+        f"--numjobs={files}", "--group_reporting", "--direct=1", "--ioengine=io_uring", "--iodepth=4", "--end_fsync=1",
+        "--fallocate=none", "--output-format=json",
     ]  # fmt: skip
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return float(json.loads(told)["jobs"][0]["write"]["bw_bytes"])
