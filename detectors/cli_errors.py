@@ -64,7 +64,8 @@ def one_line(
             try:
                 return command(*args, **kwargs)
             except kinds as error:
-                sys.stderr.write(f"{name}: {error}\n")
+                text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) and error.filename else error
+                sys.stderr.write(f"{name}: {text}\n")
                 return next(code for kind, code in known.items() if isinstance(error, kind))
 
         return wrapped

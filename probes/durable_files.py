@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+import msgspec
+
 
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a file; a loss of power may bring the old content back.
@@ -19,6 +21,11 @@ def replace_file(path: Path, content: bytes) -> None:
     scratch = path.with_suffix(".new")
     scratch.write_bytes(content)
     scratch.replace(path)
+
+
+def write_json(path: Path, content: object) -> None:
+    """Replace a file by ``content`` as JSON; see ``replace_file``."""
+    replace_file(path, msgspec.json.encode(content))
 
 
 def write_durably(path: Path, content: bytes, *, mode: int = 0o666) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from mainstay.probes.decoding import read_if_whole
-from mainstay.probes.durable_files import replace_file
+from mainstay.probes.durable_files import write_json
 from mainstay.probes.samplers.base import SourceEvent
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class OutageLog:
 
     def _keep(self) -> None:
         try:
-            replace_file(self._path, msgspec.json.encode(sorted(self._open, key=str)))
+            write_json(self._path, sorted(self._open, key=str))
         except OSError as error:
             log.warning("cannot save the open outages: %s", error)
 

@@ -19,7 +19,7 @@ import numpy as np
 from cyclopts import App, Parameter
 
 from mainstay.detectors.cli_errors import BAD_INPUT, AsJson, one_line
-from mainstay.recovery.checkpoint.catalog import LATEST, RunDirectory, find, runs
+from mainstay.recovery.checkpoint.catalog import LATEST, RunDirectory, find, is_upload_level, runs
 from mainstay.recovery.checkpoint.file_errors import refusal
 from mainstay.recovery.checkpoint.formats import WriteOptions, convert, formats, open_checkpoint
 from mainstay.recovery.checkpoint.formats.mainstay import named_part
@@ -48,12 +48,15 @@ def ls(directory: str, *, upload: str | None = None, as_json: AsJson = False) ->
     """List runs and steps, the newest last: sizes, levels, what they are built on, and why one is incomplete.
 
     Args:
-        directory: Read this checkpoint directory, the --checkpoint-dir of a job, or only ``s3://BUCKET/PREFIX``.
+        directory: Read this checkpoint directory, the --checkpoint-dir of a job, or an upload level alone.
         upload: List also the steps at this upload level: ``s3://BUCKET/PREFIX?endpoint=URL`` or a directory.
         as_json: Print only JSON.
     """
     path, upload = Path(directory), directory if directory.startswith("s3://") else upload
-    rows = [row for run in (runs(path) if path.is_dir() or upload is None else []) for row in _steps(run)]
+    known = runs(path) if path.is_dir() or upload is None else []
+    if any(is_upload_level(run.step(epoch)) for run in known for epoch in run.steps()):
+        known, upload = [], directory
+    rows = [row for run in known for row in _steps(run)]
     if upload is not None:
         rows = sorted([*rows, *uploaded_rows(upload, rows)], key=lambda row: (row["run"], row["step"] or 0))
     kind = next((f", which is itself a {f.name} checkpoint" for f in formats().values() if f.detect(path)), "")
@@ -85,7 +88,7 @@ def _numbers(steps: Sequence[int]) -> str:
 
 def _state(row: dict[str, Any]) -> str:
     state = str(row["state"]).replace("_", " ")
-    return f"{state}: {row['problem']}" if row["problem"] else state
+    return f"{state}: {row['problem'].removeprefix('is not complete: ')}" if row["problem"] else state
 
 
 def _steps(run: RunDirectory) -> list[dict[str, Any]]:
@@ -275,11 +278,13 @@ def du(path: Path, *, depth: int = 2, as_json: AsJson = False) -> int:
         depth: Sum over tensors whose names agree in so many first parts; dots divide a name.
         as_json: Print only JSON.
     """
+    if depth < 1:
+        raise CheckpointError(f"--depth {depth} must be at least 1")
     names: Counter[str] = Counter()
     places: Counter[str] = Counter()
     opened = open_checkpoint(path)
     for tensor in opened.tensors.values():
-        names[".".join(tensor.name.split(".")[: max(1, depth)])] += tensor.nbytes
+        names[".".join(tensor.name.split(".")[:depth])] += tensor.nbytes
         for box in tensor.boxes:
             places[box.place] += int(np.prod(box.sizes)) * tensor.numpy_dtype.itemsize
     lines = []

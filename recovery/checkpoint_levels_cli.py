@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import msgspec
 from cyclopts import Parameter
 
 from mainstay.recovery.checkpoint.catalog import LATEST, PINNED, find, runs
-from mainstay.recovery.checkpoint.levels import open_level
+from mainstay.recovery.checkpoint.levels import UploadLevel, open_level
 from mainstay.recovery.checkpoint.manifest import CheckpointError, remove_file, step_name
 from mainstay.recovery.checkpoint.storage import CheckpointStorage
 from mainstay.recovery.checkpoint.summary import CheckpointLevel, StepState, link, uploaded_step
@@ -85,7 +86,7 @@ def download(url: str, directory: Path, *, step: int | None = None, run: str = L
         step: Choose the step; the default is the newest complete one.
         run: Choose the run by its ID; latest: the newest with a complete step.
     """
-    with open_level(url) as level:
+    with _existing_level(url) as level:
         source = level.find(run, step)
         nbytes = level.fetch(directory, source)
     text = f"step {source.manifest.epoch} of run {source.manifest.run}: {nbytes} bytes read"
@@ -111,7 +112,7 @@ def uploaded_rows(url: str, listed: Sequence[dict[str, Any]]) -> list[dict[str, 
     """Rows for ``ls`` of complete steps at ``url``; of those in ``listed``, only the levels change."""
     known = {(row["run"], row["step"]): row for row in listed if row.get("state") == StepState.COMPLETE}
     found = []
-    with open_level(url) as level:
+    with _existing_level(url) as level:
         for run in map(level.open_run, level.run_ids()):
             level.read_manifests(run, run.steps())
             manifests = list(run.complete())
@@ -125,3 +126,10 @@ def uploaded_rows(url: str, listed: Sequence[dict[str, Any]]) -> list[dict[str, 
                 elif CheckpointLevel.UPLOAD not in row["levels"]:
                     row["levels"] = [*row["levels"], CheckpointLevel.UPLOAD.value]
     return found
+
+
+def _existing_level(url: str) -> AbstractContextManager[UploadLevel]:
+    """Open a level to read it: a directory that is not there is a wrong path."""
+    if "://" not in url and not Path(url).is_dir():
+        raise CheckpointError(f"{url} is not a directory")
+    return open_level(url)

@@ -68,8 +68,8 @@ def rebuild_step(directory: Path, run: str = LATEST, step: int | None = None) ->
                 return _StepRebuild(save.target_of(found), epoch).carry_out()
             except CheckpointError as error:
                 problems.append(str(error))
-    wanted = f"{directory} has no step {'of any number' if step is None else step} of run {run}"
-    raise CheckpointError(problems[0] if problems else wanted)
+    wanted = f"step{'' if step is None else f' {step}'} of {'any run' if run == LATEST else f'run {run}'}"
+    raise CheckpointError(problems[0] if problems else f"{directory} has no {wanted}")
 
 
 @dataclass(slots=True)

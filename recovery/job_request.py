@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 
 from mainstay.probes.decoding import UNREADABLE, build_decoders, read_if_whole
+from mainstay.probes.durable_files import write_json
 from mainstay.recovery.mesh_shape import MeshShape
-from mainstay.recovery.state_files import write_json
 
 log = logging.getLogger("mainstay.coordinator")
 

@@ -67,9 +67,8 @@ def _identify(case: FailureCase) -> str:
     values = [getattr(situation, f.name) for f in fields(situation) if f.name not in _OF_THE_LOSS]
     values += [case.failed, sorted(case.lost), [case.live.get(rank) for rank in case.survivors]]
     ordered = [sorted(value.items()) if isinstance(value, dict) else value for value in values]
-    raw = bytearray(
-        xxhash.xxh3_128_digest(msgspec.msgpack.encode(ordered))
-    )  # it tells situations apart, and no caller gains by a forged one
+    # It tells situations apart, and no caller gains by a forged one.
+    raw = bytearray(xxhash.xxh3_128_digest(msgspec.msgpack.encode(ordered)))
     raw[6], raw[8] = 0x80 | raw[6] & 0x0F, 0x80 | raw[8] & 0x3F  # RFC 9562: version and variant
     return str(uuid.UUID(bytes=bytes(raw)))
 

@@ -84,10 +84,7 @@ class ExecutionCapabilities:
 
 
 def choose_strategy(
-    cost_inputs: CostInputs,
-    ways: Sequence[RecoveryStrategy] = WAYS,
-    *,
-    means: ExecutionCapabilities | None = None,
+    cost_inputs: CostInputs, ways: Sequence[RecoveryStrategy] = WAYS, *, means: ExecutionCapabilities | None = None
 ) -> StrategyDecision:
     """Weigh every way and every sequence.
 

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from mainstay.probes.decoding import read_if_whole
-from mainstay.probes.durable_files import replace_file
+from mainstay.probes.durable_files import write_json
 from mainstay.probes.kernel_log.parse import Fact, parse
 from mainstay.probes.kernel_log.records import Record
 from mainstay.probes.kernel_log.sources import KernelLogSource, PlainFile, SourceError, open_source
@@ -187,6 +187,6 @@ class KernelLog:
             return
         self._kept, self._kept_until = now, self._told_until
         try:
-            replace_file(self._path, msgspec.json.encode(_Mark(self._clock.boot_id, self._told_until)))
+            write_json(self._path, _Mark(self._clock.boot_id, self._told_until))
         except OSError as error:
             log.warning("kernel log: how far it was read cannot be kept: %s", error)

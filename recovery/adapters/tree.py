@@ -33,15 +33,11 @@ class TreeState:
     """A ``State`` over the newest tree that was staged. One that was loaded is in ``loaded``."""
 
     def __init__(self, layout: Layout | None = None) -> None:
-        self._layout = layout or Layout.build({BLOB: ("uint8", (_LEAST_ROOM,))})
+        self.layout = layout or Layout.build({BLOB: ("uint8", (_LEAST_ROOM,))})
         self._tensors: dict[str, torch.Tensor] = {}
         self._body: dict[str, Any] = {}
         self._bounce = Bounce()
         self.loaded: Tree | None = None
-
-    @property
-    def layout(self) -> Layout:
-        return self._layout
 
     @property
     def slices(self) -> Slices:
@@ -58,17 +54,17 @@ class TreeState:
         self._tensors = flat.tensors
         described = {name: (dtype_name(t), tuple(t.shape)) for name, t in flat.tensors.items()}
         layout = Layout.build(described | {BLOB: ("uint8", (self._room(),))})
-        changed = layout.digest != self._layout.digest
-        self._layout = layout
+        changed = layout.digest != self.layout.digest
+        self.layout = layout
         return changed
 
     def _room(self) -> int:
         needed = blob.size(self._body)
-        had = self._layout.specs()[BLOB].nbytes
+        had = self.layout.specs()[BLOB].nbytes
         return had if needed <= had else 1 << (_SLACK * needed - 1).bit_length()
 
     def freeze(self) -> Mapping[str, Piece]:
-        room = np.zeros(self._layout.specs()[BLOB].nbytes, np.uint8)
+        room = np.zeros(self.layout.specs()[BLOB].nbytes, np.uint8)
         blob.write(self._body, room)
         ready = self._bounce.mark()
         pieces: dict[str, Piece] = {name: piece_of(t, self._bounce, ready) for name, t in self._tensors.items()}
@@ -76,7 +72,7 @@ class TreeState:
 
     def load(self, arrays: Arrays) -> None:
         scalars = blob.read(arrays[BLOB].reshape(-1).view(np.uint8))
-        self.loaded = _decode(scalars["tree"], arrays, self._layout)
+        self.loaded = _decode(scalars["tree"], arrays, self.layout)
 
     def rewind(self, pieces: Mapping[str, Piece]) -> None:
         """Nothing here is alive, so nothing has moved on."""

@@ -57,14 +57,7 @@ R = TypeVar("R", bound=WireMessage)
 class AgentClient:
     """One process's way to its agent. ``generation`` may be raised as the job regroups; ``fence`` raises it itself."""
 
-    def __init__(
-        self,
-        path: Path | str,
-        *,
-        job: str,
-        generation: int,
-        timeout: float = CALL_SECONDS,
-    ) -> None:
+    def __init__(self, path: Path | str, *, job: str, generation: int, timeout: float = CALL_SECONDS) -> None:
         self.path = Path(path)
         self.generation = generation
         self._job = job
@@ -230,12 +223,7 @@ def greet(path: Path | str, hello: Hello, timeout: float) -> tuple[socket.socket
     return sock, welcome
 
 
-def converse(
-    sock: socket.socket,
-    request: WireMessage,
-    answer: type[R],
-    endpoint: str = "",
-) -> R:
+def converse(sock: socket.socket, request: WireMessage, answer: type[R], endpoint: str = "") -> R:
     """Send ``request`` and read its answer; raw bytes may follow it. ``endpoint`` is named in errors.
 
     Raises:

@@ -18,13 +18,7 @@ from mainstay.recovery.agent.node import AgentNode
 from mainstay.recovery.agent.parity import Geometry
 from mainstay.recovery.agent.parity_store import ParityMember, ParityRowKey
 from mainstay.recovery.agent.peer import Peer
-from mainstay.recovery.agent.peer_messages import (
-    Head,
-    ReadHead,
-    ReadRow,
-    ReadSlot,
-    RowState,
-)
+from mainstay.recovery.agent.peer_messages import Head, ReadHead, ReadRow, ReadSlot, RowState
 from mainstay.recovery.agent.store import ArenaStore
 from mainstay.recovery.agent.streams import Stripe, ask_slot, combine
 from mainstay.recovery.agent.transfer import answer_head, copy_slot

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from mainstay.probes.data_dir import read_secret
+from mainstay.probes.durable_files import write_json
 from mainstay.probes.stop_signal import stop_at_signal
 from mainstay.recovery.agent import standalone
 from mainstay.recovery.agent.errors import AgentError, FailureKind, ProtocolError, StaleGenerationError
@@ -39,7 +40,6 @@ from mainstay.recovery.agent.shm_lifecycle import (
     node_directory,
     process_start,
     take_lock,
-    touch_owner,
     write_owner,
 )
 from mainstay.recovery.checkpoint.retention import PENDING_UPLOADS, RetentionPolicy
@@ -47,7 +47,6 @@ from mainstay.recovery.checkpoint.storage import check_storage_url
 from mainstay.recovery.checkpoint.upload_state import UploadRequest
 from mainstay.recovery.job_certificates import Authority, job_tls
 from mainstay.recovery.job_tls import PendingConnections
-from mainstay.recovery.state_files import write_json
 
 MAX_CONNECTIONS: Final = 256
 """Sixteen ranks with a few connections each, the launcher, a group's peers, and one member of each of 128 others."""
@@ -274,7 +273,7 @@ def _live(service: AgentService, ended: threading.Event, owner: int, started: in
         service.store.beat()
         beats += 1
         if beats % 50 == 0:
-            touch_owner(service.settings.directory)
+            (service.settings.directory / "owner.json").touch()  # the files are in use
         if owner and process_start(owner) != started:
             logger.warning("the owner (pid %d) is gone: ending, the snapshots stay", owner)
             return

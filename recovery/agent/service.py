@@ -129,7 +129,7 @@ class AgentService:
         self._threads: list[PeriodicThread] = [thread for thread in threads if thread is not None]
         self._drop_lock = threading.Lock()
         self._answers: dict[type[WireMessage], Callable[[Any, AgentConnection], WireMessage | None]] = {
-            Hello: _hello_again,
+            Hello: lambda _m, _c: AgentFailure(kind=FailureKind.BAD_REQUEST, reason="hello was sent already"),
             OpenArena: self._open_arena,
             Committed: self._committed,
             GetInventory: lambda _m, _c: self.inventory(),
@@ -279,10 +279,6 @@ class AgentService:
             self.rows.forget()
             if self._disk is not None:
                 self._disk.forget()
-
-
-def _hello_again(_request: Hello, _caller: AgentConnection) -> WireMessage:
-    return AgentFailure(kind=FailureKind.BAD_REQUEST, reason="hello was sent already")
 
 
 def _done(work: Callable[[Any, AgentConnection], None]) -> Callable[[Any, AgentConnection], WireMessage]:

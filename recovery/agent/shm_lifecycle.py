@@ -143,11 +143,6 @@ def write_owner(directory: Path, pid: int) -> None:
     (directory / "owner.json").write_bytes(msgspec.json.encode(owner))
 
 
-def touch_owner(directory: Path) -> None:
-    """Say that the files are in use."""
-    (directory / "owner.json").touch()
-
-
 def collect_garbage(root: Path, *, grace: float = GRACE_SECONDS) -> list[Path]:
     """Remove what dead jobs left behind; returns the directories that went."""
     removed = []

@@ -18,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from mainstay.probes.decoding import UNREADABLE
+from mainstay.probes.durable_files import write_json
 from mainstay.recovery.agent.arena_files import commit_checked
 from mainstay.recovery.agent.degraded import Degradations
 from mainstay.recovery.agent.errors import CorruptError, NoSuchSlotError
@@ -28,7 +29,6 @@ from mainstay.recovery.memory.errors import ArenaError
 from mainstay.recovery.memory.layout import Layout
 from mainstay.recovery.memory.records import NO_EPOCH, SlotRecord, SlotState, Word
 from mainstay.recovery.memory.repair import read_cell
-from mainstay.recovery.state_files import write_json
 
 MAX_RANK: Final = 1_000_000
 

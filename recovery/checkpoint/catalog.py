@@ -327,6 +327,11 @@ def bases_of(manifest: Manifest) -> list[int]:
     return sorted(int(match[1]) for name in manifest.bases or () if (match := _STEP.match(name)))
 
 
+def is_upload_level(step: Path) -> bool:
+    """Whether a step lies at an upload level, where files have other names and are listed."""
+    return any(entry.name.startswith("files-") for entry in entries_of(step))
+
+
 def remove_step(step: Path) -> None:
     """Remove a step; its manifest first, so that what is left of it if this is interrupted claims nothing."""
     remove_file(step / MANIFEST)
@@ -385,10 +390,10 @@ def find(directory: Path, run: str = LATEST, step: int | None = None) -> ResumeS
         what = "no runs" if run == LATEST else f"no run {run!r}; runs there: {there}"
         raise CheckpointError(f"{directory} has {what}")
     for found in reversed(wanted):
-        if step is None:
-            for manifest in found.complete():
-                return ResumeSource(directory, manifest)
-        elif step in found.steps():
-            return ResumeSource(directory, found.manifest(step))
+        complete = found.complete() if step is None else (found.manifest(n) for n in found.steps() if n == step)
+        for manifest in complete:
+            if is_upload_level(found.step(manifest.epoch)):
+                raise CheckpointError(f"{directory} is an upload level: mainstay checkpoint download reads it")
+            return ResumeSource(directory, manifest)
     what = "complete step" if step is None else f"step {step}"
     raise CheckpointError(f"{directory} has no {what} of {'any run' if run == LATEST else f'run {run}'}")

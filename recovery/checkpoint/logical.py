@@ -194,8 +194,8 @@ class LogicalCheckpoint:
         import difflib  # noqa: PLC0415 - only errors need it
 
         near = difflib.get_close_matches(name, self.tensors, n=3)
-        hint = f"; near it are {', '.join(near)}" if near else ""
-        raise CheckpointError(f"{self.path} has no tensor {name!r}{hint}")
+        hint = f"near it are {', '.join(near)}" if near else "mainstay checkpoint du lists names"
+        raise CheckpointError(f"{self.path} has no tensor {name!r}; {hint}")
 
     def model(self) -> dict[str, LogicalTensor]:
         """Parameters and buffers by their name in the model."""

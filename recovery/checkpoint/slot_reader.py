@@ -114,11 +114,8 @@ class SlotReader:
         if spec.name in self._made:
             return ((whole(spec.shape), digest(self._made[spec.name])),)
         if spec.name.startswith(self._joined):
-            box = (
-                GlobalSlice(spec.shape, self._place(spec).offsets),
-                0,
-            )  # of the same pieces, ranks may need other boxes
-            return (box, *self._index.origin(spec.name))
+            # Of the same pieces, ranks may need other boxes.
+            return ((GlobalSlice(spec.shape, self._place(spec).offsets), 0), *self._index.origin(spec.name))
         entry = self._entry(spec)
         return ((entry.slice, entry.digest),)
 

@@ -18,13 +18,7 @@ import msgspec
 
 from mainstay.probes.decoding import read_if_whole
 from mainstay.probes.durable_files import write_durably
-from mainstay.recovery.checkpoint.catalog import (
-    PINNED,
-    GivenUpStepError,
-    IncompleteStepError,
-    RunDirectory,
-    bases_of,
-)
+from mainstay.recovery.checkpoint.catalog import PINNED, GivenUpStepError, IncompleteStepError, RunDirectory, bases_of
 from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError, Manifest
 from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound

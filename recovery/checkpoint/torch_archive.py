@@ -21,14 +21,7 @@ import numpy as np
 from mainstay.recovery.checkpoint.file_errors import file_errors
 from mainstay.recovery.checkpoint.logical import LogicalTensor, file_tensor
 from mainstay.recovery.checkpoint.manifest import CheckpointError
-from mainstay.recovery.checkpoint.pickle_codec import (
-    Name,
-    PickledCall,
-    PickledDict,
-    PickledObject,
-    decode,
-    encode,
-)
+from mainstay.recovery.checkpoint.pickle_codec import Name, PickledCall, PickledDict, PickledObject, decode, encode
 from mainstay.recovery.checkpoint.torchfile import STORAGE_CLASSES, tensor_term
 from mainstay.recovery.memory.layout import ALIGNMENT, DTYPES
 

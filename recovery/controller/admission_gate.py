@@ -40,11 +40,7 @@ class AdmissionGate:
     """One a coordinator."""
 
     def __init__(
-        self,
-        job: Job,
-        participation: ParticipationPolicy,
-        inputs: PlannerInputBuilder,
-        form: Callable[[], None],
+        self, job: Job, participation: ParticipationPolicy, inputs: PlannerInputBuilder, form: Callable[[], None]
     ) -> None:
         self._job = job
         self._participation = participation

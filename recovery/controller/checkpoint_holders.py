@@ -107,10 +107,7 @@ class StepOnNodes:
             parts=tuple(PartEntry(rank=rank, generation=0, nbytes=0, check="") for rank in sorted(ranks)),
         )  # fmt: skip
         """As a directory with all of it would have it."""
-
-    @property
-    def age(self) -> tuple[str, int]:
-        return self.info.run, self.manifest.epoch
+        self.age = info.run, epoch
 
     def part_of(self, rank: int, members: Members) -> tuple[int, Group] | None:
         """Whose part ``rank`` takes, and ``LoadDisk.holders`` of it; None: living nodes have too little.

@@ -381,7 +381,7 @@ class CheckpointManager:
         """The newest step that all ranks, or a replica of each, hold a sound snapshot of."""
         job, shape = self._job, self._job.members.shape
         assert shape is not None
-        limit = job.last_good_epoch
+        limit = None if job.recovery is None else job.recovery.before
         held: dict[int, set[int]] = {}
         for node in nodes:
             for slot in node.inventory.slots if node.inventory else ():

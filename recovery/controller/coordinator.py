@@ -79,13 +79,7 @@ class Coordinator:
         self.strategies = StrategyController(job, self.inputs, self.participation, self.durability)
         self.lease = CoordinatorLease(job)
         self.executor = RecoveryExecutor(
-            job,
-            self.checkpoints,
-            self.inputs,
-            self.participation,
-            self.durability,
-            self.strategies,
-            self.lease,
+            job, self.checkpoints, self.inputs, self.participation, self.durability, self.strategies, self.lease
         )
         self.workflows = Workflows(self.executor)
         self.recorder = FlightRecorderCollector(job)
@@ -236,7 +230,7 @@ class Coordinator:
         if not self.job.members.ranks:
             self.job.apply(NodeForgotten(node=node.name))
             del self.job.connections[node.name]
-        elif self.lease.is_uncertain:
+        elif len(self.lease.unknown()) >= self.job.options.quorum:
             self.job.spawn(self._lose_after_a_look(node, reason))
         else:
             self._lose(node, reason)

@@ -37,11 +37,6 @@ class CoordinatorLease:
             and (not node.alive or self._job.connections[node.name].leased_until < now or node.fenced < generation)
         ]
 
-    @property
-    def is_uncertain(self) -> bool:
-        """Whether ``check`` must be asked before anything is done."""
-        return len(self.unknown()) >= self._job.options.quorum
-
     async def check(self, generation: int = 0) -> bool:
         """Whether it may act; resigns where it may not."""
         job = self._job

@@ -26,6 +26,7 @@ class CoordinatorServer:
     def __init__(self, job: Job, lease: CoordinatorLease) -> None:
         self._job = job
         self._lease = lease
+        self._lease_seconds = LEASE * job.options.node_seconds
         self._server: asyncio.Server | None = None
 
     async def open(self, host: str, port: int) -> int:
@@ -38,10 +39,6 @@ class CoordinatorServer:
         self._job.spawn(self._watch())
         self._job.spawn(self._wait_for_nodes())
         return int(self._server.sockets[0].getsockname()[1])
-
-    @property
-    def _lease_seconds(self) -> float:
-        return LEASE * self._job.options.node_seconds
 
     def close(self) -> None:
         if self._server is not None:

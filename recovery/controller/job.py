@@ -194,11 +194,6 @@ class Job:
         return self.attempt is not None and not self.attempt.done()
 
     @property
-    def last_good_epoch(self) -> int | None:
-        """The newest epoch that is sound, where newer ones may hold wrong numbers; None: all are."""
-        return None if self.recovery is None else self.recovery.before
-
-    @property
     def begun_at(self) -> int:
         """The epoch with which the run begins."""
         return 0 if self.source is None else self.source.manifest.epoch

@@ -15,12 +15,7 @@ from typing import Final
 import msgspec
 
 from mainstay.detectors.localize.model import DeviceCheck, PairOutcome, PairResult
-from mainstay.detectors.localize.preflight import (
-    PreflightFindings,
-    compare_devices,
-    compare_pairs,
-    next_pairs,
-)
+from mainstay.detectors.localize.preflight import PreflightFindings, compare_devices, compare_pairs, next_pairs
 from mainstay.detectors.localize.topology import Endpoint
 from mainstay.probes.benchmarks.pair_protocol import PAIR, PairTask, Role, bandwidths
 from mainstay.probes.benchmarks.result import BenchmarkState

@@ -273,7 +273,7 @@ class RecoveryExecutor:
             return not self._once_more(GenerationFailure(ranks=missing, reason=why))
         if self._once_more(find_restore_mismatch(job, recovery, restores)):
             return False
-        if not recovery.reinstates:  # its phases are others
+        if recovery.verdict is None or recovery.verdict.strategy is not RecoveryStrategyName.REINSTANTIATE:
             self.job.prices.learn(
                 ranks, dict(recovery.marks), recovery.fenced_from, job.state.generation, cold=recovery.cold
             )

@@ -95,11 +95,6 @@ class RecoveryRecord:
         return self.verdict is not None and self.verdict.cost_inputs.pool.standbys < self.verdict.cost_inputs.gone
 
     @property
-    def reinstates(self) -> bool:
-        """Those that are left form other pipelines."""
-        return self.verdict is not None and self.verdict.strategy is RecoveryStrategyName.REINSTANTIATE
-
-    @property
     def fenced_from(self) -> float:
         """When the last attempt began, as far as is known."""
         return self.acted_at + self.waited

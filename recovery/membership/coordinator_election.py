@@ -286,10 +286,7 @@ class CoordinatorElection:
     def _announce(self, coordinator_state: CoordinatorState, term: int, endpoint: Endpoint) -> None:
         """Tell every launcher, the old coordinator's too: it may have been stopped, and must know when it wakes."""
         call = CoordinatorAnnouncement(
-            job=self._options.job,
-            term=term,
-            node=self._options.node,
-            endpoint=f"{endpoint[0]}:{endpoint[1]}",
+            job=self._options.job, term=term, node=self._options.node, endpoint=f"{endpoint[0]}:{endpoint[1]}"
         )
         for elector in coordinator_state.electors:
             if elector.node != self._options.node and elector.election_endpoint:

@@ -16,10 +16,10 @@ import msgspec
 
 from mainstay.probes.data_dir import private_directory
 from mainstay.probes.decoding import UNREADABLE
+from mainstay.probes.durable_files import write_json
 from mainstay.recovery.membership.election_server import CoordinatorQuery, ElectionReply, send_election_request
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.coordinator_state import CoordinatorState
-from mainstay.recovery.state_files import write_json
 from mainstay.recovery.work_assignment import LossPolicy
 
 log = logging.getLogger("mainstay.launcher")

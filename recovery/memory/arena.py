@@ -69,8 +69,9 @@ class Arena:
         self.header = header
         self.layout = layout
         self._mapping = mapping
-        self._bytes: Bytes = np.frombuffer(mapping, np.uint8)
-        self._words: npt.NDArray[np.int64] = self._bytes[WORDS_AT : WORDS_AT + 8 * len(Word)].view(np.int64)
+        self.raw: Bytes = np.frombuffer(mapping, np.uint8)
+        """The whole file. For this module alone; others ask for slots."""
+        self._words: npt.NDArray[np.int64] = self.raw[WORDS_AT : WORDS_AT + 8 * len(Word)].view(np.int64)
 
     # Making and mapping
 
@@ -133,15 +134,15 @@ class Arena:
 
         A millisecond a megabyte at worst, in which other threads continue: ``mmap.madvise`` would keep the interpreter.
         """
-        for at in range(0, len(self._bytes), _PREFAULT_BYTES):  # one call would keep other threads from getting memory
-            part = self._bytes[at : at + _PREFAULT_BYTES]
+        for at in range(0, len(self.raw), _PREFAULT_BYTES):  # one call would keep other threads from getting memory
+            part = self.raw[at : at + _PREFAULT_BYTES]
             if _libc.madvise(ctypes.c_void_p(part.ctypes.data), ctypes.c_size_t(len(part)), _MADV_POPULATE_WRITE):
                 return  # an old kernel: the first copy pays instead
 
     def close(self) -> None:
         """Release the mapping. Views given out keep it alive until they go; the file stays in any case."""
         self._words = np.zeros(len(Word), np.int64)
-        self._bytes = np.zeros(0, np.uint8)
+        self.raw = np.zeros(0, np.uint8)
         with contextlib.suppress(BufferError):
             self._mapping.close()
 
@@ -160,7 +161,7 @@ class Arena:
         """Put header and layout right; whether they were wrong."""
         wrong = False
         for at, right in ((0, pack_header(self.header)), (PAGE, self.layout.to_json())):
-            here = self._bytes[at : at + len(right)]
+            here = self.raw[at : at + len(right)]
             if here.tobytes() != right:
                 here[:] = np.frombuffer(right, np.uint8)
                 wrong = True
@@ -298,12 +299,12 @@ class Arena:
     def slot_bytes(self, slot: int) -> Bytes:
         """The raw room of a slot, uint8, without a copy."""
         start = self.header.slot_at(slot)
-        return self._bytes[start : start + self.header.slot_bytes]
+        return self.raw[start : start + self.header.slot_bytes]
 
     @property
     def data(self) -> Bytes:
         """All slots side by side, for whoever registers them with a device."""
-        return self._bytes[self.header.data_at :]
+        return self.raw[self.header.data_at :]
 
     @contextlib.contextmanager
     def reading(self, record: SlotRecord) -> Iterator[Bytes]:
@@ -331,11 +332,6 @@ class Arena:
                 f"not {record.digest:016x}"
             )
 
-    @property
-    def raw(self) -> Bytes:
-        """The whole file, uint8. For ``memory.repair`` alone, like ``blank``, ``write_cell`` and ``read_cell``."""
-        return self._bytes
-
     # Cells
 
     def blank(self, slot: int, sequence: int) -> SlotRecord:
@@ -348,12 +344,12 @@ class Arena:
 
     def write_cell(self, cell: SlotRecord, *, agent: bool) -> None:
         at = cell_at(cell.slot, agent=agent)
-        self._bytes[at : at + CELL_BYTES] = np.frombuffer(pack_cell(cell), np.uint8)
+        self.raw[at : at + CELL_BYTES] = np.frombuffer(pack_cell(cell), np.uint8)
 
     def read_cell(self, slot: int, *, agent: bool) -> SlotRecord | None:
         at = cell_at(slot, agent=agent)
         for _ in range(_READ_TRIES):
-            cell = unpack_cell(self._bytes[at : at + CELL_BYTES].tobytes())
+            cell = unpack_cell(self.raw[at : at + CELL_BYTES].tobytes())
             if cell is not None:
                 return cell
         return None

@@ -25,9 +25,8 @@ RECORD_BYTES: Final = 128
 CELL_BYTES: Final = 64
 NO_EPOCH: Final = -1
 
-_HEADER = struct.Struct(
-    "<8sIIQQIIQQI"
-)  # magic version slots slot_bytes layout_digest layout_bytes rank data_at file_bytes kind
+_HEADER = struct.Struct("<8sIIQQIIQQI")
+"""magic version slots slot_bytes layout_digest layout_bytes rank data_at file_bytes kind"""
 _CELL = struct.Struct("<IIqQQQQQ")  # state slot epoch generation layout_digest nbytes digest sequence
 _CRC = struct.Struct("<Q")
 

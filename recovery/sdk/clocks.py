@@ -34,10 +34,7 @@ class ThreadClock:
         """When the file was last read: seconds that the thread had been off its core, and how many it had waited."""
         with contextlib.suppress(OSError):  # a kernel without scheduler statistics: unknown, and ``own`` is wall time
             self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-
-    @property
-    def knows_delay(self) -> bool:
-        return self._file is not None
+        self.knows_delay = self._file is not None
 
     def own(self) -> float:
         """Wall time less run delay, from an arbitrary origin."""

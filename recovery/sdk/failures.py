@@ -20,13 +20,7 @@ class StepAbortedError(RuntimeError):
     """Not every rank could vote for this step. Raised out of ``optimizer.step``; ``run.step`` takes it from there."""
 
 
-_COMMUNICATION_WORDS: Final = (
-    "gloo",
-    "nccl",
-    "connection closed by peer",
-    "connection reset by peer",
-    "broken pipe",
-)
+_COMMUNICATION_WORDS: Final = ("gloo", "nccl", "connection closed by peer", "connection reset by peer", "broken pipe")
 
 
 def is_communication_failure(error: Exception) -> bool:

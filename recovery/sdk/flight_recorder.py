@@ -38,9 +38,6 @@ def _newest(recorded: bytes) -> bytes:
     if not any(group.get("ranks", "[]") != "[]" for group in told.get("pg_config", {}).values()):
         groups = torch_private.process_groups().items()
         told["pg_config"] = {name: {"name": name, "desc": desc, "ranks": ranks} for name, (desc, ranks) in groups}
-    told["entries"] = [e for n, e in enumerate(entries) if n >= recent or not (e.get("retired") or _is_complete(e))]
+    ended = [bool(e.get("retired") or e.get("state") == "completed") for e in entries]
+    told["entries"] = [e for n, e in enumerate(entries) if n >= recent or not ended[n]]
     return json.dumps(told, separators=(",", ":")).encode()
-
-
-def _is_complete(entry: dict[str, Any]) -> bool:
-    return entry.get("state") == "completed"

@@ -43,6 +43,7 @@ class Gradients:
     def __init__(self, model: torch.nn.Module, traffic: CallTracker, replicas: int) -> None:
         self._model, self._traffic, self._replicas = model, traffic, replicas
         self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self.on_device = any(p.is_cuda for p in self._parameters)
         self._size = sum(p.numel() for p in self._parameters)
         vectors = [p for p in self._parameters if p.dim() == 1]
         # What is sick in a layer's output makes its norms' and biases' gradients sick, and those of all layers before.
@@ -53,10 +54,6 @@ class Gradients:
         self._due = self._inside = False
         self._norms: list[torch.Tensor] = []
         self._sums: list[torch.Tensor] = []
-
-    @property
-    def on_device(self) -> bool:
-        return any(p.is_cuda for p in self._parameters)
 
     # A step
 

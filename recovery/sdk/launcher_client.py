@@ -43,12 +43,13 @@ class LauncherClient:
         self._socket = sock
         self._assignments: queue.SimpleQueue[Assign] = queue.SimpleQueue()
         self._news = threading.Condition()
-        self._fence = 0
+        self.fence = 0
+        """Generations below this number are over."""
         self._regroup: Regroup | None = None
         self.assignment: Assign | None = None
         self.on_fence: Callable[[int], object] = lambda _: None
         """Called in the listening thread, at once. Before there is a mesh there is nothing to leave."""
-        self.on_orphaned: Callable[[], None] = _leave
+        self.on_orphaned: Callable[[], None] = lambda: os._exit(_EXIT_ORPHANED)
         """Called in the listening thread when the launcher has gone; the thread ends then, if anything still lives."""
         self.agent_back = threading.Event()
         """Set when the node has another agent than at the start."""
@@ -90,22 +91,17 @@ class LauncherClient:
         self.assignment = self._assignments.get()
         return self.assignment
 
-    @property
-    def fence(self) -> int:
-        """Generations below this number are over."""
-        return self._fence
-
     def wait_fence(self, above: int, seconds: float | None) -> int:
         """The fence, once it is above ``above``; 0 if that does not happen in time."""
         with self._news:
-            happened = self._news.wait_for(lambda: self._fence > above, seconds)
-        return self._fence if happened else 0
+            happened = self._news.wait_for(lambda: self.fence > above, seconds)
+        return self.fence if happened else 0
 
     def wait_regroup(self, generation: int) -> Regroup | None:
         """The order to form ``generation``; None: a higher fence makes it pointless."""
         with self._news:
-            self._news.wait_for(lambda: self._fence > generation or self._formed(generation))
-            return None if self._fence > generation else self._regroup
+            self._news.wait_for(lambda: self.fence > generation or self._formed(generation))
+            return None if self.fence > generation else self._regroup
 
     def _formed(self, generation: int) -> bool:
         return self._regroup is not None and self._regroup.generation >= generation
@@ -132,25 +128,18 @@ class LauncherClient:
                 self.agent_back.set()
             case MeasureSpeed():
                 self._speed_request = message.request
-            case DumpFlightRecorder():
+            case DumpFlightRecorder(request=number):
                 # Not in this thread: a fence must be heard even if torch takes long.
-                threading.Thread(target=self._dump_flight_recorder, args=(message.request,), daemon=True).start()
+                threading.Thread(target=lambda: self.send_if_free(flight_recorder.dump(number)), daemon=True).start()
             case FenceRank():
                 with self._news:
-                    self._fence = max(self._fence, message.generation)
+                    self.fence = max(self.fence, message.generation)
                     self._news.notify_all()
                 self.on_fence(message.generation)
             case Regroup():
                 with self._news:
                     self._regroup = message
                     self._news.notify_all()
-
-    def _dump_flight_recorder(self, request: int) -> None:
-        self.send_if_free(flight_recorder.dump(request))
-
-
-def _leave() -> None:
-    os._exit(_EXIT_ORPHANED)
 
 
 _installed: LauncherClient | None = None

@@ -81,7 +81,7 @@ class LayerGradientAccumulator:
         """
         if micro_batch in self._kept:
             raise ValueError(f"micro-batch {micro_batch} was computed twice in one step")
-        gradients = {name: _gradient(parameter) for name, parameter in self._parameters.items()}
+        gradients = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in self._parameters.items()}
         if self._canonical or not self._kept:
             self._kept[micro_batch] = gradients
         else:  # they stand together under the first one's number
@@ -177,7 +177,3 @@ def _require_one_model(told: Sequence[_Names]) -> None:
         if apart:
             sizes = [f"{models[r].get(apart[0], 0)} elements in replica {r}" for r in (first, replica)]
             raise ValueError(f"{apart[0]!r} is not the same in all pipelines: {', '.join(sizes)}")
-
-
-def _gradient(parameter: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

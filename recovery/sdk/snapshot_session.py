@@ -283,19 +283,14 @@ class SnapshotSession:
         if missing:
             raise ValueError(f"the order for rank {self._rank} does not say where ranks {sorted(missing)} are")
         replicas = [others.get(rank) if rank != self._rank else None for rank in self._replicas]
-        return self.state_bytes + ShardGather(self.sharded, order.epoch, replicas, self._credentials).restore(
-            self._arena
-        )
+        shown = Credentials(JobTls(self._assignment.snapshot_certificate), self._assignment.job, self._generation)
+        return self.state_bytes + ShardGather(self.sharded, order.epoch, replicas, shown).restore(self._arena)
 
     @property
     def _arena(self) -> Arena:
         if self._writer is None:
             raise SlotMissingError(f"rank {self._rank} has no snapshot memory: {self.problem}")
         return self._writer.arena
-
-    @property
-    def _credentials(self) -> Credentials:
-        return Credentials(JobTls(self._assignment.snapshot_certificate), self._assignment.job, self._generation)
 
     def _committed(self, epoch: int, generation: int, slot: int) -> None:
         self.agent.committed(self._rank, epoch, generation, slot)

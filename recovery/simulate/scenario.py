@@ -122,10 +122,7 @@ POLICIES: Final[Mapping[PolicyName, SimulatedPolicy]] = {
         SimulatedPolicy(name=PolicyName.DISK_RESTART, description="restart from disk", save_s=30.0, restart_s=600.0),
         SimulatedPolicy(name=PolicyName.MEMORY_RESTORE, description="snapshots in memory", save_s=1.0, restart_s=180.0),
         SimulatedPolicy(
-            name=PolicyName.STANDBY_SWAP,
-            description="swap to a warm standby",
-            save_s=0.0,
-            restart_s=20.0,
+            name=PolicyName.STANDBY_SWAP, description="swap to a warm standby", save_s=0.0, restart_s=20.0,
             from_peer=True,
         ),
         # A GPU cluster's budget (mainstay.recovery.cost_model.failure_cost), from published spans and not measured.

@@ -20,6 +20,7 @@ import msgspec
 
 from mainstay.probes.core_types import Event, EventKind
 from mainstay.probes.data_dir import private_directory
+from mainstay.probes.durable_files import write_json
 from mainstay.probes.ids import uuid7
 from mainstay.probes.outbox import EventOutbox
 from mainstay.probes.shipper import FrameSender
@@ -27,7 +28,6 @@ from mainstay.probes.spool import Spool
 from mainstay.probes.transport import Backoff, RejectedError, RetryableError, Transport
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.worker_messages import StepRecord, Transfers
-from mainstay.recovery.state_files import write_json
 from mainstay.recovery.telemetry.progress import ProgressFrames, ProgressSample
 from mainstay.recovery.telemetry.step_frames import PairFrames, StepFrames
 

@@ -152,6 +152,7 @@ class PairFrames(_BySteps[dict[int, Transfers]]):
     """Collects what ranks received from their peers; an entity is a pair, ``"3>4"``: rank 3 sends to rank 4."""
 
     catalog: Final = Catalog(narrow=_PAIR.narrow, wide=(*_PAIR.wide, _PAIR_WIDE))
+    _cell_bytes: Final = 4 * len(catalog.narrow) + 8 * len(catalog.wide)
 
     def __init__(self, job: str, world_size: int) -> None:
         super().__init__(job)
@@ -181,10 +182,6 @@ class PairFrames(_BySteps[dict[int, Transfers]]):
         most = min(MAX_ENTITIES, max(1, MAX_FRAME_BYTES // (self._cell_bytes * len(steps))))
         parts = [slice(start, start + most) for start in range(0, len(codes), most)]
         return [self._frame(first, self.catalog, self._pairs(codes[p]), narrow[p], wide[p]) for p in parts]
-
-    @property
-    def _cell_bytes(self) -> int:
-        return 4 * len(self.catalog.narrow) + 8 * len(self.catalog.wide)
 
     def _columns(self, told: dict[int, Transfers]) -> tuple[Integers, Floats, Integers]:
         """Codes of the pairs of one step, [pair, 2] their values, [pair] when the step ended at the receiver."""

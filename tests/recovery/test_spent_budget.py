@@ -149,7 +149,7 @@ def test_what_a_rank_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     with here, there:
         sockets.close_between_messages([sockets.Connection(here.fileno(), os.fstat(here.fileno()).st_ino)])
 
-    link: Any = SimpleNamespace(_news=threading.Condition(), _fence=0)
+    link: Any = SimpleNamespace(_news=threading.Condition(), fence=0)
     assert LauncherClient.wait_fence(link, 0, seconds) == 0
 
     def missing(*_replica: Any) -> int:

@@ -97,4 +97,6 @@ def test_the_page_keeps_to_the_guidelines(page: Page, dashboard: Stack, scheme: 
     page.goto(f"/jobs/{JOB}?tab=checkpoints&step=5")
     expect(page.get_by_text("its checksum does not hold")).to_be_visible()
     assert violations(page) == []
+    cut = "table => table.parentElement.scrollWidth > table.parentElement.clientWidth"
+    assert not page.get_by_role("table", name="Checkpoints").evaluate(cut)
     assert not page.evaluate("document.documentElement.scrollWidth > window.innerWidth + 1"), "wider than the window"

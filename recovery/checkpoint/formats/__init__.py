@@ -7,6 +7,7 @@ import pkgutil
 import shutil
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 from mainstay.probes.durable_files import sync_directory
 from mainstay.recovery.checkpoint.formats.base import Format, WriteOptions
@@ -15,6 +16,12 @@ from mainstay.recovery.checkpoint.logical import LogicalCheckpoint, problems
 from mainstay.recovery.checkpoint.manifest import CheckpointError
 
 __all__ = ["Format", "WriteOptions", "convert", "formats", "open_checkpoint"]
+
+_USERS: Final = dict.fromkeys(("pp", "tp", "like"), "mainstay") | {
+    "zero_stage": "deepspeed",
+    "dp": "mainstay or deepspeed",
+}
+"""The formats that use an option of ``WriteOptions``."""
 
 
 @cache
@@ -47,12 +54,7 @@ def convert(source: Path, out: Path, to: str, options: WriteOptions) -> LogicalC
         CheckpointError: ``source`` is damaged, quantized without being accepted, or lacks what the format needs,
             ``out`` exists, or there is no such format. Nothing is left behind.
     """
-    if to not in formats():
-        raise CheckpointError(f"--to {to!r} must be one of {', '.join(formats())}")
-    if min(options.dp, options.pp, options.tp) < 0:
-        raise CheckpointError("--dp, --pp, and --tp must be positive")
-    if (to == "torch") != (out.suffix in SUFFIXES):
-        raise CheckpointError(f"--to {to} cannot write {out}: --to torch writes files ({', '.join(SUFFIXES)})")
+    _check_options(out, to, options)
     checkpoint = open_checkpoint(source)
     damage = next(problems(checkpoint), None)
     if damage is not None:
@@ -80,6 +82,20 @@ def convert(source: Path, out: Path, to: str, options: WriteOptions) -> LogicalC
         _remove(new)
     sync_directory(out.parent)
     return checkpoint
+
+
+def _check_options(out: Path, to: str, options: WriteOptions) -> None:
+    if to not in formats():
+        raise CheckpointError(f"--to {to!r} must be one of {', '.join(formats())}")
+    for name, users in _USERS.items():
+        if getattr(options, name) and to not in users.split():
+            raise CheckpointError(f"--{name.replace('_', '-')} is only for --to {users}, not for --to {to}")
+    if min(options.dp, options.pp, options.tp) < 0:
+        raise CheckpointError("--dp, --pp, and --tp must be positive")
+    if to == "deepspeed" and options.dp and not options.zero_stage:
+        raise CheckpointError("--dp needs --zero-stage: any number of ranks loads the universal format of deepspeed")
+    if (to == "torch") != (out.suffix in SUFFIXES):
+        raise CheckpointError(f"--to {to} cannot write {out}: --to torch writes files ({', '.join(SUFFIXES)})")
 
 
 def _remove(path: Path) -> None:

@@ -137,9 +137,7 @@ def _write(path: Path, tensors: dict[str, LogicalTensor], metadata: dict[str, st
     for name, tensor in ordered:
         if tensor.dtype not in _NAMES:
             raise CheckpointError(f"tensor {name!r} has dtype {tensor.dtype}, which safetensors files cannot hold")
-        header[name] = {
-            "dtype": _NAMES[tensor.dtype], "shape": tensor.shape, "data_offsets": (at, at + tensor.nbytes),
-        }  # fmt: skip
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": tensor.shape, "data_offsets": (at, at + tensor.nbytes)}
         at += tensor.nbytes
     text = msgspec.json.encode(header)
     text += b" " * (-len(text) % 8)

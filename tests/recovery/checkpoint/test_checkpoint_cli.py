@@ -36,7 +36,8 @@ def test_ls_names_what_is_whole_and_why_the_rest_is_not(
     assert "parts of ranks [1] are missing" in rows[1]["problem"]
     code, out, _ = call(capsys, "ls", str(job.directory))
     assert code == 0
-    assert "complete" in out
+    assert "complete (local)" in out
+    assert "incomplete: parts of ranks [1] are missing (local)" in out
 
 
 def test_verify_finds_the_damaged_rank(ranks: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,6 +234,20 @@ def test_bad_input_is_one_line(ranks: Callable[..., Any], tmp_path: Path, capsys
         ("convert", str(theirs), str(tmp_path / "b"), "--to", "torch"): "--to torch cannot write",
         ("convert", str(theirs), str(tmp_path / "b"), "--to", "deepspeed", "--dp", "-2"): "must be positive",
         ("du", str(theirs / "__0_0.distcp")): "no checkpoint that Mainstay reads",
+        ("du", str(theirs), "--depth", "0"): "--depth 0 must be at least 1",
+        ("cat", str(theirs), "zzz"): "has no tensor 'zzz'; mainstay checkpoint du lists names",
+        (
+            "convert",
+            str(theirs),
+            str(tmp_path / "b"),
+            "--zero-stage",
+            "1",
+        ): "--zero-stage is only for --to deepspeed, not for --to dcp",
+        ("convert", str(theirs), str(tmp_path / "b"), "--like", str(job.directory)): "--like is only for --to mainstay",
+        ("convert", str(theirs), str(tmp_path / "b"), "--dp", "2"): "--dp is only for --to mainstay or deepspeed",
+        ("convert", str(theirs), str(tmp_path / "b"), "--to", "deepspeed", "--dp", "2"): "--dp needs --zero-stage",
+        ("convert", str(theirs), str(evil / ".metadata" / "b")): "/.b.new: Not a directory",
+        ("rebuild", str(tmp_path / "unnamed")): "unnamed has no step of any run",
     }
     for words, expected in cases.items():
         code, _, err = call(capsys, *words)

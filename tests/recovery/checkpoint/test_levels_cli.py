@@ -48,6 +48,12 @@ def test_steps_move_between_levels_and_ls_says_where_they_are(
     found = {row["step"]: (row["levels"], row["pinned"]) for row in rows}
     assert found == {10: (["upload"], False), 20: (["local", "upload"], True), 30: (["local"], False)}
     assert all(row["disk_bytes"] > 0 and row["shape"] == [2, 1, 1] for row in rows)
+    rows = json.loads(call(capsys, "ls", place.url, "--json")[1])
+    assert [(row["step"], row["state"], row["levels"]) for row in rows] == [
+        (epoch, "complete", ["upload"]) for epoch in (10, 20)
+    ]
+    code, _, err = call(capsys, "verify", place.url)
+    assert (code, "is an upload level: mainstay checkpoint download reads it" in err) == (2, True)
     back = str(tmp_path / "back")
     assert len(json.loads(call(capsys, "ls", back, "--upload", place.url, "--json")[1])) == 2
     code, out, _ = call(capsys, "download", place.url, back, "--step", "10")
@@ -59,7 +65,7 @@ def test_steps_move_between_levels_and_ls_says_where_they_are(
 
 @pytest.mark.parametrize("words", [
     ("upload", "DIR", "ftp://x"), ("download", "s3://", "DIR"), ("ls", "DIR", "--upload", "s3://b/p?x=1"),
-    ("upload", "DIR/missing", "DIR/level"), ("download", "DIR/empty", "DIR"),
+    ("upload", "DIR/missing", "DIR/level"), ("download", "DIR/empty", "DIR"), ("ls", "DIR", "--upload", "DIR/empty"),
 ])  # fmt: skip
 def test_what_names_no_place_is_one_line(
     ranks: Callable[..., Any], capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
@@ -69,3 +75,4 @@ def test_what_names_no_place_is_one_line(
     code, _, err = call(capsys, *(word.replace("DIR", str(job.directory)) for word in words))
     assert code == 2
     assert err.count("\n") == 1
+    assert not (job.directory / "empty").exists()

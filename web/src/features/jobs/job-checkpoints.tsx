@@ -55,7 +55,7 @@ const columns: Column<Row>[] = column.columns([
           <span className="font-medium text-ink text-xs max-sm:hidden">next restore</span>
         )}
         {row.original.quantized && <span className="text-ink-3 text-xs max-sm:hidden">quantized</span>}
-        {row.original.pinned && <span className="text-ink-3 text-xs">pinned</span>}
+        {row.original.pinned && <span className="text-ink-3 text-xs max-sm:hidden">pinned</span>}
       </span>
     ),
   }),
