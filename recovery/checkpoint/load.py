@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
+import xxhash
 
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.file_errors import file_errors
@@ -67,7 +69,10 @@ def _read_tensor(read_bytes: ReadBytes, entry: TensorEntry, out: Bytes, path: Pa
             read_bytes(entry, start, chunk)
             yield chunk
 
-    found = digest_of(chunks())
+    _require_digest(path, entry, digest_of(chunks()))
+
+
+def _require_digest(path: Path, entry: TensorEntry, found: int) -> None:
     if found != entry.digest:
         raise CheckpointError(f"{path}: tensor {entry.name!r} has digest {found:016x}, not {entry.digest:016x}")
 
@@ -143,6 +148,30 @@ def verify_part(run: RunDirectory, part: CheckpointPart) -> int:
         for entry in part.tensors:
             read(entry, np.empty(entry.nbytes, np.uint8))
     return sum(entry.nbytes for entry in part.tensors)
+
+
+def checked(run: RunDirectory, part: CheckpointPart, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Pass on the file of ``part``; raise ``CheckpointError`` before the end of a tensor, or the file, that differs."""
+    path, left, state, end = run.data_file(part), [*reversed(part.listed)], xxhash.xxh3_64(), 0
+    if part.is_encoded:
+        from mainstay.recovery.checkpoint.encoding.encoded_slot import read_index  # noqa: PLC0415 - few need zstd
+
+        with file_errors(path):  # what is stored has digests of its own: no base is read
+            blobs = read_index(path).blobs
+            stored = zip(part.tensors, blobs, itertools.accumulate(blob.nbytes for blob in blobs), strict=True)
+            left = [TensorEntry(e.name, "", (), to - b.nbytes, b.nbytes, b.digest, 0, 0) for e, b, to in stored][::-1]
+    for piece in pieces:
+        begin, end = end, end + len(piece)
+        while left and left[-1].at < end:
+            stop = left[-1].at + left[-1].nbytes
+            state.update(memoryview(piece)[max(0, left[-1].at - begin) : stop - begin])
+            if stop > end:
+                break
+            _require_digest(path, left.pop(), state.intdigest())
+            state.reset()
+        yield piece
+    if end != part.file_bytes:
+        raise CheckpointError(f"{path} has {end} bytes, not {part.file_bytes}")
 
 
 def needed_steps(run: RunDirectory, parts: Sequence[CheckpointPart]) -> tuple[str, ...] | None:

@@ -141,29 +141,25 @@ class CheckpointStorage:
         """Store a small object, which replaces one of this name in one instant."""
         return self._put(path, [content], len(content))
 
-    def put_file(self, path: str, file: Path, progress: Callable[[int], None] = lambda _: None) -> StoredFile:
-        """Store a file, unless it is there; ``progress`` learns of every piece before it is sent, and may wait.
+    def put_file(self, path: str, file: Path, via: Callable[[Iterator[bytes]], Iterator[bytes]] = iter) -> StoredFile:
+        """Store a file, unless it is there. ``via`` passes on what is read, may wait, and may raise: nothing is stored.
 
         An S3 store that keeps MD5 sums proves by its ETag that it holds what was read. Of another one the object is
         read back.
 
         Raises:
             StorageError: the store refused, or holds other bytes; then the object is deleted.
-            OSError: the file cannot be read, or changed meanwhile.
+            OSError: the file cannot be read.
         """
         nbytes = file.stat().st_size
         with contextlib.suppress(MissingObjectError):
             if int(self._head(path)["size"]) == nbytes:  # of a process that was killed
                 sums = self._sums(nbytes)
-                for _ in sums.observe(_pieces(file)):
+                for _ in sums.observe(via(_pieces(file))):
                     pass
                 if self._holds(path, sums):
                     return sums.stored
-        stored = self._put(path, _pieces(file, progress), nbytes)
-        if stored.nbytes != nbytes:
-            self.delete([path])
-            raise OSError(f"{file} changed while it was uploaded")
-        return stored
+        return self._put(path, via(_pieces(file)), nbytes)
 
     def _put(self, path: str, pieces: Iterable[bytes], nbytes: int) -> StoredFile:
         sums = self._sums(nbytes)
@@ -263,11 +259,9 @@ class _Sums:
         return f"{hashlib.md5(sums, usedforsecurity=False).hexdigest()}-{len(self._parts)}"
 
 
-def _pieces(file: Path, progress: Callable[[int], None] = lambda _: None) -> Iterator[bytes]:
+def _pieces(file: Path) -> Iterator[bytes]:
     with file.open("rb") as opened:
-        while piece := opened.read(_PIECE_BYTES):
-            progress(len(piece))
-            yield piece
+        yield from iter(lambda: opened.read(_PIECE_BYTES), b"")
 
 
 def _sync(path: Path) -> None:

@@ -19,6 +19,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ from mainstay.recovery.checkpoint.catalog import (
 )
 from mainstay.recovery.checkpoint.levels import UploadLevel, files_name, object_name, open_level, part_files
 from mainstay.recovery.checkpoint.listed_files import PartFile
+from mainstay.recovery.checkpoint.load import checked
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointError,
@@ -117,8 +119,9 @@ class Uploader:
             except (GivenUpStepError, IncompleteStepError, FileNotFoundError):
                 continue  # given up, replaced, or removed, while it was read
             except CheckpointError as error:
-                self._damaged.add((run.id, epoch, files))
-                self.report_changes(problem=f"step {epoch} is passed over: {error}")
+                if tuple(run.parts(epoch)) == files:  # not written again meanwhile
+                    self._damaged.add((run.id, epoch, files))
+                    self.report_changes(problem=f"step {epoch} is passed over: {error}")
                 return self.upload_next(final=final)
             if mine is not None:
                 self._prune(run, mine=mine)
@@ -254,15 +257,13 @@ class Uploader:
         if not self._claim(claim, name[0]):
             return False
         step, place = run.step(epoch), f"{run.id}/{step_name(epoch)}"
-        part, files = run.part(epoch, *name), {}
+        part, files, wait = run.part(epoch, *name), {}, partial(map, partial(self._wait, claim))
         try:
-            for file in (part.file, part_name(*name)):
+            for file, via in (part.file, lambda read: checked(run, part, wait(read))), (part_name(*name), wait):
                 path = f"{place}/{object_name(file, part.check)}"
-                files[file] = self._storage.put_file(path, step / file, lambda nbytes: self._wait(claim, nbytes))
+                files[file] = self._storage.put_file(path, step / file, via)
             if run.part(epoch, *name).check != part.check:
                 raise IncompleteStepError(f"{step} was replaced while it was uploaded")
-            if files[part.file].nbytes != part.file_bytes:
-                raise CheckpointError(f"{step / part.file} has {files[part.file].nbytes} bytes, not {part.file_bytes}")
             self._storage.put_bytes(f"{place}/{files_name(*name, part.check)}", msgspec.json.encode(files))
         except OSError:
             claim.unlink(missing_ok=True)  # another node may have more luck
@@ -313,26 +314,25 @@ class Uploader:
         others = not same or {rank for rank, _ in there} > {rank for rank, _ in checks}
         if others and complete_parts(target_of(run).config, part_files(epoch, there), partial=partial) is not None:
             raw = self._level.commit(run.id, epoch, there, partial=partial)
-        if raw is None and same:
-            raw = (run.step(epoch) / MANIFEST).read_bytes()
-        return raw
+        return (run.step(epoch) / MANIFEST).read_bytes() if raw is None and same else raw
 
     def _note(self, step: Path, check: str) -> None:
         state = UploadState(self._storage.url, self._request.node, check)
         write_durably(step / UPLOAD, msgspec.json.encode(state))
 
-    def _wait(self, claim: Path, nbytes: int) -> None:
-        """Return when ``nbytes`` may be sent, and show that the upload of a part and its step is alive."""
+    def _wait(self, claim: Path, piece: bytes) -> bytes:
+        """Return ``piece`` when it may be sent, and show that the upload of a part and its step is alive."""
         with self._lock:
             now = time.monotonic()
             start = max(now, self._free_at)
-            self._free_at = start + (nbytes / self._request.rate if self._request.rate else 0.0)
+            self._free_at = start + (len(piece) / self._request.rate if self._request.rate else 0.0)
             if now - self._touched.get(claim, 0.0) > _TOUCH_SECONDS:
                 self._touched[claim] = now
                 with contextlib.suppress(OSError):
                     os.utime(claim)
                     os.utime(claim.with_name(UPLOAD))
         time.sleep(start - now)
+        return piece
 
 
 def _manifest(run: RunDirectory, epoch: int) -> Manifest | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -34,27 +35,53 @@ def data_file(tmp_path: Path, nbytes: int, seed: int = 1) -> Path:
 
 
 @pytest.mark.parametrize("nbytes", [0, 5, PART_BYTES, PART_BYTES + 1, 2 * PART_BYTES + 12345])
-def test_a_file_is_there_as_it_was(storage: CheckpointStorage, tmp_path: Path, nbytes: int) -> None:
-    file, seen = data_file(tmp_path, nbytes), []
+def test_a_file_is_there_as_it_was(
+    storage: CheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int
+) -> None:
+    file, seen = data_file(tmp_path, nbytes), list[bytes]()
+
+    def note(pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            seen.append(piece)
+            yield piece
+
     place = f"run-{os.getpid()}/step-{nbytes}/__0_1.distcp"
-    stored = storage.put_file(place, file, seen.append)
-    assert (stored.nbytes, sum(seen)) == (nbytes, nbytes)
+    stored = storage.put_file(place, file, note)
+    assert (stored.nbytes, b"".join(seen)) == (nbytes, file.read_bytes())
     assert storage.read(place) == file.read_bytes()
     assert storage.children(place.rpartition("/")[0]) == ([], {"__0_1.distcp": nbytes})
     if nbytes > 3:
         assert bytes(storage.read_range(place, 2, nbytes - 3)) == file.read_bytes()[2:-1]
         with pytest.raises(StorageError):
             storage.read_range(place, nbytes - 2, 10)
-    sent = len(seen)
-    assert storage.put_file(place, file, seen.append) == stored  # it is there: nothing is sent
-    assert len(seen) == sent
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "_put", None)  # it is there: nothing is sent
+        assert storage.put_file(place, file, note) == stored
+    assert b"".join(seen) == 2 * file.read_bytes()
     other = data_file(tmp_path, nbytes, seed=2)
     if nbytes:
-        assert storage.put_file(place, other, seen.append) != stored
+        assert storage.put_file(place, other) != stored
         assert storage.read(place) == other.read_bytes()
     storage.delete([place, place])
     with pytest.raises(MissingObjectError, match="has no run-"):
         storage.read(place)
+
+
+@pytest.mark.parametrize("nbytes", [1000, 2 * PART_BYTES + 5])
+def test_what_is_refused_as_it_is_read_is_not_stored(storage: CheckpointStorage, tmp_path: Path, nbytes: int) -> None:
+    """And takes the place of no other object."""
+
+    def refuse(pieces: Iterator[bytes]) -> Iterator[bytes]:
+        yield from pieces
+        raise ValueError("the last byte is wrong")
+
+    good, bad = data_file(tmp_path, nbytes), data_file(tmp_path, nbytes, seed=2)
+    storage.put_file(f"refused-{nbytes}/good", good)
+    for name in ("good", "new"):
+        with pytest.raises(ValueError, match="the last byte"):
+            storage.put_file(f"refused-{nbytes}/{name}", bad, refuse)
+    assert storage.children(f"refused-{nbytes}") == ([], {"good": nbytes})
+    assert storage.read(f"refused-{nbytes}/good") == good.read_bytes()
 
 
 def test_what_was_stored_otherwise_is_refused_and_deleted(proxy: FaultProxy, tmp_path: Path) -> None:

@@ -214,38 +214,6 @@ def test_a_step_that_is_removed_or_replaced_on_its_way_leaves_none_there(
     place.check(tmp_path / "back", 20)
 
 
-@pytest.mark.parametrize("killed", [False, True])
-def test_a_part_that_is_written_again_on_its_way_does_not_count_as_it_was(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
-) -> None:
-    """A share becomes a whole state in the last save, under the same name. ``killed``: before that is reported."""
-    job, put_file = place.job, CheckpointStorage.put_file
-    shares = save.WriteTarget(job.directory, "job", msgspec.structs.replace(job.target().config, copies=1))
-    save.begin_step(shares)
-    for rank in range(2):
-        job.write(rank, 10, shares)
-
-    def write_again() -> None:
-        save.write_part(job.arenas[0], job.arenas[0].find(10), shares, final=True)
-
-    def put(storage: CheckpointStorage, path: str, file: Path, *more: Any) -> Any:
-        if file.name == "__0_1.distcp":
-            report = job.run.step(10) / "rank-0.g1.json"
-            before = report.read_bytes()
-            write_again()
-            report.write_bytes(before if killed else report.read_bytes())
-        return put_file(storage, path, file, *more)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CheckpointStorage, "put_file", put)
-        with open_level(place.url) as level, pytest.raises(CheckpointError, match=r"was replaced|has 4253 bytes, not"):
-            Uploader(level, place.request()).upload_step(job.run, 10)
-    assert place.complete() == []
-    write_again()
-    assert place.upload() == [10]
-    place.check(tmp_path / "back", 10)
-
-
 def test_a_step_that_the_job_has_gone_back_from_does_not_count_there(place: Place) -> None:
     job = place.job
     for epoch in (10, 20):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.levels import open_level
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
+from mainstay.recovery.checkpoint.storage import CheckpointStorage
 from mainstay.recovery.checkpoint.upload import Uploader
 from mainstay.recovery.checkpoint.upload_state import UploadProgress
 from mainstay.recovery.checkpoint.writer import Writer
@@ -86,6 +89,46 @@ def test_a_step_that_is_at_one_place_goes_up_to_another(tmp_path: Path, capsys: 
     assert other.complete() == [1, 2, 3]
     other.check(tmp_path / "back", 3)
     assert "no more steps are complete" in call(capsys, "upload", str(job.directory), other.url)[1]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_part_that_is_written_again_on_its_way_does_not_count_as_it_was(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """A share becomes a whole state in the last save, under the same name. ``killed``: before that is reported."""
+    job, put_file, told, written = place.job, CheckpointStorage.put_file, list[UploadProgress](), list[str]()
+    shares = save.WriteTarget(job.directory, "job", msgspec.structs.replace(job.target().config, copies=1))
+    save.begin_step(shares)
+    for rank in range(2):
+        job.write(rank, 10, shares)
+
+    def write_again() -> None:
+        save.write_part(job.arenas[0], job.arenas[0].find(10), shares, final=True)
+
+    def put(storage: CheckpointStorage, path: str, file: Path, *more: Any) -> Any:
+        if file.name == "__0_1.distcp" and not written:
+            written.append(path)
+            with contextlib.suppress(Killed):
+                write_again()
+        return put_file(storage, path, file, *more)
+
+    def die(*_: Any, **__: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointStorage, "put_file", put)
+        if killed:
+            patch.setattr(save, "report_part", die)
+        with open_level(place.url) as level:
+            uploader = Uploader(level, place.request(), told.append)
+            assert uploader.upload_next(final=True) == (None if killed else (job.run_id, 10))
+    problems = [progress.problem for progress in told if progress.problem]
+    assert len(problems) == killed, "a part that was replaced is not damaged"
+    if killed:
+        assert place.complete() == []
+        write_again()
+        assert place.upload() == [10]
+    place.check(tmp_path / "back", 10)
 
 
 @pytest.mark.parametrize("own", [False, True])
