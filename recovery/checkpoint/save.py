@@ -184,6 +184,9 @@ def write_image(
             file.finish()
         if check is not None:  # not before: bytes go from the slot itself where the page cache copies
             check(found)
+        with contextlib.suppress(CheckpointError):  # none is there, or it is damaged
+            if layouts is None and share is None and target.run.part(epoch, rank, generation).is_share:
+                remove_file(part)  # it describes other bytes than those that take its file's place
         new.replace(step / name)
     finally:
         remove_file(new)

@@ -114,6 +114,23 @@ def test_shares_of_two_divisions_are_no_step(divided: Divided) -> None:
     assert list(divided.job.run.complete()) == []
 
 
+def test_a_whole_state_in_the_place_of_a_share_is_never_taken_for_it(
+    divided: Divided, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last save is killed between the two files of a part."""
+    divided.write(1, ALL[:-1])
+    arena = divided.job.arenas[0]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(save, "report_part", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        save.write_part(arena, arena.find(1), divided.target, final=True)
+    assert divided.write(1, ALL[-1:]) is None
+    save.write_part(arena, arena.find(1), divided.target, final=True)
+    assert save.commit(divided.target, 1, partial=True) is not None
+    for rank in ALL:
+        slot = np.empty(arena.layout.nbytes, np.uint8)
+        read_slot(divided.job.run, divided.job.run.part(1, rank, 1), divided.job.arenas[rank].layout, slot)
+
+
 def test_other_nodes_may_have_other_disks(divided: Divided) -> None:
     """A generation begins with equal shares, and so does another set of replicas."""
     divided.write(1, ALL)
