@@ -120,9 +120,10 @@ def test_a_whole_state_in_the_place_of_a_share_is_never_taken_for_it(
     """The last save is killed between the two files of a part."""
     divided.write(1, ALL[:-1])
     arena = divided.job.arenas[0]
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(save, "report_part", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        save.write_part(arena, arena.find(1), divided.target, final=True)
+        with pytest.raises(KeyboardInterrupt):
+            save.write_part(arena, arena.find(1), divided.target, final=True)
     assert divided.write(1, ALL[-1:]) is None
     save.write_part(arena, arena.find(1), divided.target, final=True)
     assert save.commit(divided.target, 1, partial=True) is not None
