@@ -184,10 +184,7 @@ def write_image(
             file.finish()
         if check is not None:  # not before: bytes go from the slot itself where the page cache copies
             check(found)
-        with contextlib.suppress(CheckpointError):  # none is there, or it is damaged
-            if layouts is None and share is None and target.run.part(epoch, rank, generation).is_share:
-                remove_file(part)  # it describes other bytes than those that take its file's place
-        new.replace(step / name)
+        _put_in_place(new, step / name, part, is_whole=layouts is None and share is None)
     finally:
         remove_file(new)
     sync_directory(step)
@@ -199,6 +196,14 @@ def write_image(
     if replaces:
         remove_file(encoded)
     return report
+
+
+def _put_in_place(new: Path, path: Path, part: Path, *, is_whole: bool) -> None:
+    """Rename ``new``; before a whole state takes the place of a share, ``part`` goes, which describes other bytes."""
+    with contextlib.suppress(CheckpointError):  # none is there, or it is damaged
+        if is_whole and read_checked(part, CheckpointPart).is_share:
+            remove_file(part)
+    new.replace(path)
 
 
 def report_part(
