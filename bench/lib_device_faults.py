@@ -20,8 +20,9 @@ import numpy as np
 
 from bench.lib_checkpoint_job import KEEP, RANKS, Counts, Job, problem_of
 from mainstay.recovery.checkpoint.catalog import ResumeSource, RunDirectory, find, runs
+from mainstay.recovery.checkpoint.file_errors import problem_line
 from mainstay.recovery.checkpoint.levels import open_level
-from mainstay.recovery.checkpoint.manifest import CheckpointError, problem_line
+from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.slot_reader import read_slot
 from mainstay.recovery.checkpoint.upload import Uploader

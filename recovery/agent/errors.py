@@ -24,6 +24,7 @@ class FailureKind(StrEnum):
     NO_SUCH_SLOT = "no_such_slot"
     NO_MEMORY = "no_memory"
     CORRUPT = "corrupt"
+    DAMAGED = "damaged"
     TORN = "torn"
     PEER = "peer"
     BAD_REQUEST = "bad_request"
@@ -79,7 +80,7 @@ class PeerError(RefusedError):
     kind = FailureKind.PEER
 
 
-_BY_KIND = {cls.kind: cls for cls in RefusedError.__subclasses__()}
+_BY_KIND = {cls.kind: cls for cls in RefusedError.__subclasses__()} | {FailureKind.DAMAGED: CorruptError}
 
 
 def refusal(kind: FailureKind, reason: str) -> RefusedError:

@@ -70,8 +70,9 @@ from mainstay.recovery.agent.rebuild import rebuild, serve_stripe
 from mainstay.recovery.agent.scrub import Scrubber
 from mainstay.recovery.agent.store import ArenaStore
 from mainstay.recovery.checkpoint.catalog import DOWNLOADS
+from mainstay.recovery.checkpoint.file_errors import refusal
 from mainstay.recovery.checkpoint.levels import fetch_parts
-from mainstay.recovery.checkpoint.manifest import CheckpointError
+from mainstay.recovery.checkpoint.manifest import CheckpointError, DamagedError
 from mainstay.recovery.memory.errors import (
     ArenaError,
     CorruptArenaError,
@@ -169,7 +170,8 @@ class AgentService:
             self.require_live(caller.generation)
             return self._answers[type(request)](request, caller)
         except AgentError as error:
-            failure = AgentFailure(kind=error.kind, reason=str(error))
+            kind = FailureKind.DAMAGED if isinstance(error.__cause__, DamagedError) else error.kind
+            failure = AgentFailure(kind=kind, reason=str(error))
         except (ArenaError, ValueError) as error:
             failure = AgentFailure(kind=_KINDS.get(type(error), FailureKind.BAD_REQUEST), reason=str(error))
         except Exception as error:  # boundary: one unexpected request must not end the agent
@@ -212,12 +214,14 @@ class AgentService:
             if self.settings.upload is None:
                 raise
             logger.warning("%s; the upload level has a copy", error)
+            here = error
         part = (request.rank if request.from_rank is None else request.from_rank, request.generation)
         parts = request.gather.parts if request.gather else [part]
         try:
             fetch_parts(Path(request.directory), self.settings.upload.url, request.run, request.epoch, parts)
         except (CheckpointError, OSError) as problem:
-            raise NoSuchSlotError(str(problem)) from problem
+            gone = type(problem) is CheckpointError and refusal(problem) is None
+            raise NoSuchSlotError(f"{here}; {problem}") from (here.__cause__ if gone else problem)
         return self._reader.load(request, caller.generation, self._run)
 
     def _load(self, request: LoadDisk, generation: int) -> WireMessage:

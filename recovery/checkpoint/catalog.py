@@ -46,8 +46,8 @@ _PART: Final = re.compile(r"^rank-(\d{1,9})\.g(\d{1,18})\.json$")
 _PARITY: Final = re.compile(r"^parity-(\d{1,9})\.g(\d{1,18})\.json$")
 _DATA: Final = re.compile(r"^__(\d{1,9})_(\d{1,18})\.(?:distcp|encoded)$")
 _RUN: Final = re.compile(r"^run\.g(\d{1,18})\.json$")
-PartName = tuple[int, int]
-"""Rank and generation of a part."""
+Age = tuple[str, int]  # run and epoch of a step: both rise
+PartName = tuple[int, int]  # rank and generation of a part
 LATEST: Final = "latest"
 DOWNLOADS: Final = ".download"
 """Beside the runs: a directory of steps from the upload level, of which only the parts are here that were needed."""
@@ -372,13 +372,14 @@ class ResumeSource:
         return RunDirectory(self.directory / self.manifest.run)
 
 
-def find(directory: Path, run: str = LATEST, step: int | None = None) -> ResumeSource:
+def find(directory: Path, run: str = LATEST, step: int | None = None, before: Age | None = None) -> ResumeSource:
     """The newest whole step of the run called ``run``; of the newest run that has one for ``latest``.
 
     Args:
         directory: that holds the runs.
         run: its id, or ``latest``.
         step: only this one; None: any.
+        before: only older ones; None: any.
 
     Raises:
         CheckpointError: there is none, or ``step`` is not whole; says what there is.
@@ -391,9 +392,9 @@ def find(directory: Path, run: str = LATEST, step: int | None = None) -> ResumeS
         raise CheckpointError(f"{directory} has {what}")
     for found in reversed(wanted):
         complete = found.complete() if step is None else (found.manifest(n) for n in found.steps() if n == step)
-        for manifest in complete:
+        for manifest in (m for m in complete if before is None or (m.run, m.epoch) < before):
             if is_upload_level(found.step(manifest.epoch)):
                 raise CheckpointError(f"{directory} is an upload level: mainstay checkpoint download reads it")
             return ResumeSource(directory, manifest)
-    what = "complete step" if step is None else f"step {step}"
+    what = f"step {step}" if step is not None else "older complete step" if before else "complete step"
     raise CheckpointError(f"{directory} has no {what} of {'any run' if run == LATEST else f'run {run}'}")

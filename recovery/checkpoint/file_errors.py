@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from mainstay.recovery.checkpoint.manifest import CheckpointError
+from mainstay.recovery.checkpoint.manifest import CheckpointError, DamagedError
 from mainstay.recovery.checkpoint.pickle_codec import OpcodesError
 
 
@@ -33,10 +33,17 @@ def file_errors(path: Path, what: str = "is damaged") -> Iterator[None]:
         msgspec.MsgspecError, zipfile.BadZipFile, struct.error, NotImplementedError,
         LookupError, TypeError, ValueError, AttributeError,
     ) as error:  # fmt: skip
-        raise CheckpointError(f"{path} {what}: {error!r}") from error
+        raise DamagedError(f"{path} {what}: {error!r}") from error
 
 
 def refusal(error: CheckpointError) -> OSError | None:
     """What the disk says where it refuses to read; None: something is missing, or was read and is wrong."""
     cause = error.__cause__
     return cause if isinstance(cause, OSError) and not isinstance(cause, FileNotFoundError) else None
+
+
+def problem_line(error: Exception, directory: Path | str) -> str:
+    """What went wrong, in one line that names a place: the system names none when a call on an open file fails."""
+    if isinstance(error, OSError) and error.strerror and not error.filename:
+        return f"{directory}: {error.strerror}"
+    return str(error) or type(error).__name__

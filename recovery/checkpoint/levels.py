@@ -29,6 +29,7 @@ from mainstay.recovery.checkpoint.catalog import (
     DOWNLOADS,
     LATEST,
     PINNED,
+    Age,
     PartName,
     ResumeSource,
     RunDirectory,
@@ -40,6 +41,7 @@ from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.checkpoint.manifest import (
     MANIFEST,
     CheckpointError,
+    DamagedError,
     Manifest,
     PartEntry,
     data_name,
@@ -53,6 +55,7 @@ from mainstay.recovery.checkpoint.storage import PART_BYTES, CheckpointStorage, 
 
 logger = logging.getLogger("mainstay.checkpoint")
 
+AUTO: Final = "auto"
 REQUESTS_AT_ONCE: Final = 8
 """Ranges of 8 MiB of one file, or small objects."""
 _RUN_INFO: Final = re.compile(r"^run\.g\d{1,18}\.json$")
@@ -127,7 +130,7 @@ class UploadLevel:
             else:
                 remove_file(here / name)
 
-    def find(self, run: str = LATEST, step: int | None = None) -> ResumeSource:
+    def find(self, run: str = LATEST, step: int | None = None, before: Age | None = None) -> ResumeSource:
         """The newest complete step at the place; see ``catalog.find``.
 
         Raises:
@@ -136,12 +139,12 @@ class UploadLevel:
         for run_id in reversed(self.run_ids()) if run == LATEST else [run]:
             opened = self.open_run(run_id)
             for epoch in reversed(opened.steps()):
-                if step in {None, epoch}:
+                if step in {None, epoch} and (before is None or (run_id, epoch) < before):
                     self._read_manifest(opened, epoch)
                     with contextlib.suppress(CheckpointError):
                         self.read_manifests(opened, bases_of(read_checked(opened.step(epoch) / MANIFEST, Manifest)))
                         return ResumeSource(self._mirror, opened.manifest(epoch))
-        what = "complete step" if step is None else f"complete step {step}"
+        what = f"{'older ' if before else ''}complete step{'' if step is None else f' {step}'}"
         raise CheckpointError(f"{self.storage.url} has no {what} of {'any run' if run == LATEST else f'run {run}'}")
 
     # From there
@@ -193,7 +196,7 @@ class UploadLevel:
         try:
             files = _FILES.decode(self.storage.read(path))
         except UNREADABLE as error:
-            raise CheckpointError(f"{self.storage.url}: {path} is damaged: {error}") from error
+            raise DamagedError(f"{self.storage.url}: {path} is damaged: {error}") from error
         bad = [name for name in files if not _NAME.match(name)]
         if bad:
             raise CheckpointError(f"{self.storage.url}: {path} lists {bad[0]!r}, which is no file of a step")
@@ -218,7 +221,7 @@ class UploadLevel:
             with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
                 list(pool.map(copy, range(0, stored.nbytes, PART_BYTES)))
             if digest_of(Path(file.name)) != stored.digest:
-                raise CheckpointError(f"{self.storage.url}: {path} does not hold the bytes that were uploaded")
+                raise DamagedError(f"{self.storage.url}: {path} does not hold the bytes that were uploaded")
         return stored.nbytes
 
     # To there
@@ -324,7 +327,12 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(file, xxhash.xxh3_64).hexdigest()
 
 
-def find_nearest(directory: Path, url: str | None, run: str = LATEST) -> ResumeSource:
+def named_run(resume: str | None) -> str | None:
+    """The run that ``--resume`` names; None: any."""
+    return None if resume in {AUTO, LATEST} else resume
+
+
+def find_nearest(directory: Path, url: str | None, run: str = LATEST, before: Age | None = None) -> ResumeSource:
     """The newest complete step of both levels; the local copy of one that is at both. See ``catalog.find``.
 
     The manifest is all that is read of a step at the upload level. Its source is ``directory / DOWNLOADS``, to which
@@ -335,13 +343,13 @@ def find_nearest(directory: Path, url: str | None, run: str = LATEST) -> ResumeS
         StorageError: there is none here, and the upload level does not answer.
     """
     if url is None:
-        return find(directory, run)
+        return find(directory, run, before=before)
     local: ResumeSource | None = None
     with contextlib.suppress(CheckpointError):
-        local = find(directory, run)
+        local = find(directory, run, before=before)
     try:
         with open_level(url) as level:
-            there = replace(level.find(run), directory=directory / DOWNLOADS)
+            there = replace(level.find(run, before=before), directory=directory / DOWNLOADS)
     except (CheckpointError, StorageError) as error:
         if local is None:
             raise

@@ -15,7 +15,7 @@ import xxhash
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.file_errors import file_errors
 from mainstay.recovery.checkpoint.logical import read_at
-from mainstay.recovery.checkpoint.manifest import LAYOUT, CheckpointError, CheckpointPart, TensorEntry, step_name
+from mainstay.recovery.checkpoint.manifest import LAYOUT, CheckpointError, CheckpointPart, DamagedError, TensorEntry
 from mainstay.recovery.memory.digest import Bytes, digest_of
 from mainstay.recovery.memory.layout import Layout, TensorSpec
 
@@ -74,7 +74,7 @@ def _read_tensor(read_bytes: ReadBytes, entry: TensorEntry, out: Bytes, path: Pa
 
 def _require_digest(path: Path, entry: TensorEntry, found: int) -> None:
     if found != entry.digest:
-        raise CheckpointError(f"{path}: tensor {entry.name!r} has digest {found:016x}, not {entry.digest:016x}")
+        raise DamagedError(f"{path}: tensor {entry.name!r} has digest {found:016x}, not {entry.digest:016x}")
 
 
 def layout_text(layout: Layout) -> tuple[TensorSpec, Bytes]:
@@ -100,7 +100,7 @@ def encoded_part(run: RunDirectory, part: CheckpointPart) -> ReadTensor:
         if entry.name == LAYOUT:
             out[:] = layout_text(chain.layout)[1]
         elif chain.read(entry.name, out) != entry.digest:
-            raise CheckpointError(f"{path}: tensor {entry.name!r} is not the one that was encoded")
+            raise DamagedError(f"{path}: tensor {entry.name!r} is not the one that was encoded")
 
     return read
 
@@ -186,5 +186,5 @@ def needed_steps(run: RunDirectory, parts: Sequence[CheckpointPart]) -> tuple[st
         needed = {(rank, generation) for rank, base, generation in based if base == epoch}
         if not needed <= below.checks.keys():
             return None
-        found |= {step_name(epoch), *(below.bases or ())}
+        found |= {run.step(epoch).name, *(below.bases or ())}
     return tuple(sorted(found))

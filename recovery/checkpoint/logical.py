@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mainstay.recovery.checkpoint.file_errors import file_errors
-from mainstay.recovery.checkpoint.manifest import CheckpointError
+from mainstay.recovery.checkpoint.manifest import CheckpointError, DamagedError
 from mainstay.recovery.memory.layout import DTYPES
 
 if TYPE_CHECKING:
@@ -366,7 +366,7 @@ def read_at(fd: int, out: npt.NDArray[np.uint8], at: int, path: Path) -> None:
         while done < len(out):
             count = os.preadv(fd, [out[done : done + PIECE].data], at + done)
             if not count:
-                raise CheckpointError(f"{path} ends before byte {at + len(out)}")
+                raise DamagedError(f"{path} ends before byte {at + len(out)}")
             done += count
 
 

@@ -49,6 +49,10 @@ class CheckpointError(ValueError):
     """A file of the disk level is missing, damaged or does not fit; one line that names it."""
 
 
+class DamagedError(CheckpointError):
+    """A file has other bytes than were written: to read it again does not help."""
+
+
 class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an agent learns about checkpoints each time that the job forms."""
 
@@ -375,23 +379,16 @@ def read_checked(path: Path, kind: type[T]) -> T:
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}") from error
     except UNREADABLE as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from error
+        raise DamagedError(f"{path} is damaged: {error}") from error
     if content.version != VERSION:
         raise CheckpointError(f"{path} has format version {content.version}, this program reads {VERSION}")
     if content.check != _check_of(content):
-        raise CheckpointError(f"{path} is damaged: its checksum does not hold")
+        raise DamagedError(f"{path} is damaged: its checksum does not hold")
     return content
 
 
 def _check_of(content: _Checked) -> str:
     return f"{digest(msgspec.json.encode(msgspec.structs.replace(content, check=''))):016x}"
-
-
-def problem_line(error: Exception, directory: Path | str) -> str:
-    """What went wrong, in one line that names a place: the system names none when a call on an open file fails."""
-    if isinstance(error, OSError) and error.strerror and not error.filename:
-        return f"{directory}: {error.strerror}"
-    return str(error) or type(error).__name__
 
 
 def remove_file(path: Path) -> None:

@@ -186,7 +186,7 @@ class GatherReader(SlotReader):
         try:
             yield
         except CheckpointError as error:
-            raise CheckpointError(f"{self._step}: {error}") from error
+            raise type(error)(f"{self._step}: {error}") from error
 
     def _make(self) -> Iterator[tuple[str, Bytes]]:
         """What is in no part as this rank needs it; checks the names of the rest."""

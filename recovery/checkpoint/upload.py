@@ -36,6 +36,7 @@ from mainstay.recovery.checkpoint.catalog import (
     bases_of,
     runs,
 )
+from mainstay.recovery.checkpoint.file_errors import problem_line
 from mainstay.recovery.checkpoint.levels import UploadLevel, files_name, object_name, open_level, part_files
 from mainstay.recovery.checkpoint.listed_files import PartFile
 from mainstay.recovery.checkpoint.load import checked
@@ -45,7 +46,6 @@ from mainstay.recovery.checkpoint.manifest import (
     Manifest,
     RunInfo,
     part_name,
-    problem_line,
     step_name,
 )
 from mainstay.recovery.checkpoint.retention import CompleteStep, is_due, steps_to_keep

@@ -21,7 +21,8 @@ import msgspec
 
 from mainstay.recovery.checkpoint import save
 from mainstay.recovery.checkpoint.direct_file import BUFFER_BYTES, WriteMode
-from mainstay.recovery.checkpoint.manifest import QUANTIZED, CheckpointError, DiskConfig, problem_line
+from mainstay.recovery.checkpoint.file_errors import problem_line
+from mainstay.recovery.checkpoint.manifest import QUANTIZED, CheckpointError, DiskConfig
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.save import WriteTarget
 from mainstay.recovery.memory.arena import Arena

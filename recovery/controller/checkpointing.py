@@ -12,15 +12,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Container, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from mainstay.recovery.agent.messages import Group, GroupMember
-from mainstay.recovery.checkpoint.catalog import DOWNLOADS, LATEST, ResumeSource
+from mainstay.recovery.checkpoint.catalog import DOWNLOADS, LATEST, Age, ResumeSource
 from mainstay.recovery.checkpoint.file_errors import refusal
-from mainstay.recovery.checkpoint.levels import find_nearest
+from mainstay.recovery.checkpoint.levels import AUTO, find_nearest, named_run
 from mainstay.recovery.checkpoint.manifest import CheckpointError, DiskConfig
 from mainstay.recovery.checkpoint.reshape import needed, sources
 from mainstay.recovery.checkpoint.storage import StorageError
@@ -38,7 +39,6 @@ from mainstay.recovery.recovery_plan import RestoreSource
 
 log = logging.getLogger("mainstay.coordinator")
 
-AUTO: Final = "auto"
 FENCE_SECONDS: Final = 10.0
 """To end all ranks and learn what agents hold, before the last save."""
 STOP_SECONDS: Final = 20.0
@@ -69,20 +69,23 @@ class CheckpointManager:
         """See ``DiskConfig``."""
         self.once = NO_EPOCH
         """One more step that agents write, as soon as it is committed."""
-        self._must_resume = False
-        self._prefetched = False
+        self._must_resume = self._prefetched = False
         self.unresolved = ""
         """Why this directory and the upload level do not have what ``--resume`` names, until all nodes are here."""
         self._on_nodes: StepOnNodes | None = None
         self._complete: ResumeSource | None = None
         """An older step than that, for another shape."""
+        self.named: ResumeSource | None = None
+        """What ``--resume`` names, if this directory or the upload level has it."""
         if options.resume is not None and options.checkpoint_dir is not None:
-            self._resolve(options.resume, options.checkpoint_dir)
+            self.resolve(options.resume, options.checkpoint_dir)
 
-    def _resolve(self, wanted: str, directory: Path) -> None:
-        options, name = self._job.options, named_run(wanted) or LATEST
+    def resolve(self, wanted: str, directory: Path, before: Age | None = None) -> None:
+        """Begin with what ``--resume`` names, of steps before ``before``. Raises as ``begin_with``."""
+        options, self._job.source = self._job.options, None
+        self.find = partial(find_nearest, directory, options.checkpoint_upload, named_run(wanted) or LATEST)
         try:
-            self._job.source = find_nearest(directory, options.checkpoint_upload, name)
+            source = self.find(before)
         except (CheckpointError, StorageError) as error:
             self.unresolved = f"--resume {wanted}: {error}"
             # A directory that cannot be read is not an empty one.
@@ -90,15 +93,19 @@ class CheckpointManager:
             if options.max_nodes == 1 and (problem := self.resolve_on_nodes()):
                 raise CheckpointError(problem) from error
         else:
-            manifest = self._job.source.manifest
-            near = manifest.quantized
-            if near is not msgspec.UNSET and not self._job.options.accept_quantized:
-                raise CheckpointError(
-                    f"--resume {wanted}: step {manifest.epoch} of run {manifest.run} is quantized ({near}): it does "
-                    "not restore the bits that were saved; continue from it with --accept-quantized"
-                )
-            what = "" if near is msgspec.UNSET else f", from near values: {near}"
-            log.warning("resuming after step %d of run %s%s", manifest.epoch, manifest.run, what)
+            self.begin_with(source)
+
+    def begin_with(self, source: ResumeSource) -> None:
+        """Begin with ``source``. A ``CheckpointError`` if it is quantized, and ``--accept-quantized`` is not given."""
+        manifest, near = source.manifest, source.manifest.quantized
+        if near is not msgspec.UNSET and not self._job.options.accept_quantized:
+            raise CheckpointError(
+                f"--resume {self._job.options.resume}: step {manifest.epoch} of run {manifest.run} is quantized "
+                f"({near}): it does not restore the bits that were saved; continue from it with --accept-quantized"
+            )
+        self._job.source = self.named = source
+        what = "" if near is msgspec.UNSET else f", from near values: {near}"
+        log.warning("resuming after step %d of run %s%s", manifest.epoch, manifest.run, what)
 
     def resolve_on_nodes(self) -> str:
         """All nodes are here: a step counts too that the disks of all give together. Why the job cannot begin."""
@@ -390,8 +397,3 @@ class CheckpointManager:
                     held.setdefault(slot.rank, set()).add(slot.epoch)
         alike = bool(job.state.replicated) and not job.options.shard_snapshots
         return shape.newest_common(held, replicated=alike)
-
-
-def named_run(resume: str | None) -> str | None:
-    """The run that ``--resume`` names; None: any."""
-    return None if resume in {AUTO, LATEST} else resume

@@ -52,6 +52,9 @@ class CoordinatorTakeover:
         job.apply(TakeoverStarted(state=coordinator_state, generation=won.generation, hellos=hellos))
         job.prices = MeasuredCosts(dict(coordinator_state.prices))
         job.calibration = Calibration(dict(coordinator_state.accuracy))
+        run, before, directory = coordinator_state.resumed, coordinator_state.begun_at + 1, job.options.checkpoint_dir
+        if run is not None and directory is not None and job.begun_at >= before:
+            executor.checkpoints.resolve(run, directory, (run, before))
         for epoch, generation in coordinator_state.returns:
             job.history.record_rollback(epoch, generation)
 

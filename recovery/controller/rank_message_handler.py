@@ -103,13 +103,15 @@ class RankMessageHandler:
             return
         self._apply(rank, message)
         if not message.ok and self._forming:
-            why = f"{message.reason}{self._executor.checkpoints.by_hand}"
-            job.control.fail(f"rank {rank.number} cannot continue from step {message.epoch}: {why}")
-            return
-        if self._forming and self._all_resumed.have(
-            job.members.ranks, lambda r: r.resumed is not None and r.resumed.ok
-        ):
-            self._executor.formed()
+            why = f"rank {rank.number} cannot continue from step {message.epoch}: {message.reason}"
+            if not (message.damaged and self._executor.note_damage(why)):
+                job.control.fail(f"{why}{self._executor.checkpoints.by_hand}")
+                return
+        if self._forming and self._all_resumed.have(job.members.ranks, lambda r: r.resumed is not None):
+            if all(r.resumed is not None and r.resumed.ok for r in job.members.ranks):
+                self._executor.formed()
+            else:
+                job.control.replay(GenerationFailure(reason="the step to begin with is damaged", counts=False))
 
     def _step(self, rank: RankMember, message: worker_messages.StepRecord) -> None:
         job = self._job

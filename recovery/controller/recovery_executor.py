@@ -9,6 +9,7 @@ verify    three steps commit and data-parallel replicas hold equal parameters: v
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ import msgspec
 from mainstay.probes.core_types import EventKind
 from mainstay.probes.ids import uuid7
 from mainstay.recovery import planner
+from mainstay.recovery.checkpoint.catalog import ResumeSource
+from mainstay.recovery.checkpoint.manifest import CheckpointError
 from mainstay.recovery.controller.checkpointing import CheckpointManager
 from mainstay.recovery.controller.coordinator_lease import CoordinatorLease
 from mainstay.recovery.controller.failure import EndedGeneration, GenerationFailure, ReplayTrigger, WorkflowName
@@ -94,6 +97,8 @@ class RecoveryExecutor:
         self.fencing = Fencing(self.job, self.inputs)
         self.on_rollback: list[Callable[[int], None]] = [self.durability.corrupt_steps.went_back]
         """Called with the epoch that the job goes back to."""
+        self._damaged: list[tuple[ResumeSource, str]] = []
+        """Steps to begin with, and why a rank could not load each."""
 
     def formed(self) -> None:
         """Every rank has voted for its epoch: training runs, and what protects it is set up for this membership."""
@@ -167,7 +172,7 @@ class RecoveryExecutor:
             orders = self._orders(alternative)
             epoch = alternative.epoch or 0
         else:
-            if not await self.fencing.wait_for_joined(recovery):
+            if not (await self.fencing.wait_for_joined(recovery) and await self._pass_over()):
                 return
             orders, epoch = {}, self.job.begun_at
         if not await self.lease.check(self.job.state.generation):
@@ -186,9 +191,38 @@ class RecoveryExecutor:
         """
         job = self.job
         told = [rank.ready for rank in job.members.present if rank.ready is not None]
+        begun_at = max([job.begun_at, *(step.manifest.epoch for step, _ in self._damaged)])
         return job.state.formed_once or any(
-            ready.newest_epoch > job.begun_at or (ready.live_epoch is None and not job.begun_at) for ready in told
+            ready.newest_epoch > begun_at or (ready.live_epoch is None and job.source is None) for ready in told
         )
+
+    def note_damage(self, why: str) -> bool:
+        """A rank cannot load the step to begin with: a file is damaged. Whether an older step may be taken."""
+        source = self.job.source
+        if source is None or source is not self.checkpoints.named:
+            return False
+        self._damaged.append((source, why))
+        return True
+
+    async def _pass_over(self) -> bool:
+        """Begin with an older step if the present one is damaged; False: there is none, and the job ends.
+
+        Nothing changes before one is found: a failure meanwhile cancels this, and the next attempt looks again.
+        """
+        job, (source, why) = self.job, self._damaged[-1] if self._damaged else (None, "")
+        if source is None or source is not job.source:
+            return True
+        log.warning("step %d is passed over: %s", source.manifest.epoch, why)
+        assert job.members.shape is not None
+        try:
+            before = (source.manifest.run, source.manifest.epoch)
+            self.checkpoints.begin_with(await asyncio.to_thread(self.checkpoints.find, before))
+            problem = self.checkpoints.incompatibility(job.members.shape)
+        except (CheckpointError, OSError) as error:
+            problem = str(error)
+        if problem:
+            job.control.fail(f"{self._damaged[0][1]}; {problem}")
+        return not problem
 
     # Decide
 
@@ -270,7 +304,9 @@ class RecoveryExecutor:
             whys = [r.resumed.reason for r in ranks if r.resumed is not None and not r.resumed.ok]
             why = f"ranks {sorted(missing | broken)} could not be restored: {'; '.join(whys) or 'no answer'}"
             # A rank that answered keeps its process and tries again from another source; a silent one is replaced.
-            return not self._once_more(GenerationFailure(ranks=missing, reason=why))
+            damaged = any(r.resumed is not None and r.resumed.damaged for r in ranks)
+            passes = not orders and damaged and self.note_damage(why)
+            return not self._once_more(GenerationFailure(ranks=missing, reason=why, counts=bool(missing) or not passes))
         if self._once_more(find_restore_mismatch(job, recovery, restores)):
             return False
         if recovery.verdict is None or recovery.verdict.strategy is not RecoveryStrategyName.REINSTANTIATE:

@@ -44,6 +44,7 @@ def capture_state(job: Job, version: int) -> CoordinatorState:
         homes=tuple(index[rank.node] for rank in job.members.ranks),
         returns=job.history.returns,
         resumed=None if job.source is None else job.source.manifest.run,
+        begun_at=job.begun_at,
         shape=job.members.shape,
         warnings=job.members.warnings,
         prices=dict(job.prices.seen),

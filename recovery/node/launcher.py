@@ -19,7 +19,8 @@ from mainstay.recovery.admission import AdmissionPolicy
 from mainstay.recovery.agent.checkpoint_parity import list_runs
 from mainstay.recovery.agent.client import AgentClient
 from mainstay.recovery.agent.errors import AgentError
-from mainstay.recovery.controller.checkpointing import FENCE_SECONDS, STOP_SECONDS, named_run
+from mainstay.recovery.checkpoint.levels import named_run
+from mainstay.recovery.controller.checkpointing import FENCE_SECONDS, STOP_SECONDS
 from mainstay.recovery.membership.coordinator_election import EXIT_LOST, CoordinatorElection, Endpoint
 from mainstay.recovery.node.agent_orders import AgentOrder, AgentOrders
 from mainstay.recovery.node.agent_supervisor import AgentSupervisor

@@ -68,6 +68,8 @@ class CoordinatorState(_Record, frozen=True):
     parity_every: int
     on_loss: LossPolicy | None = None
     """As a request has changed it; None: as the job was started."""
+    begun_at: int = 0
+    """The step of ``resumed``."""
     shape: MeshShape | None = None
     """Of the job, once its script has said it: no rank that knows may be left."""
     warnings: NodeWarnings = msgspec.field(default_factory=NodeWarnings)

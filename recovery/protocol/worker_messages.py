@@ -82,6 +82,8 @@ class Resumed(WorkerMessage, frozen=True):
     """Of its parameters then; None at the first start and where nothing was restored."""
     blame: int | None = None
     """The replica whose part could not be had, where that and not the rank's own source failed."""
+    damaged: bool = False
+    """A file of the step on disk is."""
 
 
 class StepRecord(WorkerMessage, frozen=True):

@@ -13,6 +13,8 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from mainstay.recovery.agent.errors import FailureKind
+from mainstay.recovery.checkpoint.manifest import DamagedError
 from mainstay.recovery.memory.global_slices import DeclaredSlices, Sharding
 from mainstay.recovery.memory.state import TrainerState
 from mainstay.recovery.protocol.worker_messages import (
@@ -375,4 +377,5 @@ def _resumed(
         reason="" if failure is None else str(failure)[:500],
         digest=digest,
         blame=failure.rank if isinstance(failure, PartError) else None,
+        damaged=isinstance(failure, DamagedError) or getattr(failure, "kind", None) is FailureKind.DAMAGED,
     )

@@ -22,7 +22,7 @@ from mainstay.recovery.checkpoint.encoding.quantized import can_quantize, encode
 from mainstay.recovery.checkpoint.encoding.tensor_blob import CastHeader, Header, QuantizedHeader, join, split
 from mainstay.recovery.checkpoint.encoding.units import UnitDigests, unit_bytes, unit_digests
 from mainstay.recovery.checkpoint.file_errors import file_errors
-from mainstay.recovery.checkpoint.manifest import MAX_JSON_BYTES, CheckpointError
+from mainstay.recovery.checkpoint.manifest import MAX_JSON_BYTES, CheckpointError, DamagedError
 from mainstay.recovery.checkpoint.quantization_bound import QuantizationBound
 from mainstay.recovery.memory.digest import Bytes, digest
 from mainstay.recovery.memory.layout import Layout, TensorSpec
@@ -247,15 +247,15 @@ def read_index(path: Path) -> SlotIndex:
         footer = file.read(_FOOTER.size)
         length, check, magic = _FOOTER.unpack(footer) if len(footer) == _FOOTER.size else (0, 0, b"")
         if magic != _MAGIC or length > min(size - _FOOTER.size, MAX_JSON_BYTES):
-            raise CheckpointError(f"{path} is truncated or no encoded slot")
+            raise DamagedError(f"{path} is truncated or no encoded slot")
         file.seek(size - _FOOTER.size - length)
         text = file.read(length)
         if digest(text) != check:
-            raise CheckpointError(f"{path} has a damaged index")
+            raise DamagedError(f"{path} has a damaged index")
         index = _INDEXES.decode(text)
     if index.version != VERSION:
         raise CheckpointError(f"{path} has version {index.version}, this program reads {VERSION}")
     nbytes = [0, *(blob.nbytes for blob in index.blobs)]
     if min(nbytes) < 0 or sum(nbytes) + length + _FOOTER.size != size:
-        raise CheckpointError(f"{path} has {size} bytes, not what its index says")
+        raise DamagedError(f"{path} has {size} bytes, not what its index says")
     return index

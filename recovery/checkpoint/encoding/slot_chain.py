@@ -14,7 +14,7 @@ from mainstay.recovery.checkpoint.encoding.exact import decode_exact
 from mainstay.recovery.checkpoint.encoding.quantized import decode_quantized, rounded_to_bfloat16
 from mainstay.recovery.checkpoint.encoding.tensor_blob import CastHeader, ExactHeader, Header, QuantizedHeader, split
 from mainstay.recovery.checkpoint.file_errors import file_errors
-from mainstay.recovery.checkpoint.manifest import CheckpointError
+from mainstay.recovery.checkpoint.manifest import CheckpointError, DamagedError
 from mainstay.recovery.memory.digest import Bytes, digest
 from mainstay.recovery.memory.errors import CorruptArenaError
 from mainstay.recovery.memory.layout import Layout, TensorSpec
@@ -143,7 +143,7 @@ def _blobs(path: Path, index: SlotIndex, layout: Layout) -> ReadBlob:
             file.seek(start)
             blob = file.read(entry.nbytes)
         if digest(blob) != entry.digest:
-            raise CheckpointError(f"{path}: encoded tensor {spec.name!r} is damaged")
+            raise DamagedError(f"{path}: encoded tensor {spec.name!r} is damaged")
         return blob
 
     return read

@@ -17,7 +17,7 @@ from mainstay.recovery.agent.node import AgentNode, AgentSettings
 from mainstay.recovery.agent.parity_store import ParityStore
 from mainstay.recovery.agent.store import ArenaStore
 from mainstay.recovery.checkpoint import save
-from mainstay.recovery.checkpoint.manifest import DiskConfig
+from mainstay.recovery.checkpoint.manifest import DamagedError, DiskConfig
 from mainstay.recovery.checkpoint.slot_reader import PartReader
 from mainstay.recovery.job_certificates import Authority, job_tls
 from mainstay.recovery.memory.digest import Bytes
@@ -105,8 +105,13 @@ def test_a_share_that_is_damaged_is_said(node: Callable[[int], Node]) -> None:
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
     path.write_bytes(bytes(raw))
-    with pytest.raises(CorruptError, match=r"__2_1\.distcp"):
+    with pytest.raises(CorruptError, match=r"__2_1\.distcp") as raised:
         made.load(0)
+    assert isinstance(raised.value.__cause__, DamagedError)
+    path.unlink()
+    with pytest.raises(CorruptError, match=r"__2_1\.distcp") as raised:
+        made.load(0)
+    assert not isinstance(raised.value.__cause__, DamagedError), "a file that is missing, or a disk that refuses"
 
 
 def at_once(made: Node) -> list[BaseException | None]:

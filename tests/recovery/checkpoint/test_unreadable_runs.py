@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from mainstay.recovery.checkpoint import save
-from mainstay.recovery.checkpoint.catalog import find
+from mainstay.recovery.checkpoint.catalog import LATEST, Age, find
 from mainstay.recovery.checkpoint.file_errors import refusal
+from mainstay.recovery.checkpoint.levels import find_nearest
 from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError, run_name
 from mainstay.recovery.checkpoint.retention import RetentionPolicy
 from mainstay.recovery.checkpoint.summary import UPLOADED, CheckpointLevel, RunReader
 from mainstay.recovery.checkpoint.upload_state import UPLOAD
 from tests.recovery.checkpoint.commands import call
+from tests.recovery.checkpoint.test_steps import LATER
 from tests.recovery.checkpoint.upload_place import Place
 
 
@@ -75,6 +77,31 @@ def test_what_is_missing_or_damaged_is_no_refusal(ranks: Callable[..., Any]) -> 
     with pytest.raises(CheckpointError) as found:
         job.run.manifest(10)
     assert refusal(found.value) is None
+
+
+def test_only_steps_before_another_are_found(ranks: Callable[..., Any], tmp_path: Path) -> None:
+    """A run that began later is newer as a whole: its steps too that have a lower number."""
+    first, second, url = ranks(dp=1), ranks(dp=1, run=LATER), str(tmp_path / "level")
+    for job, epochs in ((first, (50, 60)), (second, (0, 10))):
+        for epoch in epochs:
+            job.whole(epoch)
+        Place(job, url).upload()
+
+    def check(before: Age, found: Age, run: str = LATEST) -> None:
+        sources = (
+            find(first.directory, run, before=before),
+            find_nearest(first.directory, None, run, before),
+            find_nearest(first.directory, url, run, before),
+            find_nearest(tmp_path / "empty", url, run, before),
+        )
+        assert {(source.manifest.run, source.manifest.epoch) for source in sources} == {found}
+
+    check((LATER, 10), (LATER, 0))
+    check((LATER, 0), (first.run_id, 60))
+    check((first.run_id, 60), (first.run_id, 50))
+    for where in (first.directory, tmp_path / "empty"):
+        with pytest.raises(CheckpointError, match=f"has no older complete step of run {LATER}"):
+            find_nearest(where, url, LATER, (LATER, 0))
 
 
 def test_an_upload_that_is_noted_in_no_text_is_made_again(place: Place, tmp_path: Path) -> None:

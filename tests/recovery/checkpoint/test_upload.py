@@ -280,6 +280,7 @@ def test_the_nearest_copy_counts(bucket: Place, proxy: FaultProxy, caplog: pytes
     assert find_nearest(job.directory.parent / "empty", url).manifest.epoch == 10
     job.whole(20)
     assert find_nearest(job.directory, url).manifest.epoch == 20
+    assert find_nearest(job.directory, url, before=(job.run_id, 20)).manifest.epoch == 10
     bucket.upload()
     shutil.rmtree(job.run.step(20))
     source = find_nearest(job.directory, url)

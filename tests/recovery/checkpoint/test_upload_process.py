@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from mainstay.recovery.agent.checkpoint_upload import CheckpointUpload
+from mainstay.recovery.agent.errors import FailureKind
 from mainstay.recovery.agent.messages import AgentFailure, Fetched, LoadDisk
 from mainstay.recovery.agent.node import AgentConnection, AgentSettings
 from mainstay.recovery.agent.service import AgentService
@@ -138,12 +139,17 @@ def test_a_place_that_cannot_be_opened_is_reported(place: Place, tmp_path: Path)
     assert thread.process.wait(60.0) == 1
 
 
-def test_an_agent_whose_part_is_damaged_or_missing_reads_it_from_the_upload_level(place: Place, tmp_path: Path) -> None:
-    job, memory = place.job, tmp_path / "memory"
-    memory.mkdir()
+def agent(place: Place, directory: Path) -> AgentService:
+    """Of a node whose ``directory`` is its memory."""
+    directory.mkdir()
     tls = job_tls("secret", "job", Authority.SNAPSHOTS)
-    settings = AgentSettings(job="job", node="n", tls=tls, directory=memory, upload=place.request(), disk_every=10)
-    service = AgentService(settings)
+    return AgentService(
+        AgentSettings(job="job", node="n", tls=tls, directory=directory, upload=place.request(), disk_every=10)
+    )
+
+
+def test_an_agent_whose_part_is_damaged_or_missing_reads_it_from_the_upload_level(place: Place, tmp_path: Path) -> None:
+    job, service = place.job, agent(place, tmp_path / "memory")
     job.whole(10)
     place.upload()
     source = job.arenas[1]
@@ -164,4 +170,43 @@ def test_an_agent_whose_part_is_damaged_or_missing_reads_it_from_the_upload_leve
     answer = service.answer(request, caller)
     assert isinstance(answer, AgentFailure)
     assert path.name in answer.reason
+    caller.sock.close()
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "kind"),
+    [
+        ("damaged", "missing", FailureKind.DAMAGED),
+        ("damaged", "damaged", FailureKind.DAMAGED),
+        ("missing", "damaged", FailureKind.DAMAGED),
+        ("missing", "missing", FailureKind.NO_SUCH_SLOT),
+        ("damaged", "unreadable", FailureKind.NO_SUCH_SLOT),
+    ],
+)
+def test_an_agent_says_whether_both_copies_are_damaged(
+    place: Place, tmp_path: Path, here: str, there: str, kind: FailureKind
+) -> None:
+    """``--resume`` passes over a step then; not if a disk or a store refuses to read."""
+    job, service = place.job, agent(place, tmp_path / "memory")
+    job.whole(10)
+    local = job.run.step(10) / job.run.part(10, 1, 1).file
+    if there != "missing":
+        place.upload()
+        (remote,) = (Path(place.url) / job.run_id / "step-00000010").glob(f"{local.name}.*")
+    service.store.open(1, job.arenas[1].layout)
+    if here == "damaged":
+        local.write_bytes(bytes(local.stat().st_size))
+    else:
+        local.unlink()
+    if there == "damaged":
+        remote.write_bytes(bytes(remote.stat().st_size))
+    elif there == "unreadable":
+        remote.unlink()
+        remote.mkdir()
+    caller = AgentConnection(socket.socket(), 5, encrypts=False)
+    answer = service.answer(
+        LoadDisk(rank=1, epoch=10, directory=str(job.directory), run=job.run_id, generation=1), caller
+    )
+    assert isinstance(answer, AgentFailure)
+    assert answer.kind is kind
     caller.sock.close()

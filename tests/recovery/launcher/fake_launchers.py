@@ -93,10 +93,11 @@ class FakeNode:
         """Ranks that never leave their collective."""
         self.broken: set[RestoreSource] = set()
         """Sources from which no restore works."""
-        self.orders: list[RegroupRank] = []
+        self.damaged: set[int] = set()
+        """Steps on disk of which a file is damaged."""
+        self.orders, self.fences = list[RegroupRank](), list[FenceNode]()
         self.sick: dict[int, str] = {}
         """Ranks that do not replay as others do: ``wrong`` bits, ``broken`` off, ``silent``."""
-        self.fences: list[FenceNode] = []
         self.stopped: StopJob | None = None
         self.runs: list[DiskConfig] = []
         """What its agent was told of the disk level."""
@@ -110,8 +111,7 @@ class FakeNode:
         self.slow = False
         """Scripts take their time: ranks start, and say nothing yet."""
         self.brings, self.prefetches = list[Prefetch](), list[PrefetchCheckpoint]()
-        self.asked: list[DumpStacks] = []
-        self.measures: list[MeasureSpeeds] = []
+        self.asked, self.measures = list[DumpStacks](), list[MeasureSpeeds]()
         self._task = asyncio.create_task(self._serve())
 
     def send_report(self, rank: int, message: Any) -> None:
@@ -180,8 +180,6 @@ class FakeNode:
                     self.stopped = message
                 case CoordinatorHeartbeat() if not self.quiet:
                     self.stream.send(LauncherHeartbeat(sequence=message.sequence))
-                case _:
-                    pass
 
     def _disk(self, message: ConfigureCheckpoint | SaveCheckpointCommand) -> None:
         if isinstance(message, ConfigureCheckpoint):
@@ -262,10 +260,11 @@ class FakeNode:
             return  # it has died meanwhile
         self.orders.append(message)
         self.send_report(rank, Attached(state_bytes=100, slots=2, protected=True))
-        source = restore.source if restore else None
-        ok = source not in self.broken
-        epoch = restore.epoch if restore else 0
-        if ok:
+        source, epoch = (restore.source, restore.epoch) if restore else (None, 0)
+        ok = source not in self.broken and epoch not in self.damaged
+        if epoch in self.damaged:
+            self.live[rank] = None
+        elif ok:
             self.live[rank] = self.slots[rank] = epoch
             self.since[rank] = message.order.generation
         digest = self.digests[rank](restore) if restore and rank in self.digests else None
@@ -275,6 +274,7 @@ class FakeNode:
             Resumed(
                 generation=generation, epoch=epoch, source=source, seconds=0.01, nbytes=100, ok=ok,
                 reason="" if ok else "the bytes are gone", digest=digest,
+                damaged=not ok and epoch in self.damaged,
             ),
         )  # fmt: skip
         if ok and message.order.replay_request is not None:
