@@ -38,7 +38,7 @@ RETRY_SECONDS: Final = 1.0
 """Before the second try; each further one waits twice as long, half a minute in all."""
 RUNS_LISTED: Final = 8
 STEPS_LISTED: Final = 16
-"""Of a run: the newest that all nodes have may lie before the ``SLOWER_NODES`` and what ``--checkpoint-keep`` keeps."""
+"""Of a run: the newest that all nodes have may lie before what ``--checkpoint-keep`` keeps."""
 PARTS_LISTED: Final = 256
 """Of a step: a node has 16 ranks, and perhaps copies of others."""
 

@@ -166,6 +166,8 @@ class CheckpointWriter(PeriodicThread):
         validate_name(config.run, "run")
         if min(config.dp, config.pp, config.tp) < 1 or config.dp * config.pp * config.tp > _MAX_RANKS:
             raise ValueError(f"a job of dp={config.dp} pp={config.pp} tp={config.tp} cannot be")
+        if not config.common and self.config is not None and self.config.run == config.run:
+            config = msgspec.structs.replace(config, common=self.config.common)
         if config.every < 0:
             raise ValueError("the disk level writes every so many epochs, 0 for never")
         write_durably(self._remembered, msgspec.json.encode(config))

@@ -11,7 +11,7 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -36,7 +36,7 @@ from mainstay.recovery.checkpoint.manifest import (
     remove_file,
     step_name,
 )
-from mainstay.recovery.checkpoint.retention import CompleteStep, RetentionPolicy, for_all_nodes, steps_to_keep
+from mainstay.recovery.checkpoint.retention import CompleteStep, RetentionPolicy, steps_to_keep
 from mainstay.recovery.checkpoint.upload_state import UPLOAD, UPLOAD_STALE_SECONDS, UploadState
 
 log = logging.getLogger("mainstay.checkpoint")
@@ -196,11 +196,11 @@ class RunDirectory:
 
     # What may go
 
-    def prune(self, policy: RetentionPolicy, returns: tuple[Return, ...], common: int | None = None) -> None:
+    def prune(self, policy: RetentionPolicy, returns: tuple[Return, ...], common: Collection[int] = ()) -> None:
         """Remove complete steps that ``policy`` does not keep, older incomplete ones, and parts that were given up.
 
-        Where no step is ever whole, because every node has a disk of its own, the parts here are counted instead, and
-        ``common``, the newest step that all nodes have, stays. While a manifest cannot be read, no complete step goes.
+        On a disk of the node's own, where no step is ever whole, parts are counted instead, and ``common`` stay (see
+        ``next_common``). While a manifest cannot be read, no complete step goes.
         """
         self._remove_given_up(returns)
         with contextlib.suppress(OSError):
@@ -208,14 +208,15 @@ class RunDirectory:
                 remove_step(self.step(epoch))
                 shutil.rmtree(self.path.parent / DOWNLOADS, ignore_errors=True)  # this run has steps of its own
 
-    def removable(self, policy: RetentionPolicy, common: int | None = None) -> list[int]:
-        """Steps that ``policy`` does not keep, and incomplete ones that are older than its newest. See ``prune``.
+    def removable(self, policy: RetentionPolicy, common: Collection[int] = ()) -> list[int]:
+        """Steps that ``policy`` does not keep, and incomplete ones older than its newest. See ``prune``.
 
         Raises:
             OSError: a manifest cannot be read at present.
         """
-        keep, limit, parts = set[int](), 0, self._steps_of_parts()
-        for counted in (self._whole_steps(), parts if common is None else for_all_nodes(parts, common)):
+        parts = self._steps_of_parts()
+        keep, limit = {e for state in parts if state.epoch in common for e in (state.epoch, *state.bases)}, 0
+        for counted in (self._whole_steps(), parts):
             keep |= steps_to_keep(counted, policy)
             limit = max(limit, counted[-policy.last].epoch if len(counted) > policy.last else 0)
         return [epoch for epoch in self.steps() if epoch < limit and epoch not in keep]
@@ -223,8 +224,7 @@ class RunDirectory:
     def counted_steps(self) -> list[CompleteStep]:
         """Complete steps, in order, and later ones with parts where none becomes complete: on a disk of the node's own.
 
-        Raises:
-            OSError: a manifest cannot be read at present.
+        Raises as ``removable``.
         """
         return self._whole_steps() + self._steps_of_parts()
 

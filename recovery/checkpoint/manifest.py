@@ -82,8 +82,8 @@ class DiskConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Epochs between the steps that are uploaded; 0: the newest one, whenever the last upload has ended."""
     upload_without: tuple[int, ...] = ()
     """Ranks whose nodes cannot upload at present: copies of their parts go up at once."""
-    common: int = NO_EPOCH
-    """The newest step that the disks of all nodes give together, where none has it alone."""
+    common: tuple[int, ...] = ()
+    """Steps that stay where each node has a disk of its own, see ``next_common``; none: those that stayed before."""
 
     @property
     def shape(self) -> MeshShape:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Final
 
 import msgspec
 
+from mainstay.recovery.memory.records import NO_EPOCH
+
 PENDING_UPLOADS: Final = 4
 """Complete steps that wait for their upload and are kept locally, and as many that are on their way: beyond that, the
 oldest one is given up."""
-SLOWER_NODES: Final = 4
-"""Steps after the newest one on all disks that stay on a node's own: a slower node may still write the same."""
 
 
 class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,15 +54,26 @@ def steps_to_keep(steps: Sequence[CompleteStep], policy: RetentionPolicy) -> set
     return keep.union(*(step.bases for step in ordered if step.epoch in keep))
 
 
-def for_all_nodes(steps: Sequence[CompleteStep], common: int) -> list[CompleteStep]:
-    """``steps`` of a node's own disk, with those pinned from which all nodes may restore together.
+def next_common(now: tuple[int, int], common: Collection[int], reached: int, after: int, every: int) -> tuple[int, int]:
+    """Steps that each node's own disk keeps, so that all nodes have one together at any time; ``NO_EPOCH``: none.
+
+    The second is chosen before it is written and is kept from then on. Only when all have it does the first one go.
 
     Args:
-        steps: in order.
-        common: the newest one that all disks give together.
+        now: as nodes know them.
+        common: epochs that all nodes have.
+        reached: each node has this one or a later one.
+        after: the newest step of the job.
+        every: epochs between checkpoints; 0: there are none.
     """
-    later = [step.epoch for step in steps if step.epoch > common and not step.uploaded][-SLOWER_NODES:]
-    return [msgspec.structs.replace(s, pinned=s.pinned or s.epoch in (common, *later)) for s in steps]
+    kept, awaited = now
+    if awaited in common:
+        kept = awaited
+    elif kept == NO_EPOCH:
+        kept = min(common, default=NO_EPOCH)
+    if every and awaited <= max(kept, reached):  # all have it, or a node was too slow for it
+        awaited = (after // every + 1) * every
+    return kept, awaited
 
 
 def is_due(state: CompleteStep, states: Sequence[CompleteStep], every: int) -> bool:

@@ -65,7 +65,7 @@ class CheckpointManager:
         self.upload_every = 0
         """See ``DiskConfig``, as of the next; a coordinator that takes over learns them again."""
         self.upload_without: tuple[int, ...] = ()
-        self.common = NO_EPOCH
+        self.common = NO_EPOCH, NO_EPOCH
         """See ``DiskConfig``."""
         self.once = NO_EPOCH
         """One more step that agents write, as soon as it is committed."""
@@ -323,7 +323,7 @@ class CheckpointManager:
             resumed=None if self._job.source is None else (self._job.source.manifest.run, self._job.begun_at),
             upload_every=self.upload_every,
             upload_without=self.upload_without,
-            common=min(self.common, self._job.state.committed),
+            common=() if self.common == (NO_EPOCH, NO_EPOCH) else self.common,
         )
         self._job.broadcast(ConfigureCheckpoint(config=config))
 

@@ -15,6 +15,7 @@ import msgspec
 from mainstay.recovery.checkpoint.catalog import RunDirectory
 from mainstay.recovery.checkpoint.job_summary import CheckpointFacts, with_job
 from mainstay.recovery.checkpoint.manifest import CheckpointError
+from mainstay.recovery.checkpoint.retention import next_common
 from mainstay.recovery.checkpoint.summary import NAMED, CheckpointStep, RunReader, newest
 from mainstay.recovery.checkpoint.upload_state import UploadProgress
 from mainstay.recovery.controller.checkpointing import CheckpointManager
@@ -82,10 +83,11 @@ class CheckpointMonitor:
                     self._run, self._steps, self._count, self._seen_at = run, newest(steps), len(steps), time.time()
 
     def _tell_agents(self) -> None:
-        """Of nodes whose uploads fail, whose copies others send, and of the newest step that all nodes have."""
-        without, kept = self._note_uploads(), self._durability.kept
-        checkpoints = self._checkpoints
-        common = checkpoints.common if kept is None or kept.unknown else kept.common
+        """Of nodes whose uploads fail, whose copies others send, and of steps that all nodes keep."""
+        without, kept, state = self._note_uploads(), self._durability.kept, self._job.state
+        checkpoints, common = self._checkpoints, self._checkpoints.common
+        if kept is not None and not kept.unknown:
+            common = next_common(common, kept.common, kept.reached, state.committed, state.disk_every)
         if (without, common) != (checkpoints.upload_without, checkpoints.common) and not self._job.active:
             checkpoints.upload_without, checkpoints.common = without, common
             checkpoints.configure()

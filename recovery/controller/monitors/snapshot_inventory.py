@@ -61,8 +61,10 @@ class SnapshotInventory:
     """The newest epoch that all groups protect whole."""
     on_disk: frozenset[int]
     """Epochs of which every rank has a part on disk."""
-    common: int
-    """The newest that the disks of all nodes give together; ``NO_EPOCH``: none, or one disk gives it alone."""
+    common: frozenset[int] = frozenset()
+    """Those that the disks of all nodes give together; none where one disk gives them alone."""
+    reached: int = NO_EPOCH
+    """Each rank has this one or a later one there; ``NO_EPOCH``: not so, or as for ``common``."""
 
     @property
     def disk(self) -> int | None:
@@ -94,9 +96,10 @@ def build_inventory(job: JobLayout, inventories: Mapping[str, Inventory]) -> Sna
             groups=() if protected is None else job.groups,
         )
     held = _ranks_on_disk(inventories)
+    common, reached = _common(job, held, inventories)
     return SnapshotInventory(
         holding=holding, unknown=tuple(unknown), newest=step, protected=protected, on_disk=_on_disk(job, held),
-        common=_common(job, held, inventories),
+        common=common, reached=reached,
     )  # fmt: skip
 
 
@@ -155,12 +158,18 @@ def _ranks_on_disk(inventories: Mapping[str, Inventory]) -> Mapping[int, set[int
     return held
 
 
-def _common(job: JobLayout, held: Mapping[int, set[int]], inventories: Mapping[str, Inventory]) -> int:
+def _common(
+    job: JobLayout, held: Mapping[int, set[int]], inventories: Mapping[str, Inventory]
+) -> tuple[frozenset[int], int]:
     wanted = {rank for rank, _ in job.serving}
-    newest = max((epoch for epoch, ranks in held.items() if wanted <= ranks), default=NO_EPOCH)
+    common = frozenset(epoch for epoch, ranks in held.items() if wanted <= ranks)
     one = next(iter(inventories.values()), None)  # of nodes that share a directory, any sees all
-    alone = one is not None and wanted <= {part.rank for part in one.disk if part.epoch == newest}
-    return NO_EPOCH if alone else newest
+    if one is None or wanted <= {part.rank for part in one.disk if part.epoch == max(common, default=NO_EPOCH)}:
+        return frozenset(), NO_EPOCH
+    newest = dict[int, int]()
+    for epoch, ranks in sorted(held.items()):
+        newest |= dict.fromkeys(ranks, epoch)
+    return common, min(newest.get(rank, NO_EPOCH) for rank in wanted)
 
 
 def _on_disk(job: JobLayout, held: Mapping[int, set[int]]) -> frozenset[int]:

@@ -15,7 +15,6 @@ from mainstay.recovery.checkpoint.manifest import MANIFEST, CheckpointError
 from mainstay.recovery.checkpoint.slot_reader import read_slot
 from mainstay.recovery.checkpoint.writer import Writer, WriteRequest
 from mainstay.recovery.checkpoint_rebuild import rebuild_step
-from mainstay.recovery.memory.records import NO_EPOCH
 from tests.recovery.checkpoint.encoded_job import RUN, EncodedJob, slot_of
 
 LAST = 9
@@ -28,12 +27,11 @@ class OwnDisk(EncodedJob):
     def __init__(self, home: Path, rank: int) -> None:
         home.mkdir()
         super().__init__(home, keep=KEPT)
-        self.rank, self.common = rank, NO_EPOCH
+        self.rank = rank
 
     def order(self, *what: object, **named: object) -> WriteRequest:
         request = super().order(*what, **named)  # type: ignore[arg-type]
-        config = msgspec.structs.replace(request.config, parity=True, common=self.common)
-        return msgspec.structs.replace(request, config=config)
+        return msgspec.structs.replace(request, config=msgspec.structs.replace(request.config, parity=True))
 
     def train(self, first: int, last: int = LAST) -> None:
         self.write(self.order(()))
@@ -66,7 +64,6 @@ def test_a_disk_keeps_what_its_parts_need(nodes: list[OwnDisk]) -> None:
         (listed,) = list_runs(node.directory, None)
         assert (node.rank, LAST) in {(part.rank, part.epoch) for part in listed.parts}
         node.writer = Writer()  # started again: its first step is full
-        node.common = LAST + 2
         node.train(LAST + 1, LAST + 3)
         assert node.run.steps() == [LAST + 1, LAST + 2, LAST + 3], "nothing needs the others"
 

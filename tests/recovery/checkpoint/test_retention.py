@@ -18,8 +18,15 @@ from hypothesis import strategies as st
 from mainstay.recovery.checkpoint import catalog, save
 from mainstay.recovery.checkpoint.catalog import PINNED
 from mainstay.recovery.checkpoint.manifest import MANIFEST, Manifest
-from mainstay.recovery.checkpoint.retention import PENDING_UPLOADS, CompleteStep, RetentionPolicy, steps_to_keep
+from mainstay.recovery.checkpoint.retention import (
+    PENDING_UPLOADS,
+    CompleteStep,
+    RetentionPolicy,
+    next_common,
+    steps_to_keep,
+)
 from mainstay.recovery.checkpoint.upload_state import UPLOAD, UploadState
+from mainstay.recovery.memory.records import NO_EPOCH
 
 policies = st.builds(
     RetentionPolicy,
@@ -92,6 +99,43 @@ def test_removal_after_each_step_keeps_what_removal_at_the_end_would(
         keep = steps_to_keep(online, policy)
         online = [known for known in online if known.epoch in keep]
     assert {step.epoch for step in online} == steps_to_keep(plain, policy)
+
+
+@given(st.lists(st.tuples(*(st.booleans() for _ in range(3)), st.sampled_from(["", "look", "tell"])), max_size=60))
+def test_disks_of_any_speed_have_a_step_together(steps: list[tuple[bool, bool, bool, str]]) -> None:
+    """Each node keeps one step; the coordinator looks when it can, and nodes learn what it saw some steps later."""
+    disks, every = [set[int]() for _ in range(3)], 5
+    told, seen, found = (NO_EPOCH, NO_EPOCH), (set[int](), NO_EPOCH, 0), False
+    for number, (*writes, then) in enumerate(steps, 1):
+        for disk, written in zip(disks, writes, strict=True):
+            if written:
+                disk.add(every * number)
+                disk.intersection_update({every * number, *told})
+        if then == "look":
+            reached = min(max(disk, default=NO_EPOCH) for disk in disks)
+            seen = (set.intersection(*disks), reached, every * number + 3)
+        elif then == "tell" and seen[2]:
+            told, seen = next_common(told, *seen[:2], every * number + 3, every), (set(), NO_EPOCH, 0)
+        found = found or told[1] in set.intersection(*disks)
+        assert not found or set.intersection(*disks), (told, disks)
+
+
+@pytest.mark.parametrize(
+    ("now", "common", "reached", "then"),
+    [
+        ((NO_EPOCH, NO_EPOCH), {}, NO_EPOCH, (NO_EPOCH, 50)),
+        ((NO_EPOCH, NO_EPOCH), {20, 40}, 40, (20, 50)),  # a new coordinator: nodes keep the oldest
+        ((20, 45), {20, 40}, 40, (20, 45)),
+        ((20, 45), {20, 45}, 45, (45, 50)),
+        ((20, 45), {20}, 46, (20, 50)),  # a node was too slow for 45
+        ((20, 45), {}, NO_EPOCH, (20, 45)),  # an empty disk
+    ],
+)
+def test_the_next_step_that_all_disks_keep(
+    now: tuple[int, int], common: set[int], reached: int, then: tuple[int, int]
+) -> None:
+    assert next_common(now, common, reached, 48, 5) == then
+    assert next_common(now, common, reached, 48, 0)[1] == now[1], "there are no checkpoints"
 
 
 def test_pinned_and_hourly_steps_and_bases_stay_in_a_directory(

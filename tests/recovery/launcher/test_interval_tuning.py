@@ -26,7 +26,6 @@ from mainstay.recovery.checkpoint.manifest import (
 from mainstay.recovery.checkpoint.upload_state import UploadProgress
 from mainstay.recovery.controller.monitors.interval_tuning import SavePace
 from mainstay.recovery.controller.monitors.snapshot_inventory import SnapshotInventory
-from mainstay.recovery.memory.records import NO_EPOCH
 from mainstay.recovery.options import RunOptions
 from mainstay.recovery.protocol.worker_messages import StepRecord
 from tests.recovery.checkpoint.conftest import Ranks
@@ -222,14 +221,16 @@ def test_a_node_whose_uploads_fail_is_not_waited_for_and_is_named_once(
             await note_upload(UploadProgress(problem="Cannot list s3://b: 500", can_send=False))
             assert (await note_upload(UploadProgress()))["upload_problems"] == []
             await world.until(lambda: world.nodes[0].runs[-1].upload_without == ())
-            assert world.nodes[0].runs[-1].common == NO_EPOCH
-            kept = SnapshotInventory(holding=None, unknown=(), newest=1, protected=None, on_disk=frozenset(), common=1)
+            assert world.nodes[0].runs[-1].common == ()
+            kept = SnapshotInventory(
+                holding=None, unknown=(), newest=1, protected=None, on_disk=frozenset(), common=frozenset({1})
+            )
             world.coordinator.durability.kept = kept
             monitor._tell_agents()
-            await world.until(lambda: world.nodes[0].runs[-1].common == 1)
-            world.coordinator.durability.kept = dataclasses.replace(kept, common=NO_EPOCH, unknown=("an agent",))
+            await world.until(lambda: world.nodes[0].runs[-1].common == (1, 5))
+            world.coordinator.durability.kept = dataclasses.replace(kept, common=frozenset(), unknown=("an agent",))
             monitor._tell_agents()
-            assert world.coordinator.checkpoints.common == 1, "silence says nothing of a disk"
+            assert world.coordinator.checkpoints.common == (1, 5), "silence says nothing of a disk"
             lines = [line for line in caplog.messages if line.startswith("checkpoint upload")]
             assert lines == [
                 f"checkpoint upload: node node-1 fails, training continues: {problem}",

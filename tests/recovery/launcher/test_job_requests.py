@@ -193,7 +193,7 @@ async def three_slots(world: Any) -> None:
 def on_disk(world: Any, *epochs: int) -> None:
     """What the agents have said last."""
     inventory = SnapshotInventory(
-        holding=None, unknown=(), newest=epochs[-1], protected=None, on_disk=frozenset(epochs), common=NO_EPOCH
+        holding=None, unknown=(), newest=epochs[-1], protected=None, on_disk=frozenset(epochs)
     )
     world.coordinator.durability.kept = inventory
 
