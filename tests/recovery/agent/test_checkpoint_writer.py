@@ -131,6 +131,10 @@ def test_a_job_that_goes_back_while_a_file_is_written_has_its_epochs_written_aga
 def test_the_run_is_remembered_by_the_next_agent_and_forgotten_with_the_memory(bench: Bench) -> None:
     again = CheckpointWriter(bench.writer._node, bench.files)
     assert again.config == config()
+    told = msgspec.structs.replace(config(), common=(5, 10))
+    again.configure(ConfigureDisk(config=told))
+    again.configure(ConfigureDisk(config=config()))
+    assert again.config == told, "a new coordinator does not know yet what all disks have"
     again.forget()
     assert CheckpointWriter(bench.writer._node, bench.files).config is None
 
